@@ -49,14 +49,21 @@ class Gateway(RequestContext):
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
         app = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running()).app
+        proxies = _trusted_proxies(process)
         authentication = Authentication(
             app,
             process.access,
             routes,
-            trusted_proxies=_trusted_proxies(process),
+            trusted_proxies=proxies,
             reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
         )
-        super().__init__(authentication, process.foundation.metrics, routes)
+        super().__init__(
+            authentication,
+            process.foundation.metrics,
+            routes,
+            tracing=process.foundation.tracing,
+            trusted_proxies=proxies,
+        )
         self.process = process
         self.reads = authentication.reads
 
@@ -152,7 +159,9 @@ def routes(process: Process) -> list[BaseRoute]:
     responses = ResponseEndpoints(process.retrieval)
     create = generating(CreateRequest.parse)
     websocket = WebSocketEndpoint(
-        Dependencies(creation, bodies, process.foundation.metrics, grace_s),
+        Dependencies(
+            creation, bodies, process.foundation.metrics, grace_s, process.foundation.tracing
+        ),
         process.foundation.sessions,
     )
     count = counting_endpoint(creation, bodies)

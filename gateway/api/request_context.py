@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from starlette.exceptions import HTTPException
 
 from gateway import ids
+from gateway.api.access.client_address import is_from_proxy
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
-from gateway.api.urls import known_path
+from gateway.api.urls import BASE, known_path
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.protocol.documented import (
     CHAT_PARAMETERS,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.tracing import OtelSpan, Tracing
+    from gateway.tenancy import Network
 
 API_VERSION: Final = b"2020-10-01"
 """Value of OpenAI's header `openai-version`."""
@@ -62,6 +65,16 @@ _STATUSES: Final[dict[str, int | None]] = {
 }
 """The messages that an answer starts with, and their status; None: they say it themselves."""
 
+HTTP_ERROR_MIN: Final = 500
+"""Statuses from here on are errors of the gateway, not of its clients."""
+_API_TYPES: Final = {"/v1/responses": "responses", "/v1/chat/completions": "chat_completions"}
+_ATTRIBUTES: Final[dict[Literal["tenant", "response_id", "reason"], str]] = {
+    "tenant": "harmony.tenant",
+    "response_id": "gen_ai.response.id",
+    "reason": "harmony.reason",
+}
+"""Facts of the log line that the span has, too."""
+
 _log = logs.EventLog(__name__)
 
 
@@ -70,10 +83,21 @@ class RequestContext:
     it raises. For the router and for the message of a 404 it is the application, with the `routes`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[BaseRoute] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        routes: Sequence[BaseRoute] = (),
+        *,
+        tracing: Tracing | None = None,
+        trusted_proxies: Sequence[Network] = (),
+    ) -> None:
+        # `tracing` None: no request is traced.
         self._app = app
         self._metrics = metrics
         self.routes = routes
+        self._tracing = tracing
+        self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
@@ -84,6 +108,8 @@ class RequestContext:
         send = partial(record.send, send)
         logs.bind_anew(request_id=record.request_id)
         self._metrics.requests_in_flight += 1
+        if self._tracing is not None:
+            record.span = self._begin_span(self._tracing, scope)
         try:
             _note_client_request_id(scope, record)
             await self._app(scope, receive, send)
@@ -99,6 +125,18 @@ class RequestContext:
             record.finish(self._metrics)
             # The two refer to each other, and would stay until a collection finds that out.
             del scope["record"]
+
+    def _begin_span(self, tracing: Tracing, scope: Scope) -> OtelSpan | None:
+        # Probes are not traced.
+        if f"{BASE}/" not in scope["path"]:
+            return None
+        trusts_parent = is_from_proxy(scope, self._trusted_proxies)
+        return tracing.request(_method(scope), scope["headers"], trusts_parent=trusts_parent)
+
+
+def _method(scope: Scope) -> str:
+    method: str = scope.get("method", WEBSOCKET)
+    return method
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,10 +181,10 @@ class RequestRecord:
     HTTP request and upgrade.
 
     `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it is
-    a metric's label, too.
+    a metric's label, too. `span` is that of the request, and ends with it; None: it is not traced.
     """
 
-    __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "status")
+    __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "span", "status")
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -155,6 +193,7 @@ class RequestRecord:
         self.request_id = ids.new_request_id()
         self.status = CLIENT_GONE
         self.facts: Facts = {}
+        self.span: OtelSpan | None = None
 
     @property
     def started(self) -> bool:
@@ -205,7 +244,10 @@ class RequestRecord:
         self._is_finished = True
         seconds = time.perf_counter() - self.began
         model = self.facts.get("model", "")
-        metrics.request_finished(status=self.status, model=model, seconds=seconds)
+        trace_id = "" if self.span is None else self.span.trace_id
+        metrics.request_finished(
+            status=self.status, model=model, seconds=seconds, trace_id=trace_id
+        )
         if "principal" in self._scope:
             principal = self._scope["principal"]
             self.facts["tenant"] = principal.tenant_name
@@ -217,12 +259,36 @@ class RequestRecord:
             self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
-            method=self._scope.get("method", WEBSOCKET),
+            method=_method(self._scope),
             path=self.path,
             status=self.status,
             seconds=round(seconds, 4),
             **self.facts,
         )
+        if self.span is not None:
+            if self.span.is_recorded:
+                self._describe(self.span)
+            self.span.end()
+
+    def _describe(self, span: OtelSpan) -> None:
+        # The path is that of the route: what clients write into theirs may be content.
+        method, route = _method(self._scope), self._scope.get("route")
+        described: dict[str, str | int] = {
+            "http.request.method": method,
+            "http.response.status_code": self.status,
+            "harmony.request_id": self.request_id,
+        }
+        if route is not None:
+            span.rename(f"{method} {route.path}")
+            described["http.route"] = route.path
+        if route is not None and route.path in _API_TYPES:
+            described["openai.api.type"] = _API_TYPES[route.path]
+        for fact, attribute in _ATTRIBUTES.items():
+            if fact in self.facts:
+                described[attribute] = self.facts[fact]
+        span.set(described)
+        if self.status >= HTTP_ERROR_MIN:
+            span.fail(str(self.status))
 
 
 def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:

@@ -67,8 +67,8 @@ class SystemEndpoints:
     async def version(self, _: Request) -> Response:
         return json_response({"version": __version__})
 
-    async def metrics(self, _: Request) -> Response:
-        body, media_type = self._health.metrics()
+    async def metrics(self, request: Request) -> Response:
+        body, media_type = self._health.metrics(request.headers.get("accept", ""))
         return Response(body, media_type=media_type)
 
     async def landing(self, request: Request) -> Response:

@@ -27,7 +27,7 @@ import orjson
 from gateway.api import dialects, sse
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import described, retry_headers, status_of
-from gateway.api.request_context import RequestRecord
+from gateway.api.request_context import WEBSOCKET, RequestRecord
 from gateway.api.streaming import WRITE_TIMEOUT_S, Later
 from gateway.errors import Draining, GatewayError, InvalidRequest, Leaving, RateLimited
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer, read_turn
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gateway.services.creation import Creation, Generation
     from gateway.services.sessions import Sessions
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.tracing import Tracing
 
     SendText = Callable[[str], Awaitable[None]]
 
@@ -272,13 +273,14 @@ class Dependencies:
     """Services of all connections. `bodies` parses frames as it does request bodies.
 
     `start_grace_s` is how long the first event waits for output: until then a failure is an `error`
-    frame, which clients try again.
+    frame, which clients try again. `tracing` None: no request is traced.
     """
 
     creation: Creation
     bodies: BodyReader
     metrics: Metrics
     start_grace_s: float
+    tracing: Tracing | None = None
 
 
 class ConnectionTurns:
@@ -325,7 +327,10 @@ class ConnectionTurns:
 
     def _begin_record(self) -> RequestRecord:
         record = RequestRecord(self._scope)
-        record.facts["connection"] = self._scope["record"].request_id
+        connection: RequestRecord = self._scope["record"]
+        record.facts["connection"] = connection.request_id
+        if (tracing := self._dependencies.tracing) is not None:
+            record.span = tracing.turn(WEBSOCKET, connection.span)
         logs.bind(request_id=record.request_id, connection=record.facts["connection"])
         self._dependencies.metrics.requests_in_flight += 1
         self.count += 1

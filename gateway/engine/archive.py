@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     AdoptCharge = Callable[[TenantId, str, dict[str, Any]], Charge]
 
-_FIRST_EPOCH: Final = 1
+FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
 """Seconds between two commits of beginnings: the first token of a response waits for one."""
 COMMIT_INTERVAL_S: Final = 0.01
@@ -136,7 +136,7 @@ class Archive:
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(spec, owner=ours.owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
-        return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+        return Claim(tenant_id, new.uuid, FIRST_EPOCH)
 
     async def accept(
         self, spec: RunSpec, key: IdempotencyKey | None, *, owned: bool
@@ -154,7 +154,7 @@ class Archive:
         )
         await self._insert(tenant_id, new)
         if owned:
-            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+            return Claim(tenant_id, new.uuid, FIRST_EPOCH)
         self._announce(Notice("work"))
         return None
 
@@ -172,7 +172,7 @@ class Archive:
         if begins is None:
             return await self.accept(spec, None, owned=False)
         if begins:
-            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+            return Claim(tenant_id, new.uuid, FIRST_EPOCH)
         self._announce(Notice("work"))
         return None
 
@@ -223,7 +223,7 @@ class Archive:
         The database was unavailable, or nobody knows whether the response was recorded (`claim` is
         None). Its client learns the end now; its row, if there is one, will say the same.
         """
-        epoch = _FIRST_EPOCH if claim is None else claim.epoch
+        epoch = FIRST_EPOCH if claim is None else claim.epoch
         end = self._endings.finished_row(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 

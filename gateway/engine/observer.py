@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import Overloaded, RequestError, StoreError
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import PROVIDER, recorded
 from gateway.tools.tool_contract import kind_of
+from gateway.upstreams.attempt_span import asked_for
 
 if TYPE_CHECKING:
     from gateway.engine.output_guard import OutputViolation
@@ -17,19 +19,39 @@ if TYPE_CHECKING:
     from gateway.errors import UpstreamError
     from gateway.eventlog.fold.fold import Fold
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.trace_context import Span
+    from gateway.telemetry.tracing import Tracing
+
+_TIERS: Final = {-1: "flex", 0: "default"}
+"""Tiers by the priority of their requests; any other is `priority`."""
 
 _log = EventLog(__name__)
 
 
 class Observer:
-    """Counter and logger of what happens in runs."""
+    """Counter, logger and tracer of what happens in runs. `tracing` None: nothing is traced."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
+        self._tracing = tracing
+
+    def begin_detached(self, name: str, spec: RunSpec) -> Span | None:
+        """Begin the trace of a run that no request to this process waits for, and make its span the
+        current one: `background`, or a `takeover` from another replica.
+        """
+        if self._tracing is None:
+            return None
+        described = {
+            "gen_ai.response.id": ids.response_id(spec.head.uuid),
+            "harmony.tenant": spec.principal.tenant_name,
+            "openai.api.type": "responses",
+        }
+        return self._tracing.run(name, spec.traceparent, described)
 
     def first_token(self, spec: RunSpec, seconds: float) -> None:
         # `seconds` since the request.
-        self._metrics.first_token(model=spec.model, seconds=seconds)
+        trace_id = "" if (span := recorded()) is None else span.trace_id
+        self._metrics.first_token(model=spec.model, seconds=seconds, trace_id=trace_id)
 
     def failed(self, spec: RunSpec, error: Exception) -> None:
         """Count and log an error that ended a run.
@@ -120,6 +142,10 @@ class Observer:
         )
         if fold.output_tokens and not fold.visible:
             self._metrics.empty_output()
+        if (span := recorded()) is not None:
+            span.set(_described(spec, finished, fold))
+            if finished.status == "failed" and finished.code is not None:
+                span.fail(finished.code)
         _log.info(
             "response ended",
             response_id=ids.response_id(spec.head.uuid),
@@ -132,6 +158,34 @@ class Observer:
             reasoning_tokens=usage.reasoning_tokens,
             recomputed_tokens=usage.recomputed_tokens,
         )
+
+
+def _described(spec: RunSpec, finished: Finished, fold: Fold) -> dict[str, Any]:
+    # Attributes of the span of a response.
+    # Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+    usage, tier = fold.usage, _TIERS.get(spec.priority, "priority")
+    described: dict[str, Any] = {
+        **asked_for(spec.sampling),
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": spec.model,
+        "gen_ai.request.stream": spec.streamed,
+        "gen_ai.response.id": ids.response_id(spec.head.uuid),
+        "gen_ai.response.model": spec.model,
+        "gen_ai.response.finish_reasons": [finished.reason or finished.status],
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+        "openai.response.service_tier": tier,
+        "harmony.tier": tier,
+        "harmony.hops": fold.hops,
+        "harmony.repairs": sum(fold.recoveries.values()),
+        "harmony.recomputed_tokens": usage.recomputed_tokens,
+    }
+    if spec.conversation is not None:
+        described["gen_ai.conversation.id"] = ids.conversation_id(spec.conversation.uuid)
+    return described
 
 
 def _names(spec: RunSpec) -> dict[str, Any]:

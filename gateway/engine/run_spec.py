@@ -80,7 +80,8 @@ class RunSpec:
     `template_state` is what the format of the model has learned of its servers
     (`ModelFormat.template_state`), `opens_thought` is that of its `Prompt`. `who` is who asked for
     it, as its usage line says. `image_holds` count the bytes of images that were fetched for its
-    prompt, for as long as it is there.
+    prompt, for as long as it is there. `traceparent` names the span of its request, for whoever
+    goes on with it; empty where none is recorded.
     """
 
     principal: Principal
@@ -114,6 +115,7 @@ class RunSpec:
     template_state: bytes = b""
     opens_thought: bool = False
     who: Metering = NOBODY
+    traceparent: str = ""
     charge: Charge | None = field(default=None, compare=False, repr=False)
     image_holds: tuple[object, ...] = field(default=(), compare=False, repr=False)
 
@@ -136,6 +138,8 @@ def plan_of(spec: RunSpec) -> bytes:
     }
     if spec.who != NOBODY:
         fields["who"] = spec.who.as_json()
+    if spec.traceparent:
+        fields["traceparent"] = spec.traceparent
     if spec.route.placement is not None:
         fields["placement"] = spec.route.placement.hex()
     if spec.charge is not None and (charged := spec.charge.packed()) is not None:
@@ -241,6 +245,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         template_state=plan.get("template_state", "").encode(),
         opens_thought=plan.get("opens_thought", False),
         who=_who(plan),
+        traceparent=plan.get("traceparent", ""),
     )
 
 

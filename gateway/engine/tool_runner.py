@@ -29,7 +29,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -38,14 +38,17 @@ from gateway.engine.engine import CLOSE_WAIT_S
 from gateway.engine.row_mapping import Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.generation import BUILTIN_PREFIX
 from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
+from gateway.telemetry.trace_context import recorded
 from gateway.tools.tool_contract import (
     REACHED,
     ToolCall,
     ToolResult,
     ToolScope,
     explained,
+    kind_of,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +61,10 @@ if TYPE_CHECKING:
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
     from gateway.protocol.grants import McpTool, ServerGrant
-    from gateway.tools.tool_contract import ToolSession
+    from gateway.telemetry.trace_context import SpanKind
+    from gateway.tools.tool_contract import ToolKind, ToolSession
 
+    ToolWork = Coroutine[Any, Any, ToolResult | None]
 
 ATTEMPTS_MAX: Final = 2
 """Attempts at a call that may be repeated, at most."""
@@ -85,8 +90,6 @@ NOTES: Final[Mapping[str | None, str]] = {
     "failures": "\n[This failed too often. It cannot be called any more in this response.]",
 }
 """Notes to the model at the end of a result, by what is withdrawn (`Withdrawal`)."""
-
-T = TypeVar("T")
 
 
 class ToolRunner:
@@ -226,9 +229,13 @@ class ToolRunner:
         result = await self._run_in_task(session.run(call, partial(self._on_handle, call)))
         return BROKEN if result is None else result
 
-    async def _run_in_task(self, work: Coroutine[Any, Any, ToolResult | None]) -> ToolResult | None:
+    async def _run_in_task(self, work: ToolWork) -> ToolResult | None:
         # Raises `ClaimLost`.
-        task = self._task = self._engine.calls.start(_collecting_hosts(work, self._hosts))
+        assert self._call is not None
+        kind, name = kind_of(self._call.name), self._call.name.removeprefix(BUILTIN_PREFIX)
+        if self._spec.principal.keeps_nothing:
+            name = kind  # users choose the names of MCP servers
+        task = self._task = self._engine.calls.start(_traced(kind, name, work, self._hosts))
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
@@ -315,9 +322,31 @@ class ToolRunner:
         )
 
 
-async def _collecting_hosts(work: Coroutine[Any, Any, T], hosts: set[str]) -> T:
+async def _traced(kind: ToolKind, name: str, work: ToolWork, hosts: set[str]) -> ToolResult | None:
+    # Collects the hosts that the call reaches.
     REACHED.set(hosts)
-    return await work
+    if (parent := recorded()) is None:
+        return await work
+    described = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.type": "extension",
+    }
+    side: SpanKind = "client" if kind == "mcp" else "internal"
+    span = parent.child(f"execute_tool {name}", side, described)
+    outcome = "cancelled"
+    try:
+        result = await work
+        outcome = "unknown" if result is None else result.outcome
+    except Exception as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        span.set({"harmony.outcome": outcome})
+        if outcome not in {"ok", "cancelled"}:
+            span.fail(outcome)
+        span.end()
+    return result
 
 
 async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.engine.archive import FIRST_EPOCH
 from gateway.engine.row_mapping import datetime_of, has_kept_secrets
 from gateway.engine.run_spec import charged_of
 from gateway.engine.runner import Run
@@ -215,6 +216,8 @@ class DurableRuns:
                     cost = cost_of(spec, live.fold.usage)
                     self.ended.append(EndedResponse(spec.principal.tenant_id, cost, counted))
                 self._when_one_ends()
+            if span is not None:
+                span.end()
 
         channel = shared.writer.open(
             claim,
@@ -228,7 +231,13 @@ class DurableRuns:
         run = Run(spec, journal, shared.engine, claim=claim, requested_at=requested_at)
         shared.live_logs.add(head.uuid, live)
         durable = Durable(claim, channel, is_claimed=counted is not None)
+        span = None
+        if counted is not None:
+            name = "takeover" if claim.epoch > FIRST_EPOCH else "background"
+            span = shared.engine.observer.begin_detached(name, spec)
         shared.supervisor.start(run, durable=durable, on_end=release)
+        if span is not None:
+            span.leave()
         return run
 
 

@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client.exposition import choose_encoder
+
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.store.migration.verification import missing, summary
-from gateway.telemetry.metrics import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
@@ -189,5 +190,10 @@ class Health:
             reasons += self._pool.warnings or [SILENT]
         return reasons
 
-    def metrics(self) -> tuple[bytes, str]:
-        return self._metrics.exposition(), EXPOSITION_TYPE
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics and their media type, the best one that the header `Accept` names.
+
+        Only OpenMetrics has exemplars.
+        """
+        encode, media_type = choose_encoder(accept)
+        return self._metrics.exposition(encode), media_type

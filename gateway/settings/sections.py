@@ -1170,13 +1170,19 @@ class Images(Destinations):
 
 
 class Telemetry(Section):
-    """What is told of requests, besides the log."""
+    """Metrics by tenant; traces for the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."""
 
     tenant_label_max: NonNegativeInt = Field(
         0,
         description="Tenants that metrics name: those that use most, the others are `(other)`. Set "
         "it to see who uses what; each adds some ten series to every replica.",
         le=500,
+    )
+    traces: bool = Field(
+        default=False, description="Whether spans are sent. Set it where there is a collector."
+    )
+    trace_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="The part of requests that is recorded. Raise it where there are few."
     )
 
 

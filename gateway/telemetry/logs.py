@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError, UpstreamError
 from gateway.json_lines import one_line
+from gateway.telemetry.trace_context import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,9 +134,14 @@ class _Lines:
         self._lock = RLock()
 
     def take(self, level: str, event: Event) -> None:
-        """Write an event with its level, the time and the bound fields; for an error its type."""
+        """Write an event with its level, the time and the bound fields; for an error its type.
+
+        While a span is recorded, its ids are added, by the names that OpenTelemetry has for logs.
+        """
         for name, said in _context.get().items():
             event.setdefault(name, said)
+        if (span := recorded()) is not None:
+            event["trace_id"], event["span_id"] = span.trace_id, span.span_id
         event["level"] = level
         event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         if event.get("error") is not None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 
 from gateway import __version__
 from gateway.errors import StoreError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     Counting = Callable[..., None]
     """Takes the values of the labels, and counts one more."""
+    Encoder = Callable[[CollectorRegistry], bytes]
 
 T = TypeVar("T", Counter, Gauge, Histogram)
-EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 UPSTREAM: Final = "upstream"
 """The label that has the name of a backend."""
 TENANT: Final = "tenant"
@@ -317,19 +317,22 @@ class Metrics:
         made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
         return self._register(made, labels)
 
-    def exposition(self) -> bytes:
+    def exposition(self, encode: Encoder = generate_latest) -> bytes:
         self._tenants.rank()
-        return generate_latest(self.registry)
+        return encode(self.registry)
 
-    def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
+    def request_finished(
+        self, *, status: int, model: str = "", seconds: float, trace_id: str = ""
+    ) -> None:
         """Count a request that was answered `seconds` after its first byte.
 
-        `model` is one this gateway serves, or empty: never free text.
+        `model` is one this gateway serves, or empty: never free text. `trace_id` is that of its
+        recorded trace.
         """
         self.requests_in_flight -= 1
         self._requests[str(status), model].inc()
         if model:
-            self._request_seconds[model,].observe(seconds)
+            self._request_seconds[model,].observe(seconds, _exemplar(trace_id))
 
     def tenant_requested(self, tenant: str, name: str, status: int) -> None:
         """Count an answered request of a tenant, which has the id `tenant`."""
@@ -348,8 +351,8 @@ class Metrics:
     def connection_closed(self) -> None:
         self._connections_open.dec()
 
-    def first_token(self, *, model: str, seconds: float) -> None:
-        self._first_token_seconds[model,].observe(seconds)
+    def first_token(self, *, model: str, seconds: float, trace_id: str = "") -> None:
+        self._first_token_seconds[model,].observe(seconds, _exemplar(trace_id))
 
     def response_finished(  # noqa: PLR0913 - every count of one response
         self,
@@ -670,6 +673,10 @@ def _begin(metric: Counter | Histogram, *values: str) -> None:
     # Creates a series for each value of the only label.
     for value in values:
         metric.labels(value)
+
+
+def _exemplar(trace_id: str) -> dict[str, str] | None:
+    return {"trace_id": trace_id} if trace_id else None
 
 
 def _summed(gauge: Gauge) -> list[Callable[[], int]]:

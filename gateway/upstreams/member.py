@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
+from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
@@ -312,7 +313,9 @@ class Member:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
         on_trial = self._begin(started_at)
-        outcome = "cancelled"
+        outcome, request, failure = "cancelled", placed.request, None
+        span = begin_call(self.backend, "chat", request.model)
+        attempt = None if span is None else Attempt(span, request, placed.sink)
 
         def finish() -> None:
             nonlocal outcome
@@ -323,8 +326,8 @@ class Member:
 
         try:
             await self._server.generate(
-                placed.request,
-                placed.sink,
+                request,
+                attempt or placed.sink,
                 on_first=partial(self._on_first_ids, started_at, placed),
                 on_finish=finish,
                 on_end=placed.on_end,
@@ -332,9 +335,11 @@ class Member:
         except UpstreamError as error:
             if isinstance(error, BackendBusy):
                 placed.on_busy()
-            outcome = self._note_failure(error, placed.request.model)
+            outcome, failure = self._note_failure(error, request.model), error
             raise
         finally:
+            if attempt is not None:
+                attempt.end(outcome, failure)
             self._end(outcome, on_trial=on_trial)
 
     def _begin(self, now: float) -> bool:
@@ -363,6 +368,7 @@ class Member:
         """
         on_trial = self._begin(self._clock())
         outcome = "cancelled"
+        span = begin_call(self.backend, path.rpartition("/")[2], model)
         try:
             answer = await self._server.ask(path, body, bytes_max=bytes_max)
             outcome = "ok"
@@ -377,6 +383,9 @@ class Member:
             outcome = self._note_failure(error, model)
             raise
         finally:
+            if span is not None:
+                span.set({"harmony.outcome": outcome})
+                span.end()
             self._end(outcome, on_trial=on_trial)
         return answer
 

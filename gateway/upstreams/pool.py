@@ -21,6 +21,7 @@ from gateway.errors import (
 )
 from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import recorded
 from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.backend_sources import changes, named
@@ -389,7 +390,10 @@ class Pool:
             skips_queue = (request.has_begun and not request.was_recalled) or bool(reasons)
             placed = self._place(choices, request, sink, turn, skips_queue=skips_queue)
             if placed is None:
+                waits_since = self._clock()
                 placed = await self._wait_for_turn(request, sink, turn, avoid)
+                if (span := recorded()) is not None:
+                    span.set({"harmony.queue_s": self._clock() - waits_since})
             member = placed.member
             try:
                 with placed:

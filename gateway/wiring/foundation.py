@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway import ids
+from gateway.errors import ConfigError, installation
 from gateway.eventlog.fold.fold import Fold
 from gateway.models.format import (
     CHAT,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.sections import Images, Model
     from gateway.store.postgres.database import Database
+    from gateway.telemetry.tracing import Tracing
     from gateway.tools.python.container_pool import ContainerPool
 
 
@@ -74,6 +76,7 @@ class Foundation:
     settings: Settings
     owner: str
     metrics: Metrics
+    tracing: Tracing | None
     database: Database
     lifeline: Database
     journal: Database
@@ -112,6 +115,7 @@ class Foundation:
             settings=settings,
             owner=owner,
             metrics=metrics,
+            tracing=_tracing(settings, owner),
             database=database,
             lifeline=to_database(
                 pool_size_max=LIFELINE_POOL_SIZE,
@@ -180,6 +184,8 @@ class Foundation:
         # The databases must no longer be in use.
         for database in (self.database, self.lifeline, self.journal, self.notices, self.counters):
             await database.close()
+        if self.tracing is not None:
+            await self.tracing.close()
 
 
 def load_vocabulary() -> None:
@@ -223,6 +229,20 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
     limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=visits.visits_max)
     http = client(policy, limits)
     return ImageFetcher(http, policy, visits, user_agent=settings.tools.web.agent, metrics=metrics)
+
+
+def _tracing(settings: Settings, owner: str) -> Tracing | None:
+    if not settings.telemetry.traces:
+        return None
+    try:
+        from gateway.telemetry.tracing import Tracing
+    except ImportError as error:
+        raise ConfigError(
+            "traces need OpenTelemetry's SDK, which is not installed",
+            where="telemetry.traces",
+            remedy=f"Install it with: {installation('otel')}",
+        ) from error
+    return Tracing(ratio=settings.telemetry.trace_share, owner=owner)
 
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:

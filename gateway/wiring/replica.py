@@ -327,7 +327,7 @@ def _dependencies(
             tokens=base.pool,
             archive=archive,
             lease_keeper=lease_keeper,
-            observer=Observer(base.metrics),
+            observer=Observer(base.metrics, base.tracing),
             format_of=base.formats.for_model,
             threads=base.executor,
             alive_interval_s=settings.stream.keepalive_event_s,

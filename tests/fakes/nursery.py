@@ -42,6 +42,7 @@ PREPARED: Final[Mapping[str, tuple[str, ...]]] = {
     "tests.chaos.truthful": SERVERS,
     "tests.chaos.unfenced": SERVERS,
     "tests.chaos.unlocked": SERVERS,
+    "tests.fakes.collector": ("opentelemetry.proto.collector.trace.v1.trace_service_pb2",),
     "tests.fakes.mcp_server": TOOLS,
     "tests.fakes.site_server": TOOLS,
     "tests.fakes.tool_server": TOOLS,

@@ -87,6 +87,14 @@ class Child:
         assert url is not None, f"{self.arguments} did not start:\n{self.output}"
         return url
 
+    def until(self, text: str) -> None:
+        """Wait until it has printed this."""
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: any(text in line for line in self._lines), START_TIMEOUT_S
+            )
+        assert found, f"{text!r} is not in\n{self.output}"
+
     def terminate(self) -> None:
         """SIGTERM; does not wait."""
         self.process.send_signal(signal.SIGTERM)
@@ -184,10 +192,17 @@ class SimulatorProcess(RunningSimulator):
 
 @contextmanager
 def gateway_process(
-    folder: Path, database_url: str, backends: Sequence[str], **sections: Mapping[str, Any]
+    folder: Path,
+    database_url: str,
+    backends: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    **sections: Mapping[str, Any],
 ) -> Iterator[GatewayProcess]:
     """A replica with a configuration file in `folder`; `sections` are those of the settings."""
-    with module_process("gateway", folder, database_url, backends, sections) as process:
+    with module_process(
+        "gateway", folder, database_url, backends, sections, environment=environment
+    ) as process:
         yield process
 
 
@@ -200,6 +215,7 @@ def module_process(
     sections: Mapping[str, Mapping[str, Any]],
     *,
     checkout: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[GatewayProcess]:
     """The same, of a module that does what `python -m gateway` does, and more; or of another
     release, whose modules are in the folder `checkout`.
@@ -208,7 +224,8 @@ def module_process(
     named = [{"name": f"b{number}", "url": url} for number, url in enumerate(backends)]
     config.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
     arguments = ["serve", "--config", str(config), "--port", "0"]
-    environment = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+    secrets = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+    environment = {**(environment or {}), **secrets}
     with stopped(Child(arguments, environment, module=module, checkout=checkout)) as child:
         yield GatewayProcess(child)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
 from typing_extensions import override
 
 from gateway.errors import StoreUnavailable, UpstreamFailed
 from gateway.telemetry import logs
 from gateway.telemetry.logs import EventLog, configure_logging
-from gateway.telemetry.metrics import EXPOSITION_TYPE, UPSTREAMS_GONE_MAX, Metrics
+from gateway.telemetry.metrics import UPSTREAMS_GONE_MAX, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -320,7 +321,17 @@ def test_the_exposition_is_prometheus_text() -> None:
     metrics = Metrics()
     metrics.empty_output()
     assert b"\ngateway_harmony_empty_output_total 1.0\n" in metrics.exposition()
-    assert EXPOSITION_TYPE.startswith("text/plain")
+
+
+def test_exemplars_name_the_trace_of_what_was_observed() -> None:
+    metrics = Metrics()
+    metrics.first_token(model="m", seconds=0.2, trace_id="abc")
+    metrics.request_finished(status=200, model="m", seconds=0.3)
+    shown = metrics.exposition(generate_latest).decode()
+    (exemplar,) = (line for line in shown.splitlines() if "trace_id" in line)
+    assert exemplar.startswith('gen_ai_server_time_to_first_token_seconds_bucket{le="0.25"')
+    assert ' # {trace_id="abc"} 0.2 ' in exemplar
+    assert b"trace_id" not in metrics.exposition()
 
 
 def test_what_was_counted_of_backends_that_are_gone_stays_for_the_last_of_them() -> None:

@@ -39,6 +39,13 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
     return address
 
 
+def is_from_proxy(scope: Scope, trusted: Sequence[Network]) -> bool:
+    """Return True if a trusted proxy made the connection, so that its headers are believed."""
+    client = scope.get("client") if trusted else None
+    address = _parse_address(client[0]) if client else None
+    return address is not None and is_in(address, trusted)
+
+
 def is_in(address: Address, networks: Iterable[Network]) -> bool:
     """Return True if the address is in one of the networks."""
     return any(address in network for network in networks)

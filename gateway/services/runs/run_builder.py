@@ -83,6 +83,7 @@ from gateway.services.runs.tool_grants import (
     server_tools,
 )
 from gateway.store.packing import PackedItems, has_kinds, items_of_kinds
+from gateway.telemetry.trace_context import recorded
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
@@ -395,6 +396,7 @@ class SpecBuilder:
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
             opens_thought=prompt.opens_thought,
             who=self._metering(command),
+            traceparent="" if (span := recorded()) is None else span.headers["traceparent"],
             image_holds=given.image_holds,
         )
 

@@ -16,6 +16,7 @@ import anyio
 import httpx2
 
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import CURRENT
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import BodyTooLong, EncodedBody
 
@@ -98,7 +99,7 @@ EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
-    """Record each request of the client in the `EXCHANGE` of its context."""
+    """Record each request of the client in the `EXCHANGE` of its context, and name its span."""
     http.event_hooks = {"request": [_follow], "response": [_note]}
 
 
@@ -106,6 +107,8 @@ async def _follow(request: httpx2.Request) -> None:
     exchange = EXCHANGE.get(None)
     if exchange is not None:
         request.extensions = {**request.extensions, "trace": exchange.trace}
+    if (span := CURRENT.get()) is not None:
+        request.headers.update(span.headers)
 
 
 async def _note(response: httpx2.Response) -> None:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from gateway.constraints.output_rules import UnusableSchema
 from gateway.errors import StoreError
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import CURRENT
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.servers import headers_of
 from gateway.tools.mcp.session_pool import BUSY
@@ -285,11 +286,11 @@ def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
     """Return the metadata of a call: idempotency key, deadline, trace context.
 
-    The key is the same for all attempts of a call; the trace is in W3C Trace Context.
+    The key is the same for all attempts of a call. The trace, in W3C Trace Context, is that of the
+    current span; where there is none it is made of the response's id.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
-    return {
-        IDEMPOTENCY_KEY: key,
-        DEADLINE: round(time.time() + timeout_s, 3),
-        "traceparent": f"00-{response.hex}-{key[:16]}-01",
-    }
+    traced = {"traceparent": f"00-{response.hex}-{key[:16]}-01"}
+    if (span := CURRENT.get()) is not None:
+        traced = span.headers
+    return {IDEMPOTENCY_KEY: key, DEADLINE: round(time.time() + timeout_s, 3), **traced}

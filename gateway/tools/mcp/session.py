@@ -32,6 +32,7 @@ from pydantic import ValidationError
 from gateway import __version__
 from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import CURRENT
 from gateway.tools.mcp.failures import (
     EXCHANGE,
     HEADER_MISMATCH,
@@ -312,6 +313,7 @@ class McpSession:
         """Hold the connection. Never raises: callers that wait get the error."""
         exchange = HttpTrace()
         EXCHANGE.set(exchange)
+        CURRENT.set(None)  # it outlives the call that opened it
         try:
             await self._hold(exchange)
         except BaseException as error:  # noqa: BLE001 - the SDK cancels this task when a server dies
@@ -453,6 +455,7 @@ class _Job(Generic[T]):
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.exchange = HttpTrace()
         self._question = question
+        self._span = CURRENT.get()
 
     async def run(self, client: Client) -> None:
         """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
@@ -462,6 +465,7 @@ class _Job(Generic[T]):
         assert task is not None, "it runs in a task"
         self.answer.add_done_callback(lambda answer: answer.cancelled() and task.cancel())
         EXCHANGE.set(self.exchange)
+        CURRENT.set(self._span)
         try:
             result = await self._question(client)
         except Exception as error:  # noqa: BLE001 - whoever asked is told

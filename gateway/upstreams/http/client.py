@@ -18,6 +18,7 @@ import httpx2
 from typing_extensions import override
 
 from gateway import __version__
+from gateway.telemetry.trace_context import CURRENT
 from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -381,6 +382,8 @@ HEADERS_ALLOWED: Final = frozenset({
     "content-length",
     "content-type",
     "host",
+    "traceparent",
+    "tracestate",
     "user-agent",
     "x-data-parallel-rank",
 })  # fmt: skip
@@ -436,6 +439,8 @@ class Post:
             self._head = self._new_head()
             self._origin = self._client.transport.origin(self._url)
         length = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
+        if (span := CURRENT.get()) is not None:
+            length = _encode_headers(span.headers) + length
         message = b"".join((self._head, length, *body))
         return self._origin.deliver(message, timeouts=timeouts, listener=listener)
 
@@ -443,6 +448,10 @@ class Post:
         request = self._client.build_request("POST", self._url, headers=self._headers)
         _keep_allowed(request)
         return encoded_head(request)
+
+
+def _encode_headers(headers: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1")
 
 
 _KEEP_ALIVE: Final = KeepAlivePolicy()

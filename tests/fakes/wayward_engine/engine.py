@@ -222,6 +222,7 @@ class WaywardEngine(SimulatedEngine):
         request_id = headers.get("x-request-id") or request.id
         prefilled = len(request.prompt) - continuation.turn_start - len(OPENING)
         observed = self.ledger.open(request, request_id, max(prefilled, 0))
+        observed.traceparent = headers.get("traceparent")
         observed.cached_ids = self.cache.cached_ids(request.prompt, request.cache_salt)
         self.checks.see(request_id, request.prompt, continuation.turn_start)
         return observed

@@ -165,6 +165,7 @@ class Observed(Exchange):
     prefilled_ids: int = 0
     """Ids of the open turn that the prompt already held, `<|start|>assistant` left out."""
     arrived_at: float = field(default_factory=time.monotonic)
+    traceparent: str | None = None
     kept: bool = True
     """True while the ledger holds it."""
 
@@ -193,6 +194,7 @@ class Observed(Exchange):
             "outcome": self.outcome,
             "aborted": self.outcome == "disconnected",
             "status": self.status,
+            "traceparent": self.traceparent,
             "demand": request.constraint.as_json() if request.constraint else None,
             **ids,
         }

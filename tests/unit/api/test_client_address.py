@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.access.client_address import client_address, is_in
+from gateway.api.access.client_address import client_address, is_from_proxy, is_in
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -41,6 +41,14 @@ def test_the_client_is_the_last_that_no_trusted_proxy_is(
 ) -> None:
     told = client_address(scope(client, *forwarded), PROXIES)
     assert told == (None if found is None else ip_address(found))
+
+
+@pytest.mark.parametrize(
+    ("client", "is_trusted"), [("10.0.0.1", True), ("203.0.113.9", False), (None, False)]
+)
+def test_who_connects_is_a_proxy_whatever_it_forwards(client: str | None, is_trusted: bool) -> None:
+    assert is_from_proxy(scope(client, "10.0.0.2"), PROXIES) is is_trusted
+    assert not is_from_proxy(scope(client, "10.0.0.2"), ())
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ NOT_NEEDED_YET = [
     "llguidance",
     "openai",
     "openai_harmony",
+    "opentelemetry",
     "pypdf",
     "rich",
     "selectolax",
@@ -32,6 +33,7 @@ OF_THE_LIST = {
     "gateway.json_lines",
     "gateway.telemetry",
     "gateway.telemetry.logs",
+    "gateway.telemetry.trace_context",
 }
 """What `--version` and `--help` need of this package."""
 HEAVY = {

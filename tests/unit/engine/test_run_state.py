@@ -178,6 +178,12 @@ def test_a_plan_of_a_turn_leaves_its_conversation_to_the_row() -> None:
     assert made_of(spec) == replace(spec, conversation=None)
 
 
+def test_whoever_goes_on_knows_the_span_of_the_request() -> None:
+    spec = durable(traceparent="00-1-2-01")
+    assert made_of(spec).traceparent == "00-1-2-01"
+    assert b"traceparent" not in plan_of(durable()), "it takes no room where none is recorded"
+
+
 def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
     spec = durable(inputs=3)
     fields = orjson.loads(plan_of(spec))

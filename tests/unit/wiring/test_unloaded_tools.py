@@ -17,7 +17,7 @@ process = Process.of(settings)
 assert (process.replica.rooms.executor is None) is not bool(tools)
 print(*sys.modules)
 """
-LIBRARIES = {"mcp", "selectolax", "pypdf", "pydantic_monty"}
+LIBRARIES = {"mcp", "opentelemetry", "selectolax", "pypdf", "pydantic_monty"}
 ROOMS = {
     "web": "gateway.tools.browser",
     "python": "gateway.tools.python.linux",
