@@ -108,7 +108,8 @@ async def _follow(request: httpx2.Request) -> None:
     if exchange is not None:
         request.extensions = {**request.extensions, "trace": exchange.trace}
     if (span := CURRENT.get()) is not None:
-        request.headers.update(span.headers)
+        # A `tracestate` is for our own side alone.
+        request.headers.setdefault("traceparent", span.headers["traceparent"])
 
 
 async def _note(response: httpx2.Response) -> None:

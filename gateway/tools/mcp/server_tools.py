@@ -290,7 +290,10 @@ def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
     current span; where there is none it is made of the response's id.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
-    traced = {"traceparent": f"00-{response.hex}-{key[:16]}-01"}
-    if (span := CURRENT.get()) is not None:
-        traced = span.headers
-    return {IDEMPOTENCY_KEY: key, DEADLINE: round(time.time() + timeout_s, 3), **traced}
+    span = CURRENT.get()
+    trace = f"00-{response.hex}-{key[:16]}-01" if span is None else span.headers["traceparent"]
+    return {
+        IDEMPOTENCY_KEY: key,
+        DEADLINE: round(time.time() + timeout_s, 3),
+        "traceparent": trace,
+    }
