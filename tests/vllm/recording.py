@@ -54,7 +54,7 @@ class Recorder:
         if (key := PROMPTS.get(scope["path"])) is not None:
             exchange = Exchange(orjson.loads(body)[key])
             self.exchanges.append(exchange)
-        received = b""
+        rest = b""
         try:
             async with self._client.stream(
                 scope["method"], scope["path"], content=body, headers=headers
@@ -63,19 +63,18 @@ class Recorder:
                 status = answer.status_code
                 await send({"type": "http.response.start", "status": status, "headers": kept})
                 async for chunk in answer.aiter_bytes():
-                    received += chunk
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if exchange is not None:
+                        # Before it is passed on: who has the end of it may look here at once.
+                        _note(exchange, lines)
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except httpx2.ConnectError:
             await send({"type": "http.response.start", "status": 502, "headers": []})
-        finally:
-            if exchange is not None:
-                _note(exchange, received)
         await send({"type": "http.response.body", "body": b""})
 
 
-def _note(exchange: Exchange, received: bytes) -> None:
-    """What came back, which may have been cut off anywhere."""
-    for line in received.split(b"\n")[:-1]:
+def _note(exchange: Exchange, lines: list[bytes]) -> None:
+    for line in lines:
         data = line.removeprefix(b"data: ")
         if data.startswith(b"{"):
             event = orjson.loads(data)
