@@ -100,6 +100,9 @@ HEAD_BOUNDS: Final = HeadBounds(bytes_max=65_536, fields_max=256)
 LINGER_S: Final = 2.0
 """Seconds that a connection is still read after an answer that did not wait for its whole
 request."""
+FIRST_REQUEST_S: Final = 1.0
+"""Seconds that a server which stops waits for the first request of a connection. It may be on its
+way: a proxy does not send it again elsewhere once it is written."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -116,8 +119,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
     # connections': each would have one of its own, of 800 bytes.
     __slots__ = (
-        *("_ignores_input", "_incoming", "_is_half_closed", "_is_read_scheduled"),
-        *("_peer", "_timer", "_unread", "_unstarted", "is_lost"),
+        *("_ignores_input", "_incoming", "_is_half_closed", "_is_last", "_is_new"),
+        *("_is_read_scheduled", "_peer", "_timer", "_unread", "_unstarted", "is_lost"),
     )
 
     @override
@@ -134,6 +137,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unstarted: tuple[Cycle, ASGI3Application] | None = None
         """The request whose head was read in this call, and the application for it."""
         self.is_lost = False
+        self._is_new = True
+        """No request has come."""
+        self._is_last = False
+        """The request that comes is the last one: the server stops."""
         self._ignores_input = False
         """Bytes that come from now on are dropped."""
         self._is_half_closed = False
@@ -219,6 +226,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._set_timer(self.head_timeout_s, self.close)
             return
         self._timer.cancel()
+        self._is_new = False
         self.admission.head_received(self)
         path = head.path.decode("ascii")
         # ASGI HTTP 2.3, without a state: with one key more and those that the application adds the
@@ -243,6 +251,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif head.is_upgrade and self._upgrade(head, scope):
             return
         self.cycle = cycle = Cycle(self, scope, head)
+        cycle.keep_alive &= not self._is_last
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         self._unstarted = cycle, app
 
@@ -278,6 +287,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.admission.request_received(self)
         self._ignore_input()
         return True
+
+    @override
+    def shutdown(self) -> None:
+        if self._is_new and not self._ignores_input:
+            self._is_last = True
+            self._set_timer(FIRST_REQUEST_S, self.close)
+        else:
+            super().shutdown()
 
     @override
     def on_response_complete(self) -> None:

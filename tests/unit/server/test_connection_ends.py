@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -441,3 +441,23 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector() -> None:
             gc.unfreeze()
             gc.garbage.clear()
     assert not ours
+
+
+async def test_a_server_that_stops_answers_the_request_that_is_on_its_way() -> None:
+    async def ask_late(client: Client, port: int) -> bytes:
+        with suppress(ConnectionRefusedError):
+            while True:
+                _, writer = await asyncio.open_connection(HOST, port)
+                writer.transport.abort()
+        return await client.ask(get())
+
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        async with serving() as server:
+            port = int(server.url.rpartition(":")[2])
+            early, silent = [await stack.enter_async_context(connected(server)) for _ in range(2)]
+            async with connected(server) as other:  # those before it are accepted, then
+                assert (await other.ask(get(headers=b"connection: close\r\n"))).startswith(OK)
+            answer = group.create_task(ask_late(early, port))
+        assert await silent.reader.read() == b""
+    assert answer.result().startswith(OK)
+    assert b"\r\nconnection: close\r\n" in answer.result()
