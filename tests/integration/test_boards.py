@@ -74,6 +74,7 @@ QUIET: Final = frozenset(
         "Results that were cut",
         "Slow commits, last hour",
         "Storage",
+        "Usage that is in no sum",
         "Would be refused",
         "Wrong expectations",
     }
