@@ -79,11 +79,13 @@ def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
 def date_skew_s(date: str | None) -> float | None:
     """Return how far the clock that wrote a Date header is ahead of ours; None: it says nothing."""
     try:
-        told = parsedate_to_datetime(date or "")
+        clock = parsedate_to_datetime(date or "")
     except ValueError:
         return None
+    if clock.tzinfo is None:  # "-0000" is a time of no zone
+        clock = clock.replace(tzinfo=UTC)
     # In whole seconds, the rest is cut off.
-    return (told - datetime.now(UTC)).total_seconds() + 0.5
+    return (clock - datetime.now(UTC)).total_seconds() + 0.5
 
 
 async def connections(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:

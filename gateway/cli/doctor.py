@@ -352,20 +352,20 @@ async def _probed(settings: Settings, client: Client, formats: Formats) -> list[
             probes[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:
             probes[backend.name] = error
-    told = [probe for probe in probes.values() if isinstance(probe, _Probed)]
-    known = {name for probe in told if probe.unusable is None for name in probe.listed}
-    told = [
+    answered = [probe for probe in probes.values() if isinstance(probe, _Probed)]
+    known = {name for probe in answered if probe.unusable is None for name in probe.listed}
+    answered = [
         replace(
             probe,
             served=offers(
                 probe.backend.models, probe.listed, known, adapters_of=probe.backend.adapters_of
             ),
         )
-        for probe in told
+        for probe in answered
     ]
-    probes |= {probe.backend.name: probe for probe in told}
+    probes |= {probe.backend.name: probe for probe in answered}
     findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
-    for probe in told:
+    for probe in answered:
         named = next((one.name for one in probe.served.values()), None)
         if not _fault(probe):
             findings += await engine_findings(probe.backend, probe.engine, named, client)
@@ -374,7 +374,7 @@ async def _probed(settings: Settings, client: Client, formats: Formats) -> list[
             findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
-        for one in unserved(told)
+        for one in unserved(answered)
     ]
     return findings + missing
 

@@ -63,30 +63,30 @@ _PATHS: Final = tuple(variable.path for variable in variables(Settings))
 @contextmanager
 def hangups() -> Iterator[asyncio.Event]:
     """Yield an event that SIGHUP sets: a process that starts must not be ended by it."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    loop, hangup = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     try:
-        yield asked
+        yield hangup
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
 
 
 class Reloads:
-    """Reads the configuration again with `load`, whenever it is `asked` to."""
+    """Reads the configuration again with `load`, at each `hangup`."""
 
     def __init__(
-        self, settings: Settings, load: Callable[[], Settings], asked: asyncio.Event
+        self, settings: Settings, load: Callable[[], Settings], hangup: asyncio.Event
     ) -> None:
         # `settings` are those that `load` returned for the start.
         self._settings = settings
         self._load = load
-        self._asked = asked
+        self._hangup = hangup
 
     async def run(self, app: Gateway, servers: Sequence[Server]) -> None:
         """Reload until cancelled."""
         while True:
-            await self._asked.wait()
-            self._asked.clear()
+            await self._hangup.wait()
+            self._hangup.clear()
             try:
                 await self._once(app, servers)
             except Exception as error:  # noqa: BLE001 - a reload must never end the process

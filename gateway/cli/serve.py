@@ -50,11 +50,11 @@ def serve(
 
 
 async def _serve(load: Callable[[], Settings]) -> None:
-    with hangups() as asked:
+    with hangups() as hangup:
         settings = load()
         configure_logging(settings.log.level, settings.log.format)
         require_complete(settings)
-        await _serve_with(settings, Reloads(settings, load, asked))
+        await _serve_with(settings, Reloads(settings, load, hangup))
 
 
 async def _serve_with(settings: Settings, reloads: Reloads) -> None:

@@ -260,14 +260,18 @@ async def _backends(settings: Settings, client: Client) -> object:
 
     async def described(backend: Backend) -> object:
         async def ask() -> object:
-            said = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
-            models = {name: one.context_length for name, one in said.models.items()}
-            return {"url": safe(backend.base_url), "engine": str(said.engine), "models": models}
+            description = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
+            models = {name: one.context_length for name, one in description.models.items()}
+            return {
+                "url": safe(backend.base_url),
+                "engine": str(description.engine),
+                "models": models,
+            }
 
         return await _tried(ask)
 
-    told = {name: await described(one) for name, one in members.backends.items()}
-    return {"backends": told, "faults": members.faults}
+    descriptions = {name: await described(one) for name, one in members.backends.items()}
+    return {"backends": descriptions, "faults": members.faults}
 
 
 async def _metrics(url: str, client: Client) -> str:

@@ -73,8 +73,8 @@ async def server_facts(database: Database) -> ServerFacts:
         answered_at = datetime.now(UTC)
         is_direct = connection.state.is_direct
     skew = row.now - (asked_at + (answered_at - asked_at) / 2)
-    told = {name: row[name] for name in ServerFacts._fields[1:-1]}
-    return ServerFacts(skew_s=skew.total_seconds(), is_direct=is_direct, **told)
+    facts = {name: row[name] for name in ServerFacts._fields[1:-1]}
+    return ServerFacts(skew_s=skew.total_seconds(), is_direct=is_direct, **facts)
 
 
 _SIZES: Final = Statement("""
@@ -115,10 +115,10 @@ async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
         }
         if await connection.scalar(_HAS_STATEMENTS):
             report["statements"] = await connection.execute(_STATEMENTS)
-    told = {name: [dict(row.items()) for row in rows] for name, rows in report.items()}
-    for one in told.get("statements", ()):
+    tables = {name: [dict(row.items()) for row in rows] for name, rows in report.items()}
+    for one in tables.get("statements", ()):
         one["query"] = without_literals(one["query"])
-    return told
+    return tables
 
 
 def without_literals(sql: str) -> str:

@@ -160,8 +160,8 @@ class Tracing:
         It is linked to the span of the request, `traceparent`, and recorded if that was; it is
         empty if that was not.
         """
-        asked = _remote([(b"traceparent", traceparent.encode())])
-        links = () if asked is None else (trace.Link(asked),)
+        request = _remote([(b"traceparent", traceparent.encode())])
+        links = () if request is None else (trace.Link(request),)
         kind = trace.SpanKind.CONSUMER
         begun = self._followers.start_span(name, Context(), kind, attributes, links=links)
         return OtelSpan(begun, self._tracer)
