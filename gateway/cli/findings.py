@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Subject:
-    """What is looked at: complete `settings` and, once a check has loaded them, the `formats`.
+    """Object of the checks: complete `settings` and, once a check has loaded them, the `formats`.
 
     `through` is the URL of the proxy that clients use, `api_key` a key to ask through it with;
     `replicas` is how many there are to be, where those that run now are not all.

@@ -28,9 +28,7 @@ _TURNS: Final = "300 turns of 2,100 and 640 tokens of English: "
 
 
 class Figure(NamedTuple):
-    """What is planned with, and in `source` what was measured: by workloads of `make bench`, by
-    their letters.
-    """
+    """Figure to plan with, and in `source` what was measured, by the letters of `make bench`."""
 
     what: str
     value: float
@@ -78,7 +76,7 @@ RESERVE: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be served. `durable` is the share of responses in background."""
+    """Load to serve. `durable` is the share of responses in background."""
 
     streams: int
     tokens_per_s: float
@@ -91,7 +89,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a load takes. `cores` are those of all replicas together."""
+    """Needs of a load. `cores` are those of all replicas together."""
 
     replicas: int
     cores: float

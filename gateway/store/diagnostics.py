@@ -126,7 +126,7 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Where a database URL leads, and how much TLS it asks for. Without a host: a local socket."""
+    """Target of a database URL, and how much TLS it asks for. Without a host: a local socket."""
 
     host: str | None
     port: int

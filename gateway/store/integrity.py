@@ -36,7 +36,7 @@ _BILLED: Final = ("completed", "incomplete", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is looked at: rows since `since`, up to `rows_max` of each table of a tenant.
+    """Bounds of a check: rows since `since`, up to `rows_max` of each table of a tenant.
 
     `log_s` and `lines_s` are for how long logs and usage lines are kept where a tenant has no value
     of its own.
