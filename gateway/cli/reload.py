@@ -98,7 +98,9 @@ class Reloads:
         require_complete(settings)
         changed = changed_settings(self._settings, settings)
         _refuse(sorted(changed - RELOADABLE))
-        take_over(app, servers, settings, _checked(backends(settings)))
+        new = _checked(backends(settings))
+        take_over(app, servers, settings)
+        await app.process.foundation.membership.replace_fixed(new)
         self._settings = settings
         listed = ", ".join(sorted(changed)) or "nothing in it has changed"
         _log.info("the configuration was reloaded", settings=listed)
@@ -128,10 +130,11 @@ def _checked(found: Sequence[Backend]) -> list[Backend]:
         raise StartupError(f"backends: {error}", remedy="Correct the URL.") from error
 
 
-def take_over(
-    app: Gateway, servers: Sequence[Server], settings: Settings, new: Sequence[Backend]
-) -> None:
-    """Take over the reloadable settings. Nothing waits or fails: no request sees a part of it."""
+def take_over(app: Gateway, servers: Sequence[Server], settings: Settings) -> None:
+    """Take over the reloadable settings but backends.
+
+    Nothing waits or fails: no request sees a part of it.
+    """
     process, limits = app.process, settings.limits
     base, replica, background = process.foundation, process.replica, settings.background
     archive, engine = replica.dependencies.archive, replica.dependencies.engine
@@ -155,4 +158,3 @@ def take_over(
     base.sessions.connections_max = settings.websockets.connections_max
     if base.pool.admission is not None:
         base.pool.admission.follow(settings.admission.fill(AdmissionPolicy))
-    base.membership.replace_fixed(new)

@@ -170,7 +170,7 @@ class Membership:
         self,
         fixed: Sequence[Backend],
         sources: Sequence[BackendSource],
-        apply: Callable[[Sequence[Backend]], None],
+        apply: Callable[[Sequence[Backend]], Awaitable[None]],
         *,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
@@ -210,9 +210,9 @@ class Membership:
             for source in self._sources:
                 group.create_task(self._fetch(source, wait_s=START_WAIT_S))
 
-    def replace_fixed(self, fixed: Sequence[Backend]) -> None:
+    async def replace_fixed(self, fixed: Sequence[Backend]) -> None:
         self._fixed = tuple(fixed)
-        self._apply_all()
+        await self._apply_all()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -227,14 +227,14 @@ class Membership:
             answer = error
         except TimeoutError:
             answer = SourceError("it does not answer")
-        self.update(source.name, answer)
+        await self.update(source.name, answer)
 
     async def _follow(self, source: BackendSource) -> None:
         while True:
             await self._fetch(source)
             await asyncio.sleep(source.refresh_s)
 
-    def update(self, source: str, answer: Answer) -> None:
+    async def update(self, source: str, answer: Answer) -> None:
         known = self._known[source]
         before = known.fault
         has_changed = known.update(answer, self._clock())
@@ -245,16 +245,16 @@ class Membership:
                 _log.warning("a source of backends fails", source=source, reason=known.fault)
         self._metrics.source_told(source, members=len(known.members), is_up=known.fault is None)
         if has_changed:
-            self._apply_all()
+            await self._apply_all()
 
-    def _apply_all(self) -> None:
+    async def _apply_all(self) -> None:
         by_source = {name: known.members for name, known in self._known.items()}
         desired = merged({SETTINGS: self._fixed, **by_source})
         for text in desired.unused:
             if text not in self._unused:
                 _log.warning("a backend that was found is not used", reason=text)
         self._unused = desired.unused
-        self._apply(tuple(desired.backends.values()))
+        await self._apply(tuple(desired.backends.values()))
 
 
 DRAIN_POLL_S: Final = 2.0

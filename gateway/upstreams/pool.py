@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.admission.admit import Admission
     from gateway.upstreams.backend import Backend
+    from gateway.upstreams.backend_sources import Changes
     from gateway.upstreams.http.client import Client
+    from gateway.upstreams.probe import Description
     from gateway.upstreams.routing.router import Router
 
 
@@ -101,6 +103,8 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 HANG_UP_AGAIN_S: Final = 1.0
 """Seconds between two tries to break off the streams of a backend that has left: a request that
 had not begun at the first one may have begun since."""
+WARM_S: Final = 2.0
+"""Seconds that new backends have to say what they serve before others leave."""
 DRAINED = "every backend of it is drained"
 AWAITED = "no backend of it is there now, and those of a source are still to come"
 
@@ -208,6 +212,7 @@ class Pool:
         """Members that have left: they get nothing new, and have something to finish."""
         self._drained: frozenset[str] = frozenset()
         self._group: asyncio.TaskGroup | None = None
+        self._applying = asyncio.Lock()
         for backend in backends:
             self._members[backend.name] = self._new_member(backend)
         if admission is not None:
@@ -232,26 +237,50 @@ class Pool:
             finally:
                 self._group = None
 
-    def apply(self, backends: Sequence[Backend]) -> None:
+    async def apply(self, backends: Sequence[Backend]) -> None:
         """Replace the backends by these, in their order.
 
         A new one gets work once it has reported what it serves. A removed one gets nothing new, and
-        its streams end by themselves, within `leave_s`. A changed one is removed and added.
+        its streams end by themselves, within `leave_s`; but the new ones are asked first, so that
+        no request comes between the two. A changed one is removed and added.
         """
-        desired = named(backends)
-        change = changes({name: one.backend for name, one in self._members.items()}, desired)
-        if not change.join and not change.leave:
-            return
+        async with self._applying:
+            desired = named(backends)
+            change = changes({name: one.backend for name, one in self._members.items()}, desired)
+            if change.join or change.leave:
+                described = await self._describe_new([desired[name] for name in change.join])
+                self._replace(desired, change, described)
+
+    async def _describe_new(self, backends: Sequence[Backend]) -> dict[str, Description]:
+        # By name, without those that do not answer in time.
+        described: dict[str, Description] = {}
+
+        async def ask(backend: Backend) -> None:
+            with suppress(UpstreamUnavailable):
+                described[backend.name] = await describe(self.client, backend, timeout_s=WARM_S)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S), asyncio.TaskGroup() as group:
+                for backend in backends:
+                    group.create_task(ask(backend))
+        return described
+
+    def _replace(
+        self, desired: Mapping[str, Backend], change: Changes, described: Mapping[str, Description]
+    ) -> None:
         members = {name: one for name, one in self._members.items() if name not in change.leave}
         for name in change.leave:
             self._retire(self._members[name])
         router = self.router
         known = {name for name in change.join if router is not None and router.knows(name)}
         new = {name: self._new_member(desired[name]) for name in change.join}
+        for name, description in described.items():
+            new[name].described(description)
+        for name, member in new.items():
+            member.is_drained = name in self._drained
         self._members = {name: members.get(name) or new[name] for name in desired}
         self._resolve_models()
         for name, member in new.items():
-            member.is_drained = name in self._drained
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:

@@ -18,6 +18,7 @@ from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
 from tests.fakes.completion_stream import said, turn, usage
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
+from tests.fakes.processes import reserved_port
 from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer, response
 from tests.fakes.token_sinks import Heard, Led
 
@@ -77,12 +78,32 @@ async def test_one_that_joins_gets_work_once_it_has_said_what_it_serves() -> Non
         known.servers.append(new)
         with pytest.raises(Exception, match="m"):
             await known.ids()
-        known.pool.apply([of(new, "new")])
+        await known.pool.apply([of(new, "new")])
         with pytest.raises(NoUpstreamAvailable):
             await known.ids()
         assert known.served() == [0]
         await until(lambda: serves(known, "new"))
         assert await known.ids() == IDS
+
+
+async def test_no_request_comes_between_one_that_leaves_and_one_that_replaces_it() -> None:
+    new = backend_server(turn(IDS))
+    async with running(backend_server(turn(IDS))) as known, new:
+        known.servers.append(new)
+        replacing = asyncio.create_task(known.pool.apply([of(new, "new")]))
+        while not replacing.done():
+            assert await known.ids() == IDS
+        assert await known.ids() == IDS
+        assert known.served()[-1] == 1
+
+
+async def test_one_that_does_not_answer_replaces_another_all_the_same() -> None:
+    async with running(backend_server(turn(IDS))) as known:
+        with reserved_port() as port:
+            await known.pool.apply([Backend("new", f"http://127.0.0.1:{port}", {"m": "m"})])
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        assert known.served() == [0]
 
 
 async def test_one_that_leaves_finishes_what_it_began_and_gets_nothing_new() -> None:
@@ -92,7 +113,7 @@ async def test_one_that_leaves_finishes_what_it_began_and_gets_nothing_new() -> 
         sink = Led()
         begun = asyncio.create_task(known.pool.generate(REQUEST, sink))
         await gate.reached.wait()
-        known.pool.apply([of(new, "new")])
+        await known.pool.apply([of(new, "new")])
         await until(lambda: serves(known, "new"))
         known.servers.append(new)
         for _ in range(4):
@@ -128,7 +149,7 @@ async def test_one_that_leaves_answers_what_is_passed_through_and_has_left_then(
             known.pool.post("m", "/v1/embeddings", {"input": "a"}, answer_bytes_max=1_000)
         )
         await embeds.reached.wait()
-        known.pool.apply([])
+        await known.pool.apply([])
         said_it.opened.set()
         await begun
         assert known.pool.in_flight() == {"gpu-0": 1}, "its connection stays until it has answered"
@@ -175,7 +196,7 @@ async def test_what_goes_on_for_too_long_is_broken_off() -> None:
     async with running(old, leave_s=0.05) as known:
         begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
         await gate.reached.wait()
-        known.pool.apply([])
+        await known.pool.apply([])
         with pytest.raises(UpstreamFailed):
             await begun
         await until(lambda: known.pool.in_flight() == {})
@@ -189,7 +210,7 @@ async def test_one_whose_address_changes_leaves_and_joins() -> None:
         known.servers.append(new)
         begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
         await gate.reached.wait()
-        known.pool.apply([of(new, "gpu-0")])
+        await known.pool.apply([of(new, "gpu-0")])
         await until(lambda: serves(known, "gpu-0"))
         assert await known.ids() == IDS
         assert known.served() == [1, 1]
@@ -205,8 +226,8 @@ async def test_one_that_comes_back_before_its_streams_have_ended_is_used_again()
     async with running(old) as known:
         begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
         await gate.reached.wait()
-        known.pool.apply([])
-        known.pool.apply([of(old, "gpu-0")])
+        await known.pool.apply([])
+        await known.pool.apply([of(old, "gpu-0")])
         gate.opened.set()
         await begun
         await until(lambda: serves(known, "gpu-0"))
@@ -239,7 +260,7 @@ async def test_one_that_joins_while_it_is_drained_stays_so() -> None:
     async with running(backend_server(turn(IDS))) as known, new:
         known.pool.drain(["new"])
         known.servers.append(new)
-        known.pool.apply([of(known.servers[0], "gpu-0"), of(new, "new")])
+        await known.pool.apply([of(known.servers[0], "gpu-0"), of(new, "new")])
         await until(lambda: serves(known, "new"))
         for _ in range(4):
             await known.ids()
@@ -256,7 +277,7 @@ async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> N
             await stack.enter_async_context(server)
         always = [of(servers[0], "always")]
         known = await stack.enter_async_context(running())
-        known.pool.apply(always)
+        await known.pool.apply(always)
         await until(lambda: serves(known, "always"))
         done = asyncio.Event()
 
@@ -273,7 +294,7 @@ async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> N
             for _ in range(60):
                 names = random.sample("abc", random.randrange(4))
                 wanted = [*always, *(of(random.choice(servers), name) for name in names)]
-                known.pool.apply(wanted)
+                await known.pool.apply(wanted)
                 assert [one.name for one in known.pool.members()] == [one.name for one in wanted]
                 for _ in range(random.randrange(8)):
                     await asyncio.sleep(0.002)
@@ -288,7 +309,7 @@ async def test_routing_forgets_who_has_left_and_gives_its_number_to_another() ->
     async with running(old, router=router) as known, new:
         assert await known.ids() == IDS
         assert router.knows("gpu-0")
-        known.pool.apply([of(new, "new")])
+        await known.pool.apply([of(new, "new")])
         await until(lambda: not router.knows("gpu-0"))
 
 
@@ -299,7 +320,7 @@ async def test_admission_learns_the_slots_of_a_name_anew_that_has_left() -> None
         assert admission is not None
         assert await known.ids() == IDS
         assert set(admission.state().slots) == {"gpu-0"}
-        known.pool.apply([of(new, "new")])
+        await known.pool.apply([of(new, "new")])
         await until(lambda: not known.pool.in_flight().get("gpu-0"))
         await until(lambda: "gpu-0" not in admission.state().slots)
 

@@ -53,7 +53,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
     monkeypatch.setenv("THE_KEY", "sesame")
     found = source(kind="file", path=path)
     changes: asyncio.Queue[Sequence[Backend]] = asyncio.Queue()
-    membership = Membership((), [found], changes.put_nowait, metrics=Metrics())
+    membership = Membership((), [found], changes.put, metrics=Metrics())
     following = asyncio.create_task(membership.run())
     (one,) = await applied(changes, "gpu-1")
     assert one.source == "found"

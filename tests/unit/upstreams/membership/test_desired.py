@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +20,9 @@ from gateway.upstreams.backend_sources import (
     merged,
     named,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NAMES = st.sampled_from("abcdef")
 BACKENDS = st.builds(
@@ -103,17 +109,21 @@ def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
     fixed: tuple[Backend, ...], said: list[tuple[str, Answer]]
 ) -> None:
     applied = [list(fixed)]
+
+    async def apply(backends: Sequence[Backend]) -> None:
+        applied.append(list(backends))
+
     membership = Membership(
         fixed,
         [Source("one"), Source("two")],  # type: ignore[list-item]
-        lambda backends: applied.append(list(backends)),
+        apply,
         metrics=Metrics(),
         clock=lambda: 0.0,
     )
     last: dict[str, tuple[Backend, ...]] = {"one": (), "two": ()}
     faulty: set[str] = set()
     for source, answer in said:
-        membership.update(source, answer)
+        asyncio.run(membership.update(source, answer))
         if isinstance(answer, SourceError):
             faulty.add(source)
         else:
