@@ -108,7 +108,8 @@ def check_prompts(turns: Sequence[Turn]) -> int:
         is_settled = turn.is_completed
         for (*_, said), (asked, *_) in zip(turn.exchanges, turn.exchanges[1:], strict=False):
             known = headers_as_trained(said.prompt + said.output)
-            assert asked.prompt[: len(known)] == known, parting(known, asked.prompt)
+            prompt = headers_as_trained(asked.prompt)
+            assert prompt[: len(known)] == known, parting(known, prompt)
             loops += 1
     return loops
 
@@ -116,7 +117,8 @@ def check_prompts(turns: Sequence[Turn]) -> int:
 def headers_as_trained(ids: Sequence[int]) -> list[int]:
     """The ids with the words of headers in the tokens that a prompt has for them.
 
-    A header is read, not kept: a model that samples may spell `commentary` in five tokens.
+    A model that samples may spell `commentary` in five tokens. A prompt repeats these where the
+    stored item has its ids; where a client has sent the item back, its header is spelled anew.
     """
     found: list[int] = []
     words: list[int] = []
