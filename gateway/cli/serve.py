@@ -110,18 +110,12 @@ async def _serve_gateway(
     log.info("stopped")
 
 
-def simulate(  # noqa: PLR0913 - each is an option
+def simulate(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=PORT_MAX, help="Port to listen on; 0: a free one.")
     ] = 8100,
-    name: Annotated[str, typer.Option(help="Name of this instance in directives.")] = "simulator",
     model: Annotated[list[str] | None, typer.Option(help="A served model; repeatable.")] = None,
-    tokens_per_s: Annotated[
-        float | None, typer.Option(help="Pace of one stream. Default: as fast as it can.")
-    ] = None,
-    first_token_delay_s: Annotated[float, typer.Option(help="Seconds before the first token.")] = 0,
-    faults: Annotated[str, typer.Option(help='Fault plan, such as "status=503 times=2".')] = "",
     engine: Annotated[
         Literal["vllm", "sglang"], typer.Option(help="Whose token API it speaks.")
     ] = "vllm",
@@ -131,8 +125,7 @@ def simulate(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Run a scripted server that speaks vLLM's token API, or SGLang's.
 
-    There is no model in it: what it answers is written in a script. It is for trying the gateway,
-    for tests and for load.
+    There is no model in it: what it answers is written in a script. It is for trying the gateway.
     """
     from gateway.simulator.simulated_server import create_simulator
     from gateway.simulator.simulator_options import SimulatorOptions
@@ -141,15 +134,7 @@ def simulate(  # noqa: PLR0913 - each is an option
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     if engine_version is not None:
         chosen["version"] = engine_version
-    options = SimulatorOptions(
-        name=name,
-        tokens_per_s=tokens_per_s,
-        first_token_delay_s=first_token_delay_s,
-        faults=faults,
-        engine=engine,
-        **chosen,
-    )
-    run(_simulate(create_simulator(options), host, port))
+    run(_simulate(create_simulator(SimulatorOptions(engine=engine, **chosen)), host, port))
 
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:

@@ -14,11 +14,9 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.simulator.argument_values import make_arguments, make_value, tools_of
-from gateway.simulator.directives import without_directives
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
     CALL_PREFIX,
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.argument_values import Schema, Tool
-    from gateway.simulator.directives import Directives, Wishes
     from gateway.simulator.scripted_turns import Bodies, Message, Part, Script
 
 _EFFORT: Final = re.compile(r"^Reasoning: (low|medium|high)\s*$", re.MULTILINE)
@@ -52,7 +49,7 @@ class ToolOutput:
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages before the open turn, read on demand; texts of users without directives."""
+    """The messages before the open turn, read on demand."""
 
     messages: tuple[Message, ...]
     bodies: Bodies
@@ -76,22 +73,14 @@ class Conversation:
         # Instructions, tools and response formats.
         return "\n".join(self._texts("developer"))
 
-    @cached_property
-    def raw_request(self) -> str:
-        """Return the last message of the user with its directives; empty if there is none."""
-        for message in reversed(self.messages):
-            if message.role == "user":
-                return self.bodies.text(message)
-        return ""
-
-    @cached_property
+    @property
     def request(self) -> str:
-        # The last message of the user.
-        return without_directives(self.raw_request)
+        """Return the last message of the user; empty if there is none."""
+        return self.users[-1] if self.users else ""
 
     @cached_property
     def users(self) -> list[str]:
-        return [without_directives(text) for text in self._texts("user")]
+        return self._texts("user")
 
     @cached_property
     def outputs(self) -> list[ToolOutput]:
@@ -133,9 +122,6 @@ _TURNS_ASKED: Final = re.compile(r"(?i)\bhow many (?:turns|messages|questions)\b
 MULTIBYTE: Final = (
     "Many bytes a character: 👋🏽 👩‍👩‍👧 🇯🇵, 东京 and 東京, 안녕하세요, नमस्ते, naïve, "
     "a combining e\N{COMBINING ACUTE ACCENT}, ⌈m/2⌉."
-)
-FILLER: Final = (
-    " The script goes on because it was asked for a long answer, one plain word after the other."
 )
 _THOUGHTS: Final = (
     "The user wants something from a scripted server.",
@@ -449,20 +435,13 @@ _IMPERATIVE: Final = re.compile(
 _WORD_CHARS_MIN: Final = 4
 
 
-def planned_calls(request: str, tools: Sequence[Tool], wishes: Wishes) -> list[Tool]:
-    """Return the tools that answer the request, in the order of the calls; empty for none."""
-    if wishes.call == "none" or not tools:
-        return []
-    chosen = _chosen(request, tools, wishes)
-    if len(chosen) != 1:
-        return chosen[:CALLS_MAX]
-    times = wishes.calls if wishes.calls is not None else _repetitions(request)
-    return chosen * min(times, CALLS_MAX)
+def planned_calls(chosen: list[Tool], times: int) -> list[Tool]:
+    """Return the tools in the order of the calls: one alone is called so many times."""
+    return (chosen * times if len(chosen) == 1 else chosen)[:CALLS_MAX]
 
 
-def _chosen(request: str, tools: Sequence[Tool], wishes: Wishes) -> list[Tool]:
-    if wishes.call is not None:
-        return [tool for tool in tools if tool.name == wishes.call]
+def tools_meant(request: str, tools: Sequence[Tool]) -> list[Tool]:
+    """Return the tools that answer the request, empty for none."""
     if _REFUSAL.search(request):
         return []
     if named := _named(request, tools):
@@ -491,7 +470,7 @@ def _is_meant(request: str, tool: Tool) -> bool:
     return any(word.casefold() in said for word in words if len(word) >= _WORD_CHARS_MIN)
 
 
-def _repetitions(request: str) -> int:
+def repetitions(request: str) -> int:
     match = _REPEAT.search(request)
     if match is None:
         return 1
@@ -502,21 +481,17 @@ def _repetitions(request: str) -> int:
 
 
 _PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
-_NO_REASONING: Final = 0
 _PYTHON_OFFERED: Final = re.compile(r"^## python$", re.MULTILINE)
 
 
 class ScriptWriter:
     """The script of one conversation, and single messages of it that somebody else opened."""
 
-    def __init__(
-        self, conversation: Conversation, directives: Directives, vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, conversation: Conversation, vocabulary: Vocabulary) -> None:
         self._conversation = conversation
         self._vocabulary = vocabulary
         self._encode = vocabulary.encode
         self._parts = PartWriter(vocabulary)
-        self.directives = directives
 
     @cached_property
     def _tools(self) -> list[Tool]:
@@ -540,9 +515,7 @@ class ScriptWriter:
     @cached_property
     def act(self) -> Act | None:
         """Return what hosted tools have to do."""
-        wishes = self.directives.wishes
-        is_told = (wishes.say, wishes.call, wishes.tokens) != (None, None, None)
-        if is_told or self._schema is not None or self._planned_calls:
+        if self._schema is not None or self._planned_calls:
             return None
         return plausible(self._conversation, self.offered)
 
@@ -581,13 +554,7 @@ class ScriptWriter:
         return self._parts.header(kind)
 
     def thinking(self) -> list[Part]:
-        """Return the reasoning of the script, in one message or none."""
-        length = self.directives.wishes.think
-        if length is None:
-            return [self.part(ANALYSIS)]
-        if length == _NO_REASONING:
-            return []
-        return [self._parts.part_of_ids(ANALYSIS, self._filler(length))]
+        return [self.part(ANALYSIS)]
 
     def _acting(self) -> list[Part]:
         if self.act is not None:
@@ -599,7 +566,8 @@ class ScriptWriter:
 
     @cached_property
     def _planned_calls(self) -> list[Tool]:
-        return planned_calls(self._conversation.request, self._tools, self.directives.wishes)
+        request = self._conversation.request
+        return planned_calls(tools_meant(request, self._tools), repetitions(request))
 
     def _calling(self, tool: Tool) -> list[Part]:
         call = self.part(CALL_PREFIX + tool.name)
@@ -617,8 +585,6 @@ class ScriptWriter:
         return self._encode(self._arguments(kind))
 
     def _arguments(self, kind: str) -> str:
-        if self.directives.wishes.arguments is not None:
-            return self.directives.wishes.arguments
         if self.act is not None and self.act.kind == kind:
             return self.act.text
         request = self._conversation.request
@@ -631,19 +597,10 @@ class ScriptWriter:
         return self._formed(kind, json.dumps(value, ensure_ascii=False))
 
     def _answer_ids(self) -> list[int]:
-        wishes = self.directives.wishes
         if self.act is not None and self.act.kind == FINAL:
             return self._encode(self.act.text)
-        if wishes.say is not None:
-            return self._encode(wishes.say)
-        if wishes.tokens is not None:
-            return self._filler(wishes.tokens)
         return self._encode(self._formed(FINAL, answer(self._conversation)))
 
     def _formed(self, kind: str, draft: str) -> str:  # noqa: ARG002
         # The text that is written for a draft of arguments or of an answer.
         return draft
-
-    def _filler(self, length: int) -> list[int]:
-        words = self._encode(FILLER)
-        return list(islice(cycle(words), length))

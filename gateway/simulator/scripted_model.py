@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import dropwhile
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
-from gateway.simulator.directives import Syntax
 from gateway.simulator.script_writer import Conversation, ScriptWriter
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
@@ -33,19 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.directives import Directives
     from gateway.simulator.scripted_turns import Message, Part, Script
-
-    InForce = Callable[[Directives, Sequence[int]], Directives]
 
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""
 FOREIGN_IDS_MAX: Final = 64
 """Ids at the front of a text, at most, that another tokenizer may have cut differently."""
-
-
-def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:
-    return directives
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +48,21 @@ class PromptReading:
     is_shaped: bool
 
 
-class ScriptedModel:
-    """The scripted model. `syntax` is that of its directives."""
+def read_prompt(prompt: list[int], vocabulary: Vocabulary) -> PromptReading:
+    """Read the prompt up to the part that may be CPU work."""
+    messages = messages_of(prompt, vocabulary)
+    start = turn_start(prompt, messages)
+    before = messages_before(messages, start)
+    writer = ScriptWriter(Conversation(before, Bodies(prompt, vocabulary)), vocabulary)
 
-    syntax: ClassVar[Syntax] = Syntax()
-    writer_type: ClassVar[type[ScriptWriter]] = ScriptWriter
+    def continuation() -> Continuation:
+        return Continuation(rest_of(writer.script(), prompt[start:], writer, vocabulary), start)
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
-
-    def continuation(self, prompt: list[int], in_force: InForce = _as_asked) -> Continuation:
-        # `in_force` filters the directives of the user. Raises `SimulatedError` for an invalid
-        # directive.
-        return self.reading(prompt, in_force).continuation()
-
-    def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> PromptReading:
-        """Read the prompt up to the part that may be CPU work. Raises as `continuation` does."""
-        messages = messages_of(prompt, self.vocabulary)
-        start = turn_start(prompt, messages)
-        conversation = conversation_before(messages, Bodies(prompt, self.vocabulary), start)
-        directives = in_force(self.syntax.parse(conversation.raw_request), prompt[:start])
-        writer = self.writer_type(conversation, directives, self.vocabulary)
-        return PromptReading(
-            lambda: self._scripted(writer, conversation, start, prompt[start:]),
-            is_shaped=writer.is_shaped,
-        )
-
-    def _scripted(
-        self,
-        writer: ScriptWriter,
-        conversation: Conversation,  # noqa: ARG002
-        start: int,
-        said: list[int],
-    ) -> Continuation:
-        ids = rest_of(writer.script(), said, writer, self.vocabulary)
-        return Continuation(ids, start, writer.directives)
+    return PromptReading(continuation, writer.is_shaped)
 
 
-def conversation_before(messages: list[Message], bodies: Bodies, start: int) -> Conversation:
-    """Return the conversation of the messages that begin before `start`."""
-    before = tuple(message for message in messages if message.start < start)
-    return Conversation(before, bodies)
+def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.start < start)
 
 
 def rest_of(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from gateway.generation import FinishReason
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.directives import Directives
 
 
 ANALYSIS: Final = "analysis"
@@ -131,7 +130,6 @@ class Continuation:
 
     ids: list[int]
     turn_start: int
-    directives: Directives
     finish: FinishReason | None = None
 
 

@@ -10,12 +10,6 @@ from typing import Any
 
 from gateway.errors import GatewayError
 
-ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-ENGINE_BUSY = (
-    "The engine is currently busy and cannot accept new requests. Please try again later or on a "
-    "different instance."
-)
-
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -29,7 +23,7 @@ _SGLANG_TYPES = {400: "BadRequest", 500: "InternalServerError", 503: "SERVICE_UN
 
 
 class SimulatedError(GatewayError):
-    """Answer to a request with `status` and `body()`; or 200 and `event()`, if `as_event`."""
+    """Answer to a request with `status` and `body()`."""
 
     def __init__(
         self,
@@ -38,21 +32,15 @@ class SimulatedError(GatewayError):
         *,
         kind: str | None = None,
         param: str | None = None,
-        as_event: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind or _TYPES.get(status, "InternalServerError")
         self.param = param
-        self.as_event = as_event
 
     def body(self, engine: str = "vllm") -> dict[str, Any]:
         return self._flat() if engine == "sglang" else self._nested()
-
-    def event(self, engine: str = "vllm") -> dict[str, Any]:
-        # For a response that is a stream already.
-        return {"error": self._flat()} if engine == "sglang" else self._nested()
 
     def _flat(self) -> dict[str, Any]:
         return {
@@ -84,9 +72,3 @@ def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedEr
     return SimulatedError(
         400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"
     )
-
-
-def injected(status: int) -> SimulatedError:
-    """Return the error that a fault plan requests."""
-    message = ENGINE_BUSY if status == 503 else ENGINE_DEAD if status == 500 else "Simulated fault."
-    return SimulatedError(status, message)

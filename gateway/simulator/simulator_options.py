@@ -14,14 +14,8 @@ _READY_SINCE: Final = (0, 5, 20)
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
-    """All settings of one simulated server.
+    """All settings of one simulated server."""
 
-    `faults` is a plan in the words of `gateway.simulator.directives`, such as
-    `"status=503 times=2"`; it applies to every request that names no fault itself.
-    """
-
-    name: str = "simulator"
-    """This instance, as `only=NAME` in a directive calls it."""
     models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
     """Served names; a request without a model gets the first."""
     engine: Engine = "vllm"
@@ -30,14 +24,6 @@ class SimulatorOptions:
     """The version of that engine it claims to be, and can what that one can. None: a recent one."""
     context_length: int = 131_072
     """Ids of prompt and output together."""
-    tokens_per_s: float | None = None
-    """Pace of one stream; None: as fast as it can be written."""
-    first_token_delay_s: float = 0.0
-    """Seconds between the response's head and the first id."""
-    faults: str = ""
-    """The fault plan; see above."""
-    stall_max_s: float = 3600.0
-    """Seconds a stalled stream is held before it is cut."""
     body_bytes_max: int = 32 * 1024 * 1024
     """Bytes of one request's body."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from openai.types.responses import Response
 
-from gateway.simulator.directives import Attempts
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -18,6 +17,7 @@ from tests.fakes.observation import Backends
 from tests.fakes.recount import log_of, recounted, used
 from tests.fakes.serving import serving
 from tests.fakes.stream import as_events, parse_stream
+from tests.fakes.wayward_engine.directives import Attempts
 from tests.fakes.wayward_engine.engine import create_simulator
 from tests.fakes.wayward_engine.options import WaywardOptions
 

@@ -22,7 +22,7 @@ from tests.fakes.wayward_engine.options import WaywardOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.simulator.directives import Attempts
+    from tests.fakes.wayward_engine.directives import Attempts
 
 START_TIMEOUT_S = 30.0
 STEP_S = 0.005

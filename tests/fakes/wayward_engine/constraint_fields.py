@@ -10,6 +10,7 @@ import orjson
 from llguidance import LLMatcher
 
 from gateway.simulator.simulated_errors import SimulatedError, bad_request
+from tests.fakes.wayward_engine.engine_errors import StreamedError
 from tests.fakes.wayward_engine.lark_grammars import (
     BadGrammar,
     BadTag,
@@ -69,7 +70,7 @@ def constraint_of(fields: Fields, options: SimulatorOptions) -> OutputConstraint
     except BadGrammar as error:
         if fields.flag("stream", default=False):
             message = "Invalid grammar specification."
-            raise SimulatedError(400, message, as_event=True) from error
+            raise StreamedError(400, message) from error
         raise SimulatedError(500, "Internal server error") from error
 
 

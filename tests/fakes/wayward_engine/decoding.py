@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.scripted_turns import Continuation
     from tests.fakes.wayward_engine.constraint_fields import OutputConstraint
     from tests.fakes.wayward_engine.matcher import Choices
 
@@ -202,19 +201,18 @@ def _unquoted(quoted: str) -> str:
 
 
 def constrained(
-    continuation: Continuation,
+    continuation: WaywardContinuation,
     prompt: Sequence[int],
     constraint: OutputConstraint,
     *,
     ids_max: int,
     vocabulary: Vocabulary,
-) -> Continuation:
+) -> WaywardContinuation:
     """Return the continuation with at most `ids_max` ids that the constraint allows.
 
     The stop id counts. A continuation that finds no end is cut, as if its limit were reached. CPU
     work. Raises `SimulatedError` (400) for a grammar that the matcher does not accept.
     """
-    assert isinstance(continuation, WaywardContinuation)
     guide = Guide(constraint.grammar, vocabulary)
     loose_from = malformed_of(continuation.directives).grammar_ids
     if loose_from == NOT_HELD:

@@ -21,15 +21,17 @@ from starlette.routing import Route
 from typing_extensions import override
 
 from gateway.constraints.structural_tags import Unsayable, tag_of
+from gateway.errors import ConfigError
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.vocabulary import OPENING
 from gateway.simulator.completion_wire import CHAT_PATH, PATH, json_object
 from gateway.simulator.simulated_engine import SimulatedEngine
-from gateway.simulator.simulated_errors import ENGINE_BUSY, SimulatedError
-from gateway.simulator.simulated_server import Simulator
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.wayward_engine import corpus, generate_endpoint
 from tests.fakes.wayward_engine.constraint_fields import constraint_of
 from tests.fakes.wayward_engine.decoding import constrained
+from tests.fakes.wayward_engine.directives import Attempts
+from tests.fakes.wayward_engine.engine_errors import ENGINE_BUSY, StreamedError
 from tests.fakes.wayward_engine.generate_endpoint import GenerateWriter
 from tests.fakes.wayward_engine.instruments import (
     Admission,
@@ -39,9 +41,10 @@ from tests.fakes.wayward_engine.instruments import (
     PrefixCache,
     QueueFull,
 )
-from tests.fakes.wayward_engine.misbehaviour import WaywardPlan
+from tests.fakes.wayward_engine.misbehaviour import SYNTAX, WaywardContinuation, WaywardPlan
 from tests.fakes.wayward_engine.prompt_checks import PromptChecks
 from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
+from tests.fakes.wayward_engine.server import WaywardServer
 from tests.fakes.wayward_engine.strict_requests import Fields, StrictRequest, strict_request
 
 if TYPE_CHECKING:
@@ -51,14 +54,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.constraints.output_rules import OutputRules
-    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.completion_wire import CompletionRequest, EventWriter
-    from gateway.simulator.directives import Attempts
-    from gateway.simulator.scripted_turns import Continuation
-    from gateway.simulator.simulated_engine import Exchange
+    from tests.fakes.wayward_engine.directives import Directives
     from tests.fakes.wayward_engine.options import WaywardOptions
 
 PLAN_BYTES_MAX: Final = 10_000
+FAULT_PROMPTS_MAX: Final = 10_000
+"""Prompts whose attempts are counted for `times=`; the oldest are forgotten."""
 _CONSTRAINTS: Final = (
     *(b'"structured_outputs"', b'"response_format"'),
     *(b'"structural_tag"', b'"json_schema"', b'"regex"', b'"ebnf"'),
@@ -69,10 +71,11 @@ _CONSTRAINTS: Final = (
 def create_simulator(options: WaywardOptions, attempts: Attempts | None = None) -> ASGIApp:
     """Return the ASGI app of one instance.
 
-    See `gateway.simulator.simulated_server.create_simulator`.
+    Instances in one process may share `attempts`, so that `times=1` means once for all of them.
+    Raises `ConfigError` for a bad fault plan.
     """
     engine = WaywardEngine(options, attempts)
-    app = Simulator(engine, _routes(engine))
+    app = WaywardServer(engine, _routes(engine))
     return app if options.api_key is None else _Guarded(app, options.api_key)
 
 
@@ -91,6 +94,9 @@ class _Guarded:
 
 
 def _routes(engine: WaywardEngine) -> list[Route]:
+    async def health(_: Request) -> Response:
+        return Response(status_code=engine.faults.standing.faults.health or 200)
+
     async def load(_: Request) -> Response:
         admission = engine.admission
         return JSONResponse({"server_load": admission.running + admission.waiting})
@@ -109,10 +115,13 @@ def _routes(engine: WaywardEngine) -> list[Route]:
         if len(plan) > PLAN_BYTES_MAX:
             raise SimulatedError(413, f"A plan has at most {PLAN_BYTES_MAX} bytes.")
         text = plan.decode("utf-8", "replace")
-        engine.faults.standing = engine.model.syntax.parse_plan(text)
+        engine.faults.standing = SYNTAX.parse_plan(text)
         return Response(status_code=204)
 
     return [
+        Route("/health", health),
+        Route("/ping", health, methods=["GET", "POST"]),
+        *([Route("/ready", health)] if engine.options.has_ready else []),
         *([Route("/load", load)] if engine.options.engine == "vllm" else []),
         Route("/simulator/requests", requests),
         Route("/simulator/reset", reset, methods=["POST"]),
@@ -123,11 +132,13 @@ def _routes(engine: WaywardEngine) -> list[Route]:
 class WaywardEngine(SimulatedEngine):
     """The engine of one instance. Raises `ConfigError` for an invalid fault plan or corpus."""
 
-    plan_type = WaywardPlan
     options: WaywardOptions
 
     def __init__(self, options: WaywardOptions, attempts: Attempts | None = None) -> None:
-        super().__init__(options, attempts)
+        super().__init__(options)
+        self.model = WaywardModel(self.vocabulary, corpus.load(options.corpus_path))
+        attempts = attempts or Attempts(FAULT_PROMPTS_MAX)
+        self.faults = WaywardPlan(options.name, self.standing_plan(), attempts)
         self.cache = PrefixCache(options.cache_blocks_max)
         self.admission = Admission(options.running_max, options.queued_max)
         self.ledger = Ledger(options.observed_requests_max, options.observed_ids_max)
@@ -144,9 +155,14 @@ class WaywardEngine(SimulatedEngine):
             metrics.watch(f"simulator:{name}", "Of prompts.", partial(getattr, self.checks, name))
         return metrics
 
-    @override
-    def new_model(self, vocabulary: Vocabulary) -> WaywardModel:
-        return WaywardModel(vocabulary, corpus.load(self.options.corpus_path))
+    def standing_plan(self) -> Directives:
+        """Return the plan of the options. Raises `ConfigError`."""
+        try:
+            return SYNTAX.parse_plan(self.options.faults)
+        except SimulatedError as error:
+            raise ConfigError(
+                str(error), where="faults", remedy='Write a plan such as "status=503 times=2".'
+            ) from error
 
     @property
     @override
@@ -192,8 +208,17 @@ class WaywardEngine(SimulatedEngine):
             return None
 
     @override
-    async def held(self, continuation: Continuation, request: CompletionRequest) -> Continuation:
-        # Raises `SimulatedError` for a bad constraint.
+    async def continuation(self, request: CompletionRequest) -> WaywardContinuation:
+        # Raises `SimulatedError` for an invalid directive.
+        reading = self.model.reading(request.prompt, self.faults.in_force)
+        if not reading.is_shaped:
+            return reading.continuation()
+        return await asyncio.to_thread(reading.continuation)
+
+    async def held(
+        self, continuation: WaywardContinuation, request: CompletionRequest
+    ) -> WaywardContinuation:
+        # What the request allows of the continuation. Raises `SimulatedError` for a bad constraint.
         assert isinstance(request, StrictRequest)
         if request.constraint is None:
             return continuation
@@ -213,9 +238,11 @@ class WaywardEngine(SimulatedEngine):
             return GenerateWriter(head, request, self.tails, self.options)
         return super().writer(head, request)
 
-    @override
     def begin(
-        self, request: CompletionRequest, continuation: Continuation, headers: Mapping[str, str]
+        self,
+        request: CompletionRequest,
+        continuation: WaywardContinuation,
+        headers: Mapping[str, str],
     ) -> Observed:
         """Add a request to the ledger, and count its cached ids."""
         assert isinstance(request, StrictRequest)
@@ -227,35 +254,33 @@ class WaywardEngine(SimulatedEngine):
         self.checks.see(request_id, request.prompt, continuation.turn_start)
         return observed
 
-    @override
     @asynccontextmanager
-    async def place(self, exchange: Exchange) -> AsyncIterator[None]:
+    async def place(self, exchange: Observed) -> AsyncIterator[None]:
+        """Hold a slot for the block. Raises `SimulatedError` where too many requests wait."""
         try:
             async with self.admission.place():
                 yield
         except QueueFull as full:
             self.instruments.rejected()
             as_event = self.options.overload_as_event and exchange.request.stream
-            raise SimulatedError(503, ENGINE_BUSY, as_event=as_event) from full
+            raise (StreamedError if as_event else SimulatedError)(503, ENGINE_BUSY) from full
 
-    @override
-    def prefill(self, exchange: Exchange) -> None:
+    def prefill(self, exchange: Observed) -> None:
+        """Count the prompt as computed."""
         tokens = len(exchange.request.prompt)
         self.instruments.prompt_tokens.inc(tokens)
         self.instruments.prefix_queries.inc(tokens)
         self.instruments.prefix_hits.inc(exchange.cached_ids)
 
-    @override
-    def say(self, exchange: Exchange, ids: list[int]) -> None:
-        assert isinstance(exchange, Observed)
+    def say(self, exchange: Observed, ids: list[int]) -> None:
+        """Count ids as generated and sent."""
         if not exchange.sent:
             waited_s = time.monotonic() - exchange.arrived_at
             self.instruments.first_token_s.observe(waited_s)
         self.ledger.say(exchange, ids)
         self.instruments.generation_tokens.inc(len(ids))
 
-    @override
-    def close(self, exchange: Exchange) -> None:
+    def close(self, exchange: Observed) -> None:
         """Cache the computed ids and count how the request ended."""
         request = exchange.request
         assert isinstance(request, StrictRequest)
@@ -263,9 +288,8 @@ class WaywardEngine(SimulatedEngine):
         ended_well = exchange.outcome in {"stop", "length", "error"}
         self.instruments.finished(exchange.outcome if ended_well else "abort")
 
-    @override
-    def usage(self, exchange: Exchange) -> dict[str, Any]:
-        usage = super().usage(exchange)
+    def usage_of(self, exchange: Observed) -> dict[str, Any]:
+        usage = self.usage(len(exchange.request.prompt), len(exchange.sent))
         if self.options.report_cached_tokens:
             usage["prompt_tokens_details"] = {"cached_tokens": exchange.cached_ids}
         return usage

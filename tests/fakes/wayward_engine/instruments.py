@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.errors import GatewayError
-from gateway.simulator.directives import ids_hash
-from gateway.simulator.simulated_engine import Exchange
+from tests.fakes.wayward_engine.directives import ids_hash
 from tests.fakes.wayward_engine.strict_requests import StrictRequest
 
 if TYPE_CHECKING:
@@ -158,9 +158,22 @@ class Metrics:
 
 
 @dataclass(slots=True)
-class Observed(Exchange):
-    """Request in the ledger."""
+class Observed:
+    """Request in the ledger, and what was sent for it. `outcome` is vLLM's finish reason, or what
+    happened instead.
 
+    `waiting`, `running` and `stalled` while it lasts; then `stop`, `length`, `abort` (as reported,
+    on a fault or at shutdown), `disconnected` (the client went away), `rejected`, `error`, or the
+    fault that cut it: `die`, `stall`, `end`.
+    """
+
+    request: CompletionRequest
+    request_id: str | None
+    """The client's name for the request, or its own id."""
+    sent: array[int] = field(default_factory=lambda: array("I"))
+    outcome: str = "waiting"
+    status: int = 200
+    cached_ids: int = 0
     number: int = 0
     prefilled_ids: int = 0
     """Ids of the open turn that the prompt already held, `<|start|>assistant` left out."""

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 
-from gateway.simulator.directives import Directives, FaultPlan, Faults, Syntax, values_of
 from gateway.simulator.scripted_turns import Continuation
+from tests.fakes.wayward_engine.directives import Directives, FaultPlan, Faults, Syntax, values_of
 from tests.fakes.wayward_engine.steps import read_steps
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ _WELL_BEHAVED: Final = Malformed()
 class WaywardContinuation(Continuation):
     """`others` is what could be said instead, for an engine that may not say `ids`; best first."""
 
+    directives: Directives = field(default_factory=Directives, kw_only=True)
     others: Callable[[], Iterable[list[int]]] = field(default=tuple, kw_only=True)
 
 

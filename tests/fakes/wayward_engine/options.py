@@ -16,8 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WaywardOptions(SimulatorOptions):
-    """All settings of one simulated server of tests."""
+    """All settings of one simulated server of tests.
 
+    `faults` is a plan in the words of `directives`, such as `"status=503 times=2"`; it applies to
+    every request that names no fault itself.
+    """
+
+    name: str = "simulator"
+    """This instance, as `only=NAME` in a directive calls it."""
+    tokens_per_s: float | None = None
+    """Pace of one stream; None: as fast as it can be written."""
+    first_token_delay_s: float = 0.0
+    """Seconds between the response's head and the first id."""
+    faults: str = ""
+    """The fault plan; see above."""
+    stall_max_s: float = 3600.0
+    """Seconds a stalled stream is held before it is cut."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters of the first model."""
     frontend: Literal["python", "rust"] = "python"

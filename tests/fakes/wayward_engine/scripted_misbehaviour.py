@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +21,14 @@ from gateway.models.harmony.vocabulary import (
     RETURN,
     START,
 )
-from gateway.simulator.script_writer import ScriptWriter
-from gateway.simulator.scripted_model import (
-    PromptReading,
-    ScriptedModel,
-    conversation_before,
-    rest_of,
+from gateway.simulator.script_writer import (
+    Conversation,
+    ScriptWriter,
+    planned_calls,
+    repetitions,
+    tools_meant,
 )
+from gateway.simulator.scripted_model import messages_before, rest_of
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
     CALL_PREFIX,
@@ -38,8 +39,10 @@ from gateway.simulator.scripted_turns import (
     is_call,
     messages_of,
     script_of,
+    turn_start,
 )
 from tests.fakes.wayward_engine import corpus
+from tests.fakes.wayward_engine.directives import Directives, without_directives
 from tests.fakes.wayward_engine.misbehaviour import (
     SYNTAX,
     Malformed,
@@ -52,15 +55,19 @@ from tests.fakes.wayward_engine.shapes import Shape
 from tests.fakes.wayward_engine.steps import act_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.directives import Directives
-    from gateway.simulator.script_writer import Act, Conversation
-    from gateway.simulator.scripted_model import InForce
-    from gateway.simulator.scripted_turns import Part, Script
+    from gateway.simulator.argument_values import Tool
+    from gateway.simulator.script_writer import Act
+    from gateway.simulator.scripted_turns import Message, Part, Script
     from tests.fakes.wayward_engine.corpus import Recorded
 
+    InForce = Callable[[Directives, Sequence[int]], Directives]
+
+FILLER: Final = (
+    " The script goes on because it was asked for a long answer, one plain word after the other."
+)
 REFUSAL: Final = "I'm sorry, but I can't help with that."
 PROSE: Final = "Sure! Here is what you asked for, told in words and not as JSON."
 EXTRA: Final = "\n\nI hope this helps!"
@@ -140,13 +147,29 @@ _UNKNOWN_CURSOR: Final = "【9999†L1】"
 _OPEN_MARKER: Final = " 【0†L1"
 
 
+class DirectedConversation(Conversation):
+    """A conversation whose users' texts are read without directives."""
+
+    @cached_property
+    def raw_request(self) -> str:
+        """Return the last message of the user with its directives; empty if there is none."""
+        return (self._texts("user") or [""])[-1]
+
+    @cached_property
+    @override
+    def users(self) -> list[str]:
+        return [without_directives(text) for text in self._texts("user")]
+
+
 class WaywardWriter(ScriptWriter):
     """Writes JSON that keeps to what its prompt shows, unless directives have it misbehave."""
 
     def __init__(
         self, conversation: Conversation, directives: Directives, vocabulary: Vocabulary
     ) -> None:
-        super().__init__(conversation, directives, vocabulary)
+        super().__init__(conversation, vocabulary)
+        self.directives = directives
+        self._wishes = directives.wishes
         self.malformed = malformed_of(directives)
 
     @override
@@ -160,12 +183,32 @@ class WaywardWriter(ScriptWriter):
     @override
     def act(self) -> Act | None:
         # What is due by the steps of the directives goes before all else.
-        steps = steps_of(self.directives)
+        steps, wishes = steps_of(self.directives), self._wishes
         if steps is None:
-            return super().act
+            is_told = (wishes.say, wishes.call, wishes.tokens) != (None, None, None)
+            return None if is_told else super().act
         done = len(self._conversation.new_outputs)
         due = steps[done : done + 1]
         return act_of(due[0], self._conversation, self.offered) if due else None
+
+    @cached_property
+    @override
+    def _planned_calls(self) -> list[Tool]:
+        wishes, request = self._wishes, self._conversation.request
+        chosen = tools_meant(request, self._tools)
+        if wishes.call is not None:
+            chosen = [tool for tool in self._tools if tool.name == wishes.call]
+        return planned_calls(chosen, repetitions(request) if wishes.calls is None else wishes.calls)
+
+    @override
+    def thinking(self) -> list[Part]:
+        length = self._wishes.think
+        if length is None:
+            return super().thinking()
+        return [self._parts.part_of_ids(ANALYSIS, self._filler(length))] if length else []
+
+    def _filler(self, length: int) -> list[int]:
+        return list(islice(cycle(self._encode(FILLER)), length))
 
     def drafts(self) -> Iterator[Script]:
         """Yield other plausible scripts, best first, for a constraint that forbids the script."""
@@ -238,7 +281,8 @@ class WaywardWriter(ScriptWriter):
 
     @override
     def _arguments(self, kind: str) -> str:
-        return self._drifted(super()._arguments(kind))
+        wished = self._wishes.arguments
+        return self._drifted(super()._arguments(kind) if wished is None else wished)
 
     def _drifted(self, text: str) -> str:
         drift = self.malformed.drift
@@ -248,6 +292,10 @@ class WaywardWriter(ScriptWriter):
     def _answer_ids(self) -> list[int]:
         if self.act is not None and self.act.kind == FINAL:
             return self._marked(self.act.text)
+        if self._wishes.say is not None:
+            return self._encode(self._wishes.say)
+        if self._wishes.tokens is not None:
+            return self._filler(self._wishes.tokens)
         return super()._answer_ids()
 
     @override
@@ -273,7 +321,7 @@ class WaywardWriter(ScriptWriter):
 
     def _shape(self, kind: str) -> Shape | None:
         # None if directives dictate the body.
-        wishes = self.directives.wishes
+        wishes = self._wishes
         if kind == FINAL and self._schema is not None:
             is_told = wishes.say is not None or wishes.tokens is not None
             return None if is_told else Shape.of_answer(self._schema)
@@ -450,34 +498,50 @@ _CORPUS_USERS_MAX: Final = 2
 """A recorded output may itself contain a message of the user: look behind it, once."""
 
 
-class WaywardModel(ScriptedModel):
-    """The scripted model that also says recorded output, and has other drafts."""
+@dataclass(frozen=True, slots=True)
+class WaywardReading:
+    """A prompt that was read. `continuation` may be CPU work when the prompt shows shapes."""
 
-    syntax = SYNTAX
-    writer_type = WaywardWriter
+    continuation: Callable[[], WaywardContinuation]
+    is_shaped: bool
+
+
+class WaywardModel:
+    """The scripted model that obeys directives, says recorded output, and has other drafts."""
 
     def __init__(self, vocabulary: Vocabulary, recorded: Mapping[str, Recorded]) -> None:
-        super().__init__(vocabulary)
+        self.vocabulary = vocabulary
         self._recorded = recorded
 
-    @override
-    def reading(self, prompt: list[int], in_force: InForce | None = None) -> PromptReading:
-        in_force = in_force or (lambda asked, _: asked)
+    def continuation(
+        self, prompt: list[int], in_force: InForce = lambda asked, _: asked
+    ) -> WaywardContinuation:
+        # `in_force` filters the directives of the user. Raises `SimulatedError` for an invalid
+        # directive.
+        return self.reading(prompt, in_force).continuation()
+
+    def reading(self, prompt: list[int], in_force: InForce) -> WaywardReading:
+        """Read the prompt up to the part that may be CPU work. Raises as `continuation` does."""
         replayed = self._replay(prompt, in_force)
         if replayed is not None:
-            return PromptReading(lambda: replayed, is_shaped=False)
-        return super().reading(prompt, in_force)
+            return WaywardReading(lambda: replayed, is_shaped=False)
+        messages = messages_of(prompt, self.vocabulary)
+        start = turn_start(prompt, messages)
+        conversation = _conversation(messages, Bodies(prompt, self.vocabulary), start)
+        directives = in_force(SYNTAX.parse(conversation.raw_request), prompt[:start])
+        writer = WaywardWriter(conversation, directives, self.vocabulary)
+        return WaywardReading(
+            lambda: self._scripted(writer, conversation, start, prompt[start:]), writer.is_shaped
+        )
 
-    @override
     def _scripted(
-        self, writer: ScriptWriter, conversation: Conversation, start: int, said: list[int]
+        self, writer: WaywardWriter, conversation: Conversation, start: int, said: list[int]
     ) -> WaywardContinuation:
-        assert isinstance(writer, WaywardWriter)
         return WaywardContinuation(
             rest_of(writer.script(), said, writer, self.vocabulary),
             start,
-            writer.directives,
             FinishReason.LENGTH if _is_cut(writer) else None,
+            directives=writer.directives,
             others=lambda: self._others(conversation, writer.directives, said),
         )
 
@@ -499,9 +563,16 @@ class WaywardModel(ScriptedModel):
             recorded = self._recorded.get(match[1]) if match else None
             said = prompt[message.end :]
             if recorded is not None and recorded.ids[: len(said)] == said:
-                conversation = conversation_before(messages, bodies, message.end)
-                asked = self.syntax.parse(conversation.raw_request)
-                directives = in_force(asked, prompt[: message.end])
-                ids = recorded.ids[len(said) :]
-                return WaywardContinuation(ids, message.end, directives, recorded.finish)
+                conversation = _conversation(messages, bodies, message.end)
+                asked = SYNTAX.parse(conversation.raw_request)
+                return WaywardContinuation(
+                    recorded.ids[len(said) :],
+                    message.end,
+                    recorded.finish,
+                    directives=in_force(asked, prompt[: message.end]),
+                )
         return None
+
+
+def _conversation(messages: list[Message], bodies: Bodies, start: int) -> DirectedConversation:
+    return DirectedConversation(messages_before(messages, start), bodies)

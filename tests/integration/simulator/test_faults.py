@@ -3,8 +3,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.models.harmony.vocabulary import RETURN
-from gateway.simulator.directives import Attempts
-from gateway.simulator.simulated_errors import ENGINE_BUSY
 from tests.fakes.raw_http import (
     complete,
     completion_body,
@@ -13,6 +11,8 @@ from tests.fakes.raw_http import (
 )
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator
+from tests.fakes.wayward_engine.directives import Attempts
+from tests.fakes.wayward_engine.engine_errors import ENGINE_BUSY
 from tests.fakes.wayward_engine.options import WaywardOptions
 
 

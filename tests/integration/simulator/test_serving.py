@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.simulator.simulated_errors import ENGINE_BUSY
 from tests.fakes.raw_http import (
     ask,
     complete,
@@ -21,6 +20,7 @@ from tests.fakes.raw_http import (
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.engine_errors import ENGINE_BUSY
 from tests.fakes.wayward_engine.options import WaywardOptions
 
 SLOW = "Hello [[sim tokens=500 tokens_per_s=20]]"
@@ -194,7 +194,6 @@ def test_a_body_that_is_too_large_is_refused() -> None:
 def test_its_front_page_says_that_it_is_scripted(backend: RunningSimulator) -> None:
     page = ask(backend.port, request_bytes("GET", "/"))
     assert b"there is no model in it" in page.body
-    assert b"die_after" in page.body
 
 
 def test_a_fault_plan_that_means_nothing_is_found_at_the_start() -> None:

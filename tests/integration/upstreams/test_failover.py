@@ -13,7 +13,6 @@ import pytest
 
 from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
-from gateway.simulator.directives import Attempts
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.http.client import build_client
@@ -23,6 +22,7 @@ from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
 from tests.fakes.staged_run import Stage, run_spec
+from tests.fakes.wayward_engine.directives import Attempts
 from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:

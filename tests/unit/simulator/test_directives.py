@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.simulator.directives import Attempts, FaultPlan, Faults, Pace, Wishes
 from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.wayward_engine.directives import Attempts, FaultPlan, Faults, Pace, Wishes
 from tests.fakes.wayward_engine.misbehaviour import (
     NOT_HELD,
     SYNTAX,

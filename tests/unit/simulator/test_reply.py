@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
 from gateway.simulator.completion_wire import Ending, reply_to
-from gateway.simulator.directives import Directives
 from gateway.simulator.scripted_turns import Continuation
 from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.wayward_engine.options import WaywardOptions
@@ -26,7 +25,7 @@ def _request(**fields: Any) -> StrictRequest:
 def _reply(
     ids: list[int], finish: FinishReason | None = None, **fields: Any
 ) -> tuple[list[int], Ending]:
-    return reply_to(_request(**fields), Continuation(ids, 0, Directives(), finish))
+    return reply_to(_request(**fields), Continuation(ids, 0, finish))
 
 
 @pytest.mark.parametrize(
