@@ -601,7 +601,6 @@ async def _update(
 
 
 async def _written(connection: Connection, statement: CoreStatement, values: Json) -> Row:
-    """Execute a statement with the values of a provider or a rule, and return the row."""
     encoded = {
         name: orjson.dumps(values[name], default=tuple)
         for name in ("transformations", "roles", "matchers")

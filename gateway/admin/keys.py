@@ -80,8 +80,6 @@ _ACCESS = ("active", "inactive", "any")
 
 
 def routes(keys: Keys) -> list[AdminRoute]:
-    """Return the routes of keys. The value of a key is shown when it is made, and never again."""
-
     async def list_keys(call: AdminCall) -> Json:
         # All owners in a project have access to it: deleting one ends its keys.
         tenant_id, project_id = call.principal.tenant_id, call.path["project_id"]

@@ -135,10 +135,6 @@ class Ledger:
         return await cursors.sink_states(self.database)
 
     async def resume(self, author: Author, name: str, body: SinkResume) -> Json:
-        """Resume a stopped sink: with its last batch, or behind it if that was delivered.
-
-        Raises `ResourceNotFound` and `StoreUnavailable`.
-        """
         if not await cursors.resume_sink(self.database, name, is_delivered=body.delivered):
             raise ResourceNotFound(
                 f"There is no sink '{shown(name)}' that is stopped.", param="name"

@@ -79,7 +79,6 @@ ALERT_EVENT: Final = "harmony.spend_alert"
 
 
 def routes(limits: Limits) -> list[AdminRoute]:
-    """Return the routes of limits of projects, and of spending of these and of the organization."""
     rates = RateLimitEndpoints(limits)
     one_rate = f"{PROJECT}/rate_limits/{{id}}"
     found = [
@@ -450,7 +449,6 @@ class LimitOwner:
         return (one.scope, one.scope_id) == (self.scope, self.scope_id)
 
     async def note(self, connection: Connection, event: str, target: str, **details: Any) -> None:
-        """Record a change in the audit log, after it in the same transaction."""
         told = self.author.event(event, target, self.project, **details)
         await audit_log.record(connection, self.tenant_id, told)
 
@@ -641,12 +639,10 @@ class Limits:
         return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
-        """Return all budgets of a tenant, its projects and keys."""
         found = await self._budgets(tenant_id)
         return [BudgetState(one, await self._spent(tenant_id, one)) for one in found]
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        """Return the owner's budget, None if it has none."""
         for one in await self._budgets(owner.tenant_id):
             if owner.has(one) and (one.unit, one.interval) == (unit, interval):
                 return BudgetState(one, await self._spent(owner.tenant_id, one))
@@ -743,7 +739,6 @@ class Limits:
             return await _add_alert(connection, owner, alert)
 
     async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
-        """Return an administrator's alert. Raises `ResourceNotFound`."""
         async with self._transactions.reading(owner.tenant_id) as connection:
             return await _administrators_alert(connection, owner, alert_id)
 
@@ -770,7 +765,6 @@ class Limits:
         return alert_of(changed.one())
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
-        """Delete an administrator's alert. Raises `ResourceNotFound`."""
         async with self._transactions.changing(owner.tenant_id) as connection:
             found = await _administrators_alert(connection, owner, alert_id)
             await _remove_alert(connection, owner, found.id)

@@ -123,7 +123,6 @@ class Operators:
         self._peppers = peppers
 
     async def create(self, author: Author, body: OperatorCreate) -> tuple[OperatorKey, str]:
-        """Create a key, and return it with its secret."""
         secret = self._peppers.new_secret("operator")
         values = {
             "id": ids.new_uuid(),
@@ -185,7 +184,6 @@ class Operators:
 
 
 def operator_key_body(key: OperatorKey) -> dict[str, Any]:
-    """Return an operator's key as JSON, without its secret."""
     return {
         "id": str(key.id),
         "object": "operator_key",
@@ -199,8 +197,6 @@ def operator_key_body(key: OperatorKey) -> dict[str, Any]:
 
 
 def routes(operators: Operators) -> list[AdminRoute]:
-    """Return the routes of operators' keys, which only an operator with the owner role may use."""
-
     def shown_all(keys: Sequence[OperatorKey]) -> dict[str, Any]:
         return whole_page(list(map(operator_key_body, keys)))
 

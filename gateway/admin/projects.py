@@ -52,8 +52,6 @@ TOOLS_LACKING: Final = ("file_search", "image_generation")
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
-    """Return the routes of projects, and of the models, tools and tiers that their keys may use."""
-
     async def tools(call: AdminCall) -> Json:
         found = await projects.get(call.principal.tenant_id, call.path["project_id"])
         return hosted_tools_body(found.controls, call.principal.policy)

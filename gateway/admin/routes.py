@@ -95,18 +95,15 @@ class AdminCall:
 
     @property
     def principal(self) -> Principal:
-        """Return the owner of the admin key, on the plane of tenants."""
         principal: Principal = self.request.scope["principal"]
         return principal
 
     @property
     def caller(self) -> AdminCaller:
-        """Return the owner of the admin key, for services that change something."""
         return AdminCaller(self.principal.tenant_id, self.principal.key_id, *self._origin)
 
     @property
     def author(self) -> Author:
-        """Return the operator who calls, for the audit log."""
         operator: Operator = self.request.scope["operator"]
         actor = Actor("operator", str(operator.key_id), None, operator.name)
         return Author(actor, *self._origin)

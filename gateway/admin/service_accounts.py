@@ -110,7 +110,6 @@ def _account(row: Row) -> ServiceAccount:
 async def find_accounts(
     connection: Connection, tenant_id: TenantId, account_ids: Iterable[UUID]
 ) -> dict[UUID, ServiceAccount]:
-    """Return accounts by id, including deleted ones, of any project."""
     parameters = {"tenant": tenant_id, "ids": list(account_ids)}
     return {row.id: _account(row) for row in await connection.execute(_FIND_ALL, parameters)}
 

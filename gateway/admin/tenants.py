@@ -184,18 +184,15 @@ class Tenants:
             return await self._access.set_policy(name, body.policy, author)
 
     async def disable(self, author: Author, name: str) -> Tenant:
-        """Disable all keys of a tenant: at once here, soon at other replicas."""
         with _owned(name):
             return await self._access.disable_tenant(name, author)
 
     async def create_key(self, author: Author, name: str, body: TenantKeyCreate) -> Json:
-        """Create an admin key for a tenant's first owner; return it with its secret."""
         with _owned(name):
             key, value = await self._access.create_key(name, body.name, kind="admin", author=author)
         return admin_key_body(ShownKey(key, secret=value))
 
     async def delete(self, author: Author, name: str) -> Json:
-        """Disable all keys of a tenant; its data is removed seven days later."""
         with _owned(name):
             await self._data.delete(name, author=author)
         self._access.forget()
@@ -209,13 +206,11 @@ class Tenants:
         return {"object": "tenant.restored", "name": name}
 
     async def hold(self, author: Author, name: str, body: HoldUpdate) -> Json:
-        """Put a tenant's data under legal hold, or release it."""
         with _owned(name):
             await self._data.hold(name, is_held=body.held, author=author)
         return {"object": "tenant.hold", "name": name, "held": body.held}
 
     async def erase(self, author: Author, name: str, body: Erasure) -> Erased:
-        """Delete everything stored for an end user, and return how much it was."""
         with _owned(name):
             return await self._data.erase_person(name, body.end_user, author=author)
 

@@ -38,7 +38,6 @@ class AdminCaller:
 
     @property
     def author(self) -> Author:
-        """Return the caller for the audit log."""
         actor = OPERATOR
         if self.key_id is not None:
             actor = Actor("api_key", ids.api_key_id(self.key_id), "user")

@@ -245,14 +245,12 @@ class UsageQuery:
 
     @property
     def next_page(self) -> str | None:
-        """Return the token of the next page; None for the last."""
         if self.page_end >= self.end:
             return None
         packed = orjson.dumps([self.page_end, self.end, self.digest])
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
     def buckets(self) -> list[tuple[int, int]]:
-        """Return start and end of every bucket of this page."""
         width = WIDTHS_S[self.width]
         edges = range(self.page_start - self.page_start % width + width, self.page_end, width)
         cuts = [self.page_start, *edges, self.page_end]

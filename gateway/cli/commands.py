@@ -132,7 +132,6 @@ ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in pa
 
 
 def loaded(name: str) -> Any:
-    """Import a command and its subcommands."""
     entry = ENTRIES[name]
     gc.disable()  # a collection would find nothing; they are a tenth of the time of an import
     try:

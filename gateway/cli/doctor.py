@@ -326,13 +326,11 @@ class _Probed:
         return [name for name in self.served if "generate" in self.tasks_of(name)]
 
     def tasks_of(self, model: str) -> Sequence[str]:
-        """Return the tasks of a model; an adapter has those of its parent."""
         parent = self.served[model].parent or model
         return self.tasks.get(model, self.tasks.get(parent, GENERATES))
 
     @property
     def models(self) -> dict[str, int | None]:
-        """Return context lengths in tokens by public id."""
         lengths = self.backend.context_lengths
         return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
 

@@ -352,7 +352,6 @@ class Profile:
 def codex_profile(
     target: Target, data_dir: Path, *, websockets: bool, search: bool = False
 ) -> Profile:
-    """Return a profile with a home of its own for Codex, which also keeps its sessions there."""
     home = data_dir / "codex"
     text = _CODEX.format(
         model=json.dumps(target.model),

@@ -65,8 +65,6 @@ def _sealer(settings: Settings) -> Sealer:
 async def registered(
     settings: Settings, database: Database, tenant_id: TenantId = OPERATOR
 ) -> Mapping[str, McpServer]:
-    """Return the servers of a tenant, or those of all tenants, by label."""
-
     async def of_one(tenant_id: TenantId) -> dict[str, McpServerRow]:
         rows = await mcp_servers.of_tenant(database, tenant_id)
         return {row.label: row for row in rows}

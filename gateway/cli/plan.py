@@ -103,7 +103,6 @@ class Plan:
 
 
 def planned(load: Load) -> Plan:
-    """Return what a load takes, by the figures of this module."""
     requests_per_s = load.tokens_per_s / load.output_tokens
     durable_per_s = load.tokens_per_s * load.durable
     cores = (

@@ -83,7 +83,6 @@ class Reloads:
         self._hangup = hangup
 
     async def run(self, app: Gateway, servers: Sequence[Server]) -> None:
-        """Reload until cancelled."""
         while True:
             await self._hangup.wait()
             self._hangup.clear()

@@ -95,7 +95,6 @@ def note(text: str) -> None:
 
 
 def failure(message: str, remedy: str) -> None:
-    """Print an error in red and its remedy, a line each, on standard error."""
     from rich.text import Text
 
     console = _console(stderr=True)
@@ -104,7 +103,6 @@ def failure(message: str, remedy: str) -> None:
 
 
 def step(mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-    """Print one line of a list: mark, name, detail and duration."""
     from rich.text import Text
 
     line = Text("  ").append(f"{mark} ", style=_STYLES[mark])

@@ -72,7 +72,6 @@ class Adding:
         await run_periodically(self.round, self._interval_s, _log.warning, failure, at_once=True)
 
     async def round(self) -> int:
-        """Add up all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
         while True:
             done = await rollup.advance(

@@ -255,7 +255,6 @@ async def _delete(connection: Connection, table: str, keep: Mapping[str, Any], m
 
 
 async def delete_expired(table: str, database: Database, keep: Retention, *, rows_max: int) -> int:
-    """Delete up to `rows_max` expired rows of a table; return their number."""
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
@@ -343,7 +342,6 @@ async def owns_partitions(database: Database) -> bool:
 
 
 async def partition_days(connection: Connection) -> list[date]:
-    """Return the days that have a partition of their own, ascending."""
     names = (_PARTITION.match(name) for name in await connection.scalars(_PARTITIONS))
     return sorted(date(int(name[1]), int(name[2]), int(name[3])) for name in names if name)
 

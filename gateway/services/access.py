@@ -469,7 +469,6 @@ class Peppers:
     previous: Pepper | None = None
 
     def new_secret(self, kind: SecretKind) -> NewSecret:
-        """Make a secret of 256 random bits."""
         value = secret_of(kind, os.urandom(RANDOM_BYTES))
         return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)
 
@@ -489,7 +488,6 @@ class KeyUses:
     """
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
-        """Write every `interval_s` seconds."""
         self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
@@ -546,6 +544,5 @@ class OwnKey:
         self._limiter = limiter
 
     async def state(self, principal: Principal) -> KeyState:
-        """Return usage and limits of the key. Raises `StoreError`."""
         usage = await rollup.usage_of_key(self._database, principal.tenant_id, principal.key_id)
         return KeyState(usage, await self._limiter.figures(principal))

@@ -150,20 +150,12 @@ class Containers:
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:
-        """Return a container as JSON.
-
-        Raises `ResourceNotFound` for an unknown one, `InvalidRequest` for one that has expired.
-        """
         _, row = await self._alive(principal, container_id)
         return container_body(row)
 
     async def list(
         self, principal: Principal, *, limit: int, order: Any, after: str | None, name: str | None
     ) -> tuple[Sequence[Json], bool]:
-        """Return one page of containers, and True if there are more.
-
-        Raises `InvalidRequest` for an unknown `after`.
-        """
         place = None if after is None else ids.parse_container_id(after)
         if after is not None and place is None:
             raise unknown_place()
@@ -204,7 +196,6 @@ class Containers:
         return container_file_body(kept)
 
     async def copy_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
-        """Copy an uploaded file into the container, as `add_file` does."""
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         source = await self._files.find(principal, file_id, param="file_id")
@@ -221,7 +212,6 @@ class Containers:
     async def list_files(
         self, principal: Principal, container_id: str, *, limit: int, order: Any, after: str | None
     ) -> tuple[Sequence[Json], bool]:
-        """Return one page of the container's files, and True if there are more."""
         uuid, _ = await self._alive(principal, container_id)
         place = None if after is None else ids.parse_container_file_id(after)
         if after is not None and place is None:
@@ -318,7 +308,6 @@ class Containers:
 
 
 def container_body(row: ContainerRow) -> Json:
-    """Return a container as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.container_id(row.uuid),
         "object": "container",
@@ -333,7 +322,6 @@ def container_body(row: ContainerRow) -> Json:
 
 
 def container_file_body(row: FileRow) -> Json:
-    """Return a file of a container as the API shows it."""
     assert row.container is not None, "it is one of a container"
     return {
         "id": ids.container_file_id(row.uuid),
@@ -377,7 +365,6 @@ class Upload:
     content: BinaryIO
 
     def measured(self) -> tuple[int, bytes]:
-        """Return the number of bytes and their SHA-256."""
         digest, size = hashlib.sha256(), 0
         for chunk in self.chunks():
             digest.update(chunk)
@@ -385,7 +372,6 @@ class Upload:
         return size, digest.digest()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes in the pieces that are stored."""
         self.content.seek(0)
         while chunk := self.content.read(CHUNK_BYTES):
             yield chunk
@@ -458,10 +444,6 @@ class Files:
         after: str | None,
         purpose: str | None,
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Return one page of files, and True if there are more.
-
-        Raises `InvalidRequest` for an unknown `after`.
-        """
         place = None if after is None else ids.parse_file_id(after)
         if after is not None and place is None:
             raise unknown_place()
@@ -511,7 +493,6 @@ def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
 
 
 def file_body(row: FileRow) -> dict[str, Any]:
-    """Return an uploaded file as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.file_id(row.uuid),
         "object": "file",

@@ -82,7 +82,6 @@ class Conversations:
         return conversation
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
-        """Return the conversation, without its items."""
         uuid = _uuid(conversation_id)
         found = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
         return _require(found, conversation_id)
@@ -90,7 +89,6 @@ class Conversations:
     async def set_metadata(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
     ) -> Conversation:
-        """Replace all metadata of the conversation."""
         require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
         changed = await rows.set_metadata(
@@ -171,7 +169,6 @@ class Conversations:
         *,
         include: Collection[str] = (),
     ) -> bytes:
-        """Return the item as JSON, with the details that `include` names."""
         uuid = _uuid(conversation_id)
         found = await rows.find_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id, include=include
@@ -185,7 +182,6 @@ class Conversations:
     async def delete_item(
         self, principal: Principal, conversation_id: str, item_id: str
     ) -> Conversation:
-        """Delete an item and return the conversation."""
         uuid = _uuid(conversation_id)
         found = await rows.delete_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id

@@ -332,7 +332,6 @@ class Federation:
 
 
 def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
-    """Return a copy of the principal with these scopes."""
     principal = admitted.principal
     return replace(
         admitted, principal=replace(principal, key=replace(principal.key, scopes=scopes))
@@ -496,7 +495,6 @@ class KeySets:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over the fetcher: `close` closes it."""
         self._fetcher = fetcher
         self._policy = policy
         self._clock = clock
@@ -616,7 +614,6 @@ class KeyFetcher:
         self._metrics = metrics
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """Fetch the `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
         try:

@@ -207,7 +207,6 @@ class Likelihoods:
         self._offset = 0
 
     def of(self, ids: Sequence[int]) -> Json:
-        """Return the `logprobs` object of one event, aligned with its ids."""
         names = [self._name(one) for one in ids]
         offsets = []
         for name in names:
@@ -349,7 +348,6 @@ class EventWriter:
         }
 
     def body(self, ids: Sequence[int], ending: Ending, usage: Json) -> Json:
-        """Return a whole response."""
         choice = self.choice(ids, ending)
         echo = choice.pop("prompt_token_ids")
         choice |= {"prompt_logprobs": None, "prompt_token_ids": echo, "routed_experts": None}

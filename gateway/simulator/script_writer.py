@@ -59,7 +59,6 @@ class Conversation:
 
     @cached_property
     def effort(self) -> str:
-        """Return the reasoning effort of the system message."""
         found = _EFFORT.search("\n".join(self._texts("system")))
         return found[1] if found else "medium"
 
@@ -75,7 +74,6 @@ class Conversation:
 
     @property
     def request(self) -> str:
-        """Return the last message of the user; empty if there is none."""
         return self.users[-1] if self.users else ""
 
     @cached_property
@@ -88,13 +86,11 @@ class Conversation:
 
     @cached_property
     def new_outputs(self) -> list[ToolOutput]:
-        """Return the tool outputs since the last message of the user."""
         after = [i for i, message in enumerate(self.messages) if message.role == "user"]
         return self._outputs_from(after[-1] + 1 if after else 0)
 
     @cached_property
     def user_name(self) -> str | None:
-        """Return the name that the user gave most recently."""
         found = [match[1] for text in self.users if (match := _NAME.search(text))]
         return found[-1] if found else None
 
@@ -137,7 +133,6 @@ _THOUGHTS_BY_EFFORT: Final = {"low": 1, "medium": 3, "high": len(_THOUGHTS)}
 
 
 def thoughts(conversation: Conversation) -> str:
-    """Return the text of the analysis: longer with more effort, and about this request."""
     count = _THOUGHTS_BY_EFFORT[conversation.effort]
     about = _quote(conversation.request) if conversation.request else "nothing yet"
     return " ".join([*_THOUGHTS[: count - 1], f"They say {about}.", *_THOUGHTS[-1:]])
@@ -266,7 +261,6 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def displays_of(outputs: Iterable[ToolOutput]) -> list[Display]:
-    """Return all pages that results of the browser show, in order."""
     texts = [output.text for output in outputs if output.name.startswith(BROWSER)]
     return [display for text in texts if (display := _display(text)) is not None]
 
@@ -514,7 +508,6 @@ class ScriptWriter:
 
     @cached_property
     def act(self) -> Act | None:
-        """Return what hosted tools have to do."""
         if self._schema is not None or self._planned_calls:
             return None
         return plausible(self._conversation, self.offered)

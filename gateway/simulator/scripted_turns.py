@@ -82,7 +82,6 @@ class PartWriter:
         )
 
     def header(self, kind: str) -> tuple[int, ...]:
-        """Return the ids that begin a message of `kind`."""
         if not is_call(kind):
             return (*OPENING, CHANNEL, *self.vocabulary.encode(kind), MESSAGE)
         return self.call_header(kind, channel_of(kind))
@@ -170,7 +169,6 @@ class Bodies:
         self._texts: dict[int, str] = {}
 
     def text(self, message: Message) -> str:
-        """Return the text of a message's body; empty for a message without a body."""
         if message.body is None:
             return ""
         if message.body not in self._texts:

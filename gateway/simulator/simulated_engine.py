@@ -49,21 +49,18 @@ class SimulatedEngine:
         return request_of(json_object(body), self.options)
 
     async def continuation(self, request: CompletionRequest) -> Continuation:
-        """Return what the model would write."""
         reading = read_prompt(request.prompt, self.vocabulary)
         if not reading.is_shaped:
             return reading.continuation()
         return await asyncio.to_thread(reading.continuation)
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
-        """Return the writer of the events of one stream."""
         if request.chat_rules is None:
             return EventWriter(head, request, self.tails, self.options)
         parser = self.conversations.format.new_parser(request.chat_rules)
         return ChatWriter(head, request, self.tails, self.options, parser)
 
     def usage(self, prompt: int, completion: int) -> dict[str, Any]:
-        """Return the `usage` object of a completion, as vLLM and SGLang write it."""
         usage = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
@@ -72,7 +69,6 @@ class SimulatedEngine:
         return usage | ({"reasoning_tokens": 0} if self.options.engine == "sglang" else {})
 
     def metrics(self) -> bytes:
-        """Return the gauges that a gateway reads, in the text format of Prometheus."""
         label = f'{{engine="0",model_name="{self.options.models[0]}"}}'
         gauges = {"vllm:num_requests_running": self.running, "vllm:num_requests_waiting": 0}
         lines = (f"# TYPE {name} gauge\n{name}{label} {at}\n" for name, at in gauges.items())
@@ -96,7 +92,6 @@ class SimulatedEngine:
         }
 
     def model_rows(self, created: int) -> list[dict[str, Any]]:
-        """Return the models, as `/v1/models` lists them."""
         return [
             {
                 "id": name,

@@ -69,7 +69,6 @@ class Simulator:
             await self._others(scope, receive, send)
 
     async def complete(self, scope: Scope, receive: Receive, outlet: Outlet) -> None:
-        """Answer a request for a completion."""
         engine = self._engine
         try:
             request = await read_request(engine, scope, receive)
@@ -204,7 +203,6 @@ class Outlet:
         await self.send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:
-        """Send a response whose body is this JSON document."""
         body = orjson.dumps(document)
         await self.open(status, JSON, (b"content-length", b"%d" % len(body)))
         await self.close(body)
@@ -234,7 +232,6 @@ async def _answer(
 def head_of(
     request: CompletionRequest, options: SimulatorOptions, request_id: str | None
 ) -> dict[str, Any]:
-    """Return what all events of a response begin with."""
     request_id = request_id or secrets.token_hex(8)
     prefix, kind = "cmpl-", "text_completion"
     if request.chat_rules is not None:

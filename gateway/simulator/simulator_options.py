@@ -33,7 +33,6 @@ class SimulatorOptions:
 
     @property
     def release(self) -> tuple[int, ...]:
-        """Return the numbers of the version, for comparisons."""
         numbers = re.match(r"\d+(?:\.\d+)*", self.engine_version)
         return tuple(map(int, numbers[0].split("."))) if numbers else ()
 

@@ -66,7 +66,6 @@ class ServerFacts(NamedTuple):
 
 
 async def server_facts(database: Database) -> ServerFacts:
-    """Read them. Raises `StoreError`."""
     async with database.owner_transaction() as connection:
         asked_at = datetime.now(UTC)
         row = (await connection.execute(_FACTS)).one()

@@ -362,7 +362,6 @@ def _columns(pieces: Sequence[tuple[LockedResponse, LogRow]]) -> dict[str, list[
 
 
 def joined(parts: Sequence[LogRow]) -> LogRow:
-    """Join consecutive parts of one process into one row. There must be at least one part."""
     first = parts[0]
     entries = first.entries + b"".join([part.entries[1:] for part in parts[1:]])
     return LogRow(first.first_entry, sum(part.count for part in parts), entries)

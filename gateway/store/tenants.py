@@ -223,7 +223,6 @@ async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_L
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
-    """Return a tenant's keys, or all keys if `tenant_id` is None, oldest first."""
     async with database.owner_transaction() as connection:
         return [
             key_of_row(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})

@@ -29,7 +29,6 @@ _ANY_RAW: Final = re.compile(f"[{_RAW}]")
 
 
 def without_unseen(text: str) -> str:
-    """Remove invisible characters; everything else stays as it is."""
     return _ANY.sub("", text)
 
 
@@ -151,6 +150,5 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 def bounded(text: str, chars_max: int) -> str:
-    """Clean a text, and cut it to `chars_max` characters."""
     cleaned = plain(text)
     return cleaned if len(cleaned) <= chars_max else cleaned[: chars_max - 1] + "…"

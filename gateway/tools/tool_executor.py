@@ -141,7 +141,6 @@ class Breaker:
         return False
 
     def failed(self, key: Hashable) -> None:
-        """Count a call that could not reach the server, or had no answer in time."""
         failures, _ = self._failures.get(key) or (0, 0.0)
         self._failures.put(key, (failures + 1, self._clock()), size=1)
 

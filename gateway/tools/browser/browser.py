@@ -527,9 +527,6 @@ class BrowserSession(ToolSession):
 
     @override
     def start(self, call: ToolCall) -> ToolStart:
-        """Return what the item shows while the call runs. The call only reads, so it may run
-        again.
-        """
         action = self._browser(call).action(_function(call), call.arguments)
         return ToolStart(repeatable=True, shown={"action": action})
 

@@ -213,7 +213,6 @@ class _Writer:
         """True if one of them leads somewhere."""
 
     def open(self, node: LexborNode) -> bool:
-        """Begin an element; return False if nothing in it is read."""
         tag = node.tag or ""
         if tag in _LEFT_OUT or not tag or tag.startswith(("-", "!")):
             return False
@@ -240,7 +239,6 @@ class _Writer:
         return True
 
     def write(self, text: str) -> None:
-        """Add text between tags; white space is collapsed unless it is preformatted."""
         text = plain(text)
         if self._preformatted:
             self._parts.append(text.replace("\t", "    ").replace(" ", _KEPT_SPACE))
@@ -248,7 +246,6 @@ class _Writer:
             self._parts.append(_SPACE.sub(" ", text))
 
     def close(self, node: LexborNode) -> None:
-        """End an element that was begun."""
         tag = node.tag or ""
         if tag == "a":
             self._close_link()
@@ -262,7 +259,6 @@ class _Writer:
             self._break(tag)
 
     def text(self) -> str:
-        """Return all text, with runs of empty lines collapsed."""
         text = _SPACES.sub(" ", "".join(self._parts))
         return _BREAKS.sub(_break_of, text).strip().replace(_KEPT_SPACE, " ")
 

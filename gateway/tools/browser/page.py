@@ -91,7 +91,6 @@ class Links:
         self._chars = 0
 
     def number(self, url: str) -> int | None:
-        """Return the number of a URL; None where there is no room for another one."""
         known = self._numbers.get(url)
         if known is not None:
             return known
@@ -153,7 +152,6 @@ def view(
 
 
 def words_of(text: str) -> str:
-    """Replace the links of a page's text by their words."""
     return _LINK.sub(r"\2", text)
 
 

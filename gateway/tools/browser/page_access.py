@@ -52,7 +52,6 @@ class KeptPages:
     tenant_id: TenantId
 
     async def put(self, page: Page, requested_url: str = "") -> str:
-        """Store a page, and return its key."""
         stored = _stored(page)
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
@@ -63,7 +62,6 @@ class KeptPages:
         return key
 
     async def get(self, key: str) -> Page | None:
-        """Return a stored page; None if it is no longer stored."""
         page = self.cache.get((self.tenant_id, key))
         if page is not None:
             return page
@@ -104,7 +102,6 @@ class SessionPages:
         self._keys: set[str] = set()
 
     async def put(self, page: Page, requested_url: str = "") -> str:  # noqa: ARG002 - it is not looked for
-        """Keep a page in memory, and return its key."""
         key = _stored(page).key.hex()
         if self._values is not None:
             self._values.put(key, page, size=_size(page))
@@ -171,7 +168,6 @@ class TenantWeb:
         return await self.workplace.search.search(query, self.tenant_id, is_live=self.is_live)
 
     async def open(self, url: str, *, anew: bool) -> Page:
-        """Return the page at a URL. Raises `FetchFailed`."""
         try:
             url = normalised(urldefrag(url).url)
         except (*EGRESS_ERRORS, ValueError):

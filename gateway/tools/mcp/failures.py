@@ -89,7 +89,6 @@ class HttpTrace:
             self._on_trouble()
 
     def answered(self, status: int) -> None:
-        """Record the status of an answer that begins."""
         self.status = status if status >= httpx2.codes.MULTIPLE_CHOICES else None
         if self.status is not None and self._on_trouble is not None:
             self._on_trouble()

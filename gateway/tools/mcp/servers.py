@@ -87,7 +87,6 @@ def outgoing_headers(
 
 
 def headers_digest(headers: Mapping[str, str]) -> str:
-    """Return a digest of the headers sent to a server; empty for none."""
     if not headers:
         return ""
     digest = hashlib.sha256()
@@ -223,7 +222,6 @@ class Registry:
         return found
 
     async def by_identity(self, tenant_id: TenantId, identity: str) -> McpServer | None:
-        """Return the server of a stored grant; None where it was deleted. Raises `StoreError`."""
         known = await self.servers(tenant_id)
         return next((one for one in known.values() if one.identity == identity), None)
 
@@ -343,7 +341,6 @@ def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_of(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers among `kept_secrets`."""
     return {name: value for name, value in secrets.items() if name != URL}
 
 

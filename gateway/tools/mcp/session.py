@@ -325,7 +325,6 @@ class McpSession:
                 job.fail(self._session_lost(sent=job.exchange.is_sent))
 
     async def list_tools(self) -> ToolPages:
-        """List all tools of the server, page by page. Raises `McpError`."""
         pages = await self._ask(_list_tools(self._limits), self._limits.list_timeout_s)
         return replace(pages, instructions=self._instructions)
 

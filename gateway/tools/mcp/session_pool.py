@@ -202,7 +202,6 @@ class SessionPool:
                 self._remove(peer, shared)
 
     async def list_tools(self, peer: Peer) -> ToolPages:
-        """List all tools of a server. Raises `McpError`."""
         timeout_s = self._limits.list_timeout_s + self._limits.connect_timeout_s
         clock, outcome = asyncio.get_running_loop().time, "cancelled"
         began = clock()

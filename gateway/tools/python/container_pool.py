@@ -164,7 +164,6 @@ class LiveContainer:
         return self.tenant_id, self.uuid
 
     async def end(self) -> None:
-        """End the interpreter of this replica, with its variables; row and files stay."""
         container, self.container, self.held = self.container, None, {}
         if container is not None:
             await container.close()
@@ -230,14 +229,12 @@ class ContainerPool:
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Close the interpreters that were idle for `policy.idle_s`."""
         oldest = self.now() - timedelta(seconds=self.policy.idle_s)
         for live in list(self._live.values()):
             if live.used_at < oldest and not live.lock.locked():
                 await self._drop(live)
 
     async def close(self) -> None:
-        """End all interpreters. Stored files stay."""
         for live in list(self._live.values()):
             await self._drop(live)
         while self._warm:

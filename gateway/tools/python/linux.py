@@ -221,7 +221,6 @@ class Cgroup:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the process and its descendants."""
     yield pid
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -335,7 +334,6 @@ def command(
 
 
 def worker_words(interpreter: Interpreter, limits: ContainerLimits) -> list[str]:
-    """Return the command line of the worker inside the container."""
     resources = json.dumps(limits.resources())
     return [interpreter.executable, "-I", "-B", str(WORKER), resources]
 

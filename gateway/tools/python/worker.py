@@ -129,7 +129,6 @@ class Frames:
         sys.stdin = io.StringIO()
 
     def read(self) -> dict[str, Any] | None:
-        """Read the next frame; return None at the end."""
         head = self._input.read(4)
         if len(head) < 4:
             return None
@@ -156,7 +155,6 @@ class Notebook:
         self.files = _files()
 
     def run(self, number: int, code: str) -> dict[str, Any]:
-        """Run code, and return what a notebook would show of it."""
         signal.signal(signal.SIGINT, self._interrupt)
         status = "ok"
         self._images = []
@@ -263,7 +261,6 @@ class Files:
         self._notebook = notebook
 
     def serve(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a frame's order, and return the answer."""
         order = next(name for name in ("put", "get", "remove") if name in frame)
         answer = {order: frame[order]}
         try:
@@ -315,7 +312,6 @@ def _listen(frames: Frames, output: Output, runs: queue.SimpleQueue[dict[str, An
 
 
 def main() -> None:
-    """Serve until the other end is closed."""
     for name, value in json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}").items():
         resource.setrlimit(getattr(resource, name), (value, value))
     frames = Frames()

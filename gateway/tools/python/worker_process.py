@@ -107,12 +107,10 @@ class Pipes:
         return cls(reader, reading, writer, words), (their_input, their_output)
 
     def last_words(self) -> str:
-        """Return the error output of the command that starts the worker."""
         self.words.seek(0)
         return self.words.read(_WORDS_BYTES_MAX).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
-        """Close this process's ends."""
         self.writer.close()
         self.reading.close()
         self.words.close()

@@ -136,14 +136,12 @@ class WorkerServer:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """End the containers that were idle for too long."""
         oldest = self._time() - self._limits.idle_s
         for container_id, served in list(self._served.items()):
             if served.used_at < oldest and not served.is_busy:
                 await self._end(container_id)
 
     async def close(self) -> None:
-        """End all containers, with all files and variables in them."""
         for container_id in list(self._served):
             await self._end(container_id)
         await self._engine.close()
