@@ -6,7 +6,6 @@ Nothing is cached: they are few.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -36,7 +35,6 @@ from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -84,32 +82,7 @@ _DISABLE: Final = CoreStatement(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorKey:
-    """A key of an operator without its secret."""
-
-    id: UUID
-    name: str
-    hint: str
-    created_at: datetime
-    disabled_at: datetime | None
-    expires_at: datetime | None
-    role: OperatorRole
-
-
-def _key(row: Row) -> OperatorKey:
-    return OperatorKey(
-        row.id,
-        row.name,
-        row.hint,
-        row.created_at,
-        row.disabled_at,
-        row.expires_at,
-        _role(row),
-    )
-
-
-def _role(row: Row) -> OperatorRole:
+def role_of_row(row: Row) -> OperatorRole:
     # Keys from before roles existed are owners' keys.
     role: OperatorRole = row.role or "owner"
     return role
@@ -122,7 +95,7 @@ class Operators:
         self._database = database
         self._peppers = peppers
 
-    async def create(self, author: Author, body: OperatorCreate) -> tuple[OperatorKey, str]:
+    async def create(self, author: Author, body: OperatorCreate) -> tuple[Row, str]:
         secret = self._peppers.new_secret("operator")
         values = {
             "id": ids.new_uuid(),
@@ -134,18 +107,18 @@ class Operators:
             "expires_in_s": body.expires_in_seconds,
         }
         async with self._database.owner_transaction() as connection:
-            key = _key((await connection.execute(_INSERT, values)).one())
+            key = (await connection.execute(_INSERT, values)).one()
             data = {**audited(body), "role": body.role}
             event = author.event("harmony.operator.created", str(key.id), data=data)
             await audit_log.record(connection, None, event)
         return key, secret.value
 
-    async def list(self) -> list[OperatorKey]:
+    async def list(self) -> list[Row]:
         # The oldest first, including keys that no longer work.
         async with self._database.owner_transaction() as connection:
-            return [_key(row) for row in await connection.execute(_ALL)]
+            return await connection.execute(_ALL)
 
-    async def disable(self, author: Author, key_id: str) -> OperatorKey:
+    async def disable(self, author: Author, key_id: str) -> Row:
         """Disable a key from now on. Raises `ResourceNotFound`."""
         try:
             uuid = UUID(key_id)
@@ -159,7 +132,7 @@ class Operators:
                 raise ResourceNotFound(f"There is no operator's key {uuid}.", param="key")
             event = author.event("harmony.operator.disabled", str(uuid))
             await audit_log.record(connection, None, event)
-        return _key(row)
+        return row
 
     async def authenticate(self, secret: str) -> Operator:
         """Return the operator of a key. Raises `AuthenticationError` for any other key."""
@@ -180,15 +153,15 @@ class Operators:
         async with self._database.owner_transaction() as connection:
             await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
             row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
-        return None if row is None else Operator(row.key_id, row.name, _role(row))
+        return None if row is None else Operator(row.key_id, row.name, role_of_row(row))
 
 
-def operator_key_body(key: OperatorKey) -> dict[str, Any]:
+def operator_key_body(key: Row) -> dict[str, Any]:
     return {
         "id": str(key.id),
         "object": "operator_key",
         "name": key.name,
-        "role": key.role,
+        "role": role_of_row(key),
         "redacted_value": f"***{key.hint}",
         "created_at": seconds_of(key.created_at),
         "disabled_at": seconds_of(key.disabled_at),
@@ -197,10 +170,10 @@ def operator_key_body(key: OperatorKey) -> dict[str, Any]:
 
 
 def routes(operators: Operators) -> list[AdminRoute]:
-    def shown_all(keys: Sequence[OperatorKey]) -> dict[str, Any]:
+    def shown_all(keys: Sequence[Row]) -> dict[str, Any]:
         return whole_page(list(map(operator_key_body, keys)))
 
-    def shown_once(made: tuple[OperatorKey, str]) -> dict[str, Any]:
+    def shown_once(made: tuple[Row, str]) -> dict[str, Any]:
         key, value = made
         return {**operator_key_body(key), "value": value}
 

@@ -14,7 +14,7 @@ from gateway.cli import terminal
 from gateway.cli.command import Config, Installation, Json, command, run
 from gateway.cli.findings import Finding
 from gateway.cli.provision import connected, embedded_database
-from gateway.retention.sweep import DAYS_AHEAD, Housekeeping, partition_days
+from gateway.retention.sweep import DAYS_AHEAD, REMOVED, Housekeeping, partition_days
 from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.store.integrity import CHECKS, Scope
@@ -93,17 +93,12 @@ async def maintain(gateway: Installation, json_: Json = False) -> None:
     database = await gateway.database()
     report = await Housekeeping(database, gateway.settings.retention).round()
     if json_:
-        terminal.show(json.dumps(asdict(report)))
+        days = asdict(report)
+        terminal.show(json.dumps(days | days.pop("removed")))
         return
-    terminal.step(terminal.OK, "logs", f"{_days(report)}, {report.log_rows} rows deleted")
-    terminal.step(terminal.OK, "responses", f"{report.responses} deleted")
-    terminal.step(terminal.OK, "keys", f"{report.idempotency_keys} idempotency keys deleted")
-    terminal.step(terminal.OK, "traces", f"{report.traces} traces and spans deleted")
-    terminal.step(terminal.OK, "calls", f"{report.tool_calls} audited calls of tools deleted")
-    terminal.step(terminal.OK, "pages", f"{report.pages} pages of browsers deleted")
-    terminal.step(terminal.OK, "approvals", f"{report.approvals} requests for approval deleted")
-    terminal.step(terminal.OK, "files", f"{report.files} files deleted")
-    terminal.step(terminal.OK, "containers", f"{report.containers} containers deleted")
+    terminal.step(terminal.OK, "logs", _days(report))
+    for name, count in report.removed.items():
+        terminal.step(terminal.OK, REMOVED[name], f"{count} deleted")
 
 
 @command(commands, "check")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.operator_keys import OperatorCreate, Operators, role_of_row
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, command
@@ -16,7 +16,7 @@ from gateway.protocol.request_errors import validated
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 
 if TYPE_CHECKING:
-    from gateway.admin.operator_keys import OperatorKey
+    from gateway.store.postgres.database import Row
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -85,11 +85,11 @@ async def disable(
     terminal.show(f"operator's key {key} disabled")
 
 
-def _body(key: OperatorKey) -> dict[str, Any]:
+def _body(key: Row) -> dict[str, Any]:
     return {
         "id": str(key.id),
         "name": key.name,
-        "role": key.role,
+        "role": role_of_row(key),
         "hint": key.hint,
         "created_at": key.created_at.isoformat(),
         "disabled_at": key.disabled_at.isoformat() if key.disabled_at else None,

@@ -116,7 +116,7 @@ def _policy_option(value: PolicyValue) -> Parameter:
     kind: Any = Literal[words] if value.words else str
     metavar = None if value.words else f"{value.option_form}|{DEFAULT}"
     option = typer.Option(
-        value.option_name, help=value.option_help, metavar=metavar, show_default=False
+        value.option_name, help=value.option_text, metavar=metavar, show_default=False
     )
     annotation = Annotated[kind | None, option]
     return Parameter(value.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

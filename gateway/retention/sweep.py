@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -489,45 +489,31 @@ class RetentionReport:
     """
 
     days_owned: bool
-    days_made: int
-    days_dropped: int
-    days_busy: int
-    log_rows: int
-    responses: int
-    idempotency_keys: int
-    traces: int
-    tool_calls: int = 0
-    pages: int = 0
-    audit: int = 0
-    approvals: int = 0
-    files: int = 0
-    containers: int = 0
+    days_made: int = 0
+    days_dropped: int = 0
+    days_busy: int = 0
+    removed: Mapping[str, int] = field(default_factory=dict)
+    """Rows by the names of `REMOVED`."""
 
 
-_SWEPT: Final = {
-    "idempotency_keys": "idempotency_keys",
-    "traces": "traces",
-    "tool_calls": "tool_calls",
-    "pages": "tool_pages",
-    "approvals": "tool_approvals",
-    "files": "files",
-    "containers": "containers",
-}
-"""The tables that a round sweeps, by what a report calls their rows."""
-_RULES: Final = {
-    "days_dropped": "days of logs",
+REMOVED: Final = {
     "log_rows": "rows of logs",
-    "responses": "responses",
+    "audit": "audit log",
     "idempotency_keys": "idempotency keys",
     "traces": "traces and spans",
     "tool_calls": "audit of tools",
     "pages": "pages",
-    "audit": "audit log",
     "approvals": "approvals",
     "files": "files",
     "containers": "containers",
+    "responses": "responses",
 }
-"""Names that log lines use for what a round removed."""
+"""What a round removes, by name: what log lines and `db maintain` call it."""
+_NAMES: Final = {"pages": "tool_pages", "approvals": "tool_approvals"}
+_SWEPT: Final = {
+    name: table for name in REMOVED if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED
+}
+"""The tables that a round sweeps, by what a report calls their rows."""
 
 
 def _utc_today() -> date:
@@ -585,20 +571,17 @@ class Housekeeping:
         if days_owned:
             days_made = await self.prepare()
             dropped = await drop_partitions(self._database, self._keep.log_s)
-        report = RetentionReport(
-            days_owned=days_owned,
-            days_made=days_made,
-            days_dropped=len(dropped.days),
-            days_busy=len(dropped.busy),
-            log_rows=await self._remove(delete_logs)
+        removed = {
+            "log_rows": await self._remove(delete_logs)
             + await flushes.remove_left(self._database, silent_s=SILENT_S),
-            audit=await self._remove(delete_audit),
-            **{
-                kind: await self._remove(partial(delete_expired, table))
-                for kind, table in _SWEPT.items()
-            },
-            # Last, because it looks at all that younger ones still need, and may run out of time.
-            responses=await self._remove(delete_responses),
+            "audit": await self._remove(delete_audit),
+        }
+        for kind, table in _SWEPT.items():
+            removed[kind] = await self._remove(partial(delete_expired, table))
+        # Last, because it looks at all that younger ones still need, and may run out of time.
+        removed["responses"] = await self._remove(delete_responses)
+        report = RetentionReport(
+            days_owned, days_made, len(dropped.days), len(dropped.busy), removed
         )
         await claim_order.forget_shares(self._database)
         _tell(report)
@@ -615,8 +598,10 @@ class Housekeeping:
 
 
 def _tell(report: RetentionReport) -> None:
-    for kind, rule in _RULES.items():
-        if count := getattr(report, kind):
+    counts = {"days of logs": report.days_dropped}
+    counts |= {rule: report.removed[kind] for kind, rule in REMOVED.items()}
+    for rule, count in counts.items():
+        if count:
             _log.info("expired and removed", rule=rule, count=count)
     if report.days_busy:
         _log.info("expired logs are in use and stay for now", count=report.days_busy)

@@ -68,7 +68,7 @@ class PolicyValue:
     """
 
     name: str = field(kw_only=False)
-    option_help: str
+    option_help: str = ""
     option: str = ""
     option_unit: int = 1
     setting: str | None = None
@@ -94,6 +94,11 @@ class PolicyValue:
     @property
     def option_name(self) -> str:
         return self.option or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def option_text(self) -> str:
+        # Help of the option: without words of its own those of the setting, up to its reason.
+        return self.option_help or f"{self.purpose.partition('. ')[0]}."
 
     @property
     def option_form(self) -> str:
@@ -302,7 +307,6 @@ _VALUES: Final = (
         setting="background.on_disconnect",
         purpose="What becomes of a stored response whose client hangs up: cancel or continue. "
         "Set continue where clients resume streams; OpenAI cancels.",
-        option_help="What becomes of a stored response whose client hangs up.",
         words=get_args(OnDisconnect),
     ),
     PolicyValue(
@@ -332,7 +336,6 @@ _VALUES: Final = (
         setting="background.tenant_running_max",
         purpose="Background responses of one tenant generated at once by all replicas. Size it "
         "by the backends and the number of tenants; the rest waits in order.",
-        option_help="Background responses generated at once by all replicas.",
         least=1,
         most=100_000,
     ),
@@ -341,7 +344,6 @@ _VALUES: Final = (
         setting="background.tenant_queued_max",
         purpose="Background responses of one tenant that wait; one more is answered 429. Raise "
         "it for tenants that hand in much at once.",
-        option_help="Background responses that may wait.",
         least=1,
         most=10_000_000,
     ),
@@ -350,7 +352,6 @@ _VALUES: Final = (
         setting="reasoning.summary",
         purpose="What a summary that a client asks for is made from: the analysis, or nothing. "
         "Set off where users must not read raw reasoning.",
-        option_help="What summaries of reasoning are made from, or that there are none.",
         words=get_args(ReasoningSummary),
     ),
     PolicyValue(
@@ -358,7 +359,6 @@ _VALUES: Final = (
         setting="generation.reasoning_budget_tokens",
         purpose="Tokens of reasoning of requests that name no bound; 0: any number. Set it to "
         "bound cost and time: then the answer is opened.",
-        option_help="Tokens of reasoning of requests that name no bound; 0: any number.",
         most=1_000_000,
     ),
     PolicyValue(
@@ -372,7 +372,6 @@ _VALUES: Final = (
         purpose="Whether requests may ask for their Harmony messages and token ids. Set "
         "allowed for who debugs or trains models (enable_response_messages): they show raw "
         "reasoning.",
-        option_help="Whether its requests may ask for their Harmony messages and token ids.",
         words=get_args(ResponseMessages),
     ),
     PolicyValue(
@@ -380,7 +379,6 @@ _VALUES: Final = (
         setting="tools.web.tenants",
         purpose="Whether requests may search the web where that is enabled. Set refused where "
         "only some tenants may: it is dropped from other requests.",
-        option_help="Whether its requests may search the web, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
@@ -388,7 +386,6 @@ _VALUES: Final = (
         setting="tools.python.tenants",
         purpose="Whether requests may run Python where that is enabled. Set refused where only "
         "some tenants may: it is dropped from other requests.",
-        option_help="Whether its requests may run Python, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
@@ -396,7 +393,6 @@ _VALUES: Final = (
         setting="tools.mcp.tenants",
         purpose="Whether requests may call tools of MCP servers where that is enabled. Set "
         "refused where only some tenants may: they are dropped from other requests.",
-        option_help="Whether its requests may call tools of MCP servers, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
@@ -405,7 +401,6 @@ _VALUES: Final = (
         purpose="Which MCP servers requests may use: registry, listed or any. Narrow it where "
         "users must not choose servers: listed adds listed hosts to those of the registry, any the "
         "public internet.",
-        option_help="Which MCP servers its requests may use.",
         words=get_args(McpServersAllowed),
     ),
     PolicyValue(
@@ -413,7 +408,6 @@ _VALUES: Final = (
         setting="tools.mcp.approvals",
         purpose="When the user is asked before a call of an MCP server: request or always. Set "
         "always where requests must not waive it.",
-        option_help="Whether users are asked before calls of MCP tools as its requests say.",
         words=get_args(McpApprovals),
     ),
     PolicyValue(
@@ -421,7 +415,6 @@ _VALUES: Final = (
         setting="tools.calls_max",
         purpose="Calls of hosted tools in one response. Lower it to bound cost; a request may "
         "want fewer (max_tool_calls).",
-        option_help="Calls of hosted tools in one response.",
         least=1,
         most=10_000,
     ),
@@ -430,7 +423,6 @@ _VALUES: Final = (
         setting="tools.time_max_s",
         purpose="Seconds that all calls of hosted tools of one response may take together. "
         "Raise it for agents that work long.",
-        option_help="Seconds of all calls of hosted tools of one response.",
         least=1,
         most=DAY_S,
     ),
@@ -439,7 +431,6 @@ _VALUES: Final = (
         setting="tools.result_ids_max",
         purpose="Token ids of all results of hosted tools of one response. Size it by the "
         "model's context.",
-        option_help="Token ids of all results of hosted tools of one response.",
         least=1,
         most=100_000_000,
     ),
@@ -449,7 +440,6 @@ _VALUES: Final = (
         purpose="Bytes that all calls of hosted tools of one response may return. Raise it for "
         "tools with long results, which are cut for the model; the call that passes it is the "
         "last.",
-        option_help="Bytes that all calls of hosted tools of one response may return.",
         least=1,
         most=_INTEGER_MAX,
     ),
@@ -459,8 +449,6 @@ _VALUES: Final = (
         purpose="Whether tools may connect to what requests and models name. Set refused where "
         "no data may leave: pages of the web, search engines and MCP servers that are not "
         "registered cannot be reached, and the browser has the local index.",
-        option_help="Whether tools may reach pages, search engines and servers that nobody "
-        "registered.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
@@ -469,7 +457,6 @@ _VALUES: Final = (
         purpose="The only domains that tools may reach, separated by spaces; empty: all. Set "
         "it where few sites are trusted: it is for pages and for MCP servers that requests name, "
         "with the domains below.",
-        option_help="The only domains that tools may reach, with those below them; '': all.",
         is_domains=True,
     ),
     PolicyValue(
@@ -477,7 +464,6 @@ _VALUES: Final = (
         setting="tools.egress_denied_domains",
         purpose="Domains that tools may not reach, separated by spaces. Set those that must "
         "not be read, with those below them.",
-        option_help="Domains that tools may not reach, with those below them.",
         is_domains=True,
     ),
     PolicyValue(
@@ -486,7 +472,6 @@ _VALUES: Final = (
         purpose="Containers of a tenant that have not expired. Size it by the machine: one "
         "more that is asked for is answered 429, and a response that needs one of its own is told "
         "that there is none.",
-        option_help="Containers of the code interpreter that have not expired.",
         least=1,
         most=1_000_000,
     ),

@@ -164,7 +164,7 @@ async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner
     tenant = await new_tenant(owner)
     await store_aged(serving, tenant, 31 * DAY)
     report = await housekeeping(serving).round()
-    assert (report.days_owned, report.days_made, report.responses) == (False, 0, 1)
+    assert (report.days_owned, report.days_made, report.removed["responses"]) == (False, 0, 1)
     assert await stored_ids(serving, tenant) == set()
     report = await housekeeping(owner).round()
     assert (report.days_owned, report.days_made) == (True, DAYS_AHEAD + 1)
