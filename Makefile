@@ -9,7 +9,8 @@ READY := .venv/.ready
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # One more than cores: a fifth of the time of a worker goes in waiting for processes and timers.
 WORKERS ?= $(shell echo $$(( $(CORES) > 7 ? 8 : $(CORES) + 1 )))
-PYTEST := $(BIN)/python -m pytest
+# In place of the shell that make starts: what ends make ends it, and with it all that it started.
+PYTEST := exec $(BIN)/python -m pytest
 # Neighbours stay with one worker, which has started already what they share, until another has nothing.
 SPREAD = -n $(WORKERS) --dist worksteal
 # What needs no server, container or checkout besides this one.

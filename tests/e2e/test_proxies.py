@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 MODEL = "gpt-oss-20b"
 BRIEF = "[[sim think=none say=ok]] go"
+SOON = "[[sim think=none say=ok first_token_delay_s=0.1]] go"
+"""The backend sets the pace of those who ask all the time: else they would take all cores."""
 STALLED = "[[sim think=none tokens=100 stall_after=8]] go"
 PACED = "[[sim think=none tokens_per_s=40 tokens=400]] go"
 BODY_BYTES_MAX = 16 << 20
 HEAD_BYTES = 60_000
-AT_ONCE = 8
+AT_ONCE = 4
 STREAMS = 4
 NOTICE_S = {"nginx": 0}
 """Seconds of `server.drain_notice_s`; nginx looks at no /readyz."""
@@ -194,7 +196,7 @@ async def keep_asking(client: httpx2.AsyncClient, over: asyncio.Event, failures:
     answered = 0
     while not over.is_set():
         try:
-            answer = await client.post("/v1/responses", json=asked(BRIEF))
+            answer = await client.post("/v1/responses", json=asked(SOON))
         except httpx2.TransportError as error:
             failures.append(repr(error))
             continue

@@ -33,6 +33,7 @@ from gateway.tenancy.issuers import (
     text_of,
 )
 from gateway.tenancy.permissions import NEEDS, SCOPES, may
+from tests.fakes.cases import each
 
 NOW = datetime.now(UTC)
 PROVIDER = IdentityProvider(
@@ -82,7 +83,7 @@ def test_an_expression_is_read_whole_or_refused(expression: str) -> None:
         assert expression.startswith("assertion")
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "names"),
     [
         ("assertion.repository", ("repository",)),

@@ -18,6 +18,7 @@ from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import declared
 from tests.fakes.call_items import CALLS, OUTPUTS
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import SCHEMA, TOOLS
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+@each("make", HOSTILE.values())
 def test_a_hostile_body_is_refused_with_one_short_error(make: Callable[[], bytes]) -> None:
     error = outcome(make())
     assert isinstance(error, InvalidRequest)

@@ -29,6 +29,7 @@ from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, OPENING, RETURN
 from gateway.sealing import Binding, Sealer, SealingSecret
+from tests.fakes.cases import each
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse
 from tests.fakes.examples import examples
@@ -211,8 +212,8 @@ def test_a_carried_conversation_has_the_prompts_of_a_stored_one_id_for_id(
     assert carried == continued
 
 
-@pytest.mark.parametrize("form", range(8))
-@pytest.mark.parametrize("name", sorted(TOOLS))
+@each("form", range(8))
+@each("name", sorted(TOOLS))
 def test_a_call_comes_back_in_the_form_in_which_the_model_made_it(name: str, form: int) -> None:
     arguments = {
         SegmentKind.FUNCTION_CALL: '{ "a": 1 }',

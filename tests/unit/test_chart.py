@@ -35,6 +35,7 @@ from scripts.chart.goldens import (
     identity,
 )
 from scripts.chart.schema import PREFIX, with_settings
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -633,7 +634,7 @@ def missing(schema: Object, values: Any, path: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         {"replicas": "x"},
@@ -649,7 +650,6 @@ def missing(schema: Object, values: Any, path: str) -> list[str]:
         {"image": {"digest": "sha256:12"}},
         {"resources": {"request": {"cpu": "1"}}},
     ],
-    ids=str,
 )
 def test_the_schema_refuses(value: Object) -> None:
     with pytest.raises(jsonschema.ValidationError):

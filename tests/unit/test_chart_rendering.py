@@ -23,6 +23,7 @@ from scripts.chart.goldens import (
     stage,
     text_of,
 )
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def test_helm_has_nothing_to_say_against_the_chart() -> None:
     run("lint", "--strict", CHART, *MINIMAL)
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "words"),
     [
         ("replicas=x", "replicas"),

@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from gateway import __version__
@@ -20,6 +19,7 @@ from gateway.settings import load_settings
 from gateway.settings.loading import FILE_SUFFIX
 from gateway.settings.reference import rows
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
+from tests.fakes.cases import each
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -107,7 +107,7 @@ def test_only_the_proxy_publishes_a_port_and_it_is_the_one_the_gateway_listens_o
     assert f":{port}/readyz" in " ".join(GATEWAY["healthcheck"]["test"])
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
+@each("name", sorted(SERVICES))
 def test_a_service_can_do_little_and_take_little(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True

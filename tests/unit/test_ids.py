@@ -8,11 +8,12 @@ from uuid import UUID
 import pytest
 
 from gateway import ids
+from tests.fakes.cases import each
 
 UUID_OF_TEST = UUID("019aa0b0-c0d0-7e0f-8102-030405060708")
 
 
-@pytest.mark.parametrize("form", range(8))
+@each("form", range(8))
 def test_a_call_id_notes_a_form(form: int) -> None:
     call_ids = [ids.call_id(UUID_OF_TEST, ordinal, form) for ordinal in range(300)]
     assert all(re.fullmatch("call_[0-9a-f]{24}", call_id) for call_id in call_ids)
@@ -25,7 +26,7 @@ def test_a_call_id_looks_the_same_in_every_form() -> None:
     assert last == set("0123456789abcdef")
 
 
-@pytest.mark.parametrize(
+@each(
     "foreign",
     [
         "",

@@ -21,6 +21,7 @@ from gateway.sealing import (
     Unsealed,
     derived_keys,
 )
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 
 TENANT, OTHER_TENANT = UUID(int=1), UUID(int=2)
@@ -117,7 +118,7 @@ def assert_broken(seal: str) -> None:
     raise AssertionError(f"{seal!r} was opened")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("", "hgw1.", "hgw1.A", "hgw1.====", "hgw2" + KNOWN[4:], KNOWN + "=", KNOWN + "\n"),

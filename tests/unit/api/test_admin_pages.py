@@ -9,6 +9,7 @@ import pytest
 from gateway.admin.core import PageParams
 from gateway.admin.routes import cut
 from gateway.errors import InvalidRequest
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +34,8 @@ def backward(limit: int, order: Order, before: str) -> Iterator[list[str]]:
         before = page[0]["id"]
 
 
-@pytest.mark.parametrize("limit", range(1, 7))
-@pytest.mark.parametrize(("order", "listed"), [("asc", "01234"), ("desc", "43210")])
+@each("limit", range(1, 7))
+@each(("order", "listed"), [("asc", "01234"), ("desc", "43210")])
 def test_pages_are_the_whole_list_in_both_directions(order: Order, listed: str, limit: int) -> None:
     pages = list(forward(limit, order))
     assert "".join(map("".join, pages)) == listed

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.access.client_address import client_address, is_from_proxy, is_in
+from tests.fakes.cases import each
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -17,7 +18,7 @@ def scope(client: str | None, *forwarded: str) -> dict[str, Any]:
     return {"client": None if client is None else (client, 1), "headers": headers}
 
 
-@pytest.mark.parametrize(
+@each(
     ("client", "forwarded", "found"),
     [
         ("203.0.113.9", (), "203.0.113.9"),

@@ -21,6 +21,7 @@ from gateway.api.content_encoding import (
     decoded,
 )
 from gateway.errors import InvalidRequest, PayloadTooLarge, UnsupportedEncoding
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ def test_a_frame_may_not_ask_for_much_memory() -> None:
         decoded("zstd", zstd(BODY, window_log=24), BYTES_MAX)
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "coding"),
     [
         ([], None),

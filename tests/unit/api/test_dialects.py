@@ -13,6 +13,7 @@ from gateway.api import dialects, sse
 from gateway.api.access.authentication import Authentication
 from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 from gateway.tenancy import Dialect, Principal, TenantId
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -102,9 +103,9 @@ def test_the_other_dialect_has_its_names_and_the_same_padding() -> None:
     assert shown == {"id": "r", "type": "reasoning", "status": "completed"}
 
 
-@pytest.mark.parametrize("named", ["openai", "openresponses"])
-@pytest.mark.parametrize("obfuscate", [True, False])
-@pytest.mark.parametrize("kind", [THOUGHT.type, UNKNOWN.type, "response.output_text.delta"])
+@each("named", ["openai", "openresponses"])
+@each("obfuscate", [True, False])
+@each("kind", [THOUGHT.type, UNKNOWN.type, "response.output_text.delta"])
 def test_a_run_of_deltas_is_written_as_each_of_them_is(
     named: Dialect, kind: str, obfuscate: bool
 ) -> None:

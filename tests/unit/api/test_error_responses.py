@@ -20,6 +20,7 @@ from gateway.api.error_responses import (
     routing_error_response,
     status_of,
 )
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -46,7 +47,7 @@ def _error(response: Response) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize("kind", _classes())
+@each("kind", _classes())
 def test_every_class_of_error_has_a_row_of_its_own(kind: type[errors.GatewayError]) -> None:
     assert kind in ERROR_STATUSES
 
@@ -70,7 +71,7 @@ def test_the_nearest_base_class_answers_for_a_new_one() -> None:
 
 
 @pytest.mark.requirement("retry.delay")
-@pytest.mark.parametrize("answer", ERROR_STATUSES.values())
+@each("answer", ERROR_STATUSES.values())
 def test_what_may_be_tried_again_says_when_and_soon(answer: ErrorStatus) -> None:
     if answer.status in {429, 503}:
         assert answer.retry_after_s is not None
@@ -212,7 +213,7 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("error.forbidden")
-@pytest.mark.parametrize(("error", "status", "envelope"), REQUESTS)
+@each(("error", "status", "envelope"), REQUESTS)
 def test_the_caller_s_mistake_is_told_as_it_is(
     error: errors.RequestError, status: int, envelope: dict[str, Any]
 ) -> None:
@@ -241,7 +242,7 @@ SERVERS: list[tuple[BaseException, int, str | None]] = [
 
 
 @pytest.mark.requirement("error.server")
-@pytest.mark.parametrize(("error", "status", "code"), SERVERS)
+@each(("error", "status", "code"), SERVERS)
 def test_the_server_s_trouble_is_told_without_its_inside(
     error: BaseException, status: int, code: str | None
 ) -> None:
@@ -255,7 +256,7 @@ def test_the_server_s_trouble_is_told_without_its_inside(
 
 
 @pytest.mark.requirement("retry.should-retry")
-@pytest.mark.parametrize(
+@each(
     ("error", "headers"),
     [
         (errors.RateLimited("x"), {"retry-after": "1"}),

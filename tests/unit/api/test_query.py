@@ -7,6 +7,7 @@ from starlette.datastructures import QueryParams
 
 from gateway.api.query import boolean, choice, include_of, integer, values_of
 from gateway.errors import InvalidRequest
+from tests.fakes.cases import each
 
 
 def test_absent_parameters_have_no_value() -> None:
@@ -28,7 +29,7 @@ def test_values_within_bounds_are_taken() -> None:
     assert boolean({"include_obfuscation": "false"}, "include_obfuscation", default=True) is False
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "code"),
     [
         ("x", "invalid_type"),

@@ -12,13 +12,14 @@ import pytest
 from gateway.cli import terminal
 from gateway.cli.terminal import remedy_for, told_plainly
 from gateway.store.postgres.driver import translate
+from tests.fakes.cases import each
 
 
 def remedy(state: str) -> str:
     return remedy_for(translate(asyncpg.PostgresError.new({"C": state, "M": "no"})))
 
 
-@pytest.mark.parametrize(
+@each(
     "state",
     ["28P01", "28000", "3D000", "42501", "42P01", "42703", "42883", "53100", "53300", "55P03",
      "57014", "57P03", "25006", "22021", "XX000", "40001"],

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.constraints.output_rules import UnusableSchema
 from gateway.constraints.validators import SchemaValidator, impossible
+from tests.fakes.cases import each
 
 Json = dict[str, Any]
 
@@ -19,7 +20,7 @@ def having(part: object, **more: object) -> Json:
     return {"type": "object", "properties": {"a/b": part}, "required": ["a/b"], **more}
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "place"),
     [
         (False, "/"),
@@ -42,7 +43,7 @@ def test_what_nothing_can_satisfy_is_named_by_its_place(schema: object, place: s
     assert impossible(schema) == place
 
 
-@pytest.mark.parametrize(
+@each(
     "schema",
     [
         True,

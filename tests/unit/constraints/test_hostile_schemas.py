@@ -17,6 +17,7 @@ from gateway.constraints.validators import (
     SchemaValidator,
     TooMuchWork,
 )
+from tests.fakes.cases import each
 
 WORK_MAX = 100_000
 
@@ -34,8 +35,8 @@ def forking(depth: int, word: str) -> dict[str, Any]:
     return {"$defs": {**steps, f"s{depth}": {"type": "integer"}}, "$ref": "#/$defs/s0"}
 
 
-@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
-@pytest.mark.parametrize("depth", range(1, 21))
+@each("word", ["allOf", "anyOf", "oneOf"])
+@each("depth", range(1, 21))
 def test_schemas_that_fork_are_checked_or_refused(word: str, depth: int) -> None:
     nested: dict[str, Any] = {"type": "integer"}
     for _ in range(depth):
@@ -45,8 +46,8 @@ def test_schemas_that_fork_are_checked_or_refused(word: str, depth: int) -> None
         assert document(forking(depth, word)).fault('"x"') is not None
 
 
-@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
-@pytest.mark.parametrize("depth", range(16, 21))
+@each("word", ["allOf", "anyOf", "oneOf"])
+@each("depth", range(16, 21))
 def test_schemas_that_fork_by_reference_are_refused(word: str, depth: int) -> None:
     with pytest.raises(UnusableSchema, match="fork"):
         document(forking(depth, word))
@@ -121,7 +122,7 @@ def test_a_pattern_that_grows_too_large_is_refused() -> None:
         document({"pattern": "((a{1,100}){1,100}){1,100}"})
 
 
-@pytest.mark.parametrize(
+@each(
     "place",
     [
         lambda uri: {"$ref": uri},
@@ -285,7 +286,7 @@ def doubled(levels: int, leaf: str) -> str:
     return "\n".join(["start: A0", *steps, f"A{levels}: {leaf}"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("syntax", "definition", "fault"),
     [
         ("regex", r"\w*" * 20_000, "may be empty or repeat"),

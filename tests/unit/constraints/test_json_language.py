@@ -8,6 +8,7 @@ import pytest
 
 from gateway.constraints.gbnf import UntranslatableGrammar, grammar_of
 from gateway.constraints.json_language import DEPTH_MAX, JsonLanguage
+from tests.fakes.cases import each
 from tests.fakes.gbnf import Walker
 
 CLOSED = {"additionalProperties": False}
@@ -19,7 +20,7 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
     return [text for text in texts if walker.allows(text)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "right", "wrong"),
     [
         (True, ["1", '{"a": [null]}'], ["", "x"]),
@@ -124,7 +125,7 @@ def test_a_language_has_the_texts_of_its_schema(
     assert allowed(schema, right + wrong) == right
 
 
-@pytest.mark.parametrize(
+@each(
     "schema",
     [
         {"type": "array", "uniqueItems": True},
@@ -159,7 +160,7 @@ for at in range(DEPTH_MAX):
     CHAINED["$defs"][str(at)] = {"$ref": f"#/$defs/{at + 1}"}
 
 
-@pytest.mark.parametrize(
+@each(
     "schema",
     [
         {"$ref": "https://example.com/schema"},

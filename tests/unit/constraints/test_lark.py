@@ -10,6 +10,7 @@ import pytest
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar
+from tests.fakes.cases import each
 from tests.fakes.gbnf import allows_text
 
 CODEX = (Path(__file__).parents[2] / "data" / "grammars" / "codex_apply_patch.lark").read_text()
@@ -40,7 +41,7 @@ def test_the_patch_grammar_of_codex_allows_nothing_else(text: str) -> None:
     assert not allows(CODEX, text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("definition", "right", "wrong"),
     [
         ('start: "a" | "b"', ["a", "b"], ["", "ab", "c"]),
@@ -78,7 +79,7 @@ def test_the_object_around_the_text_may_be_spaced_a_little(space: str, allowed: 
     assert not allows_text(grammar, '{"input":"a","more":1}')
 
 
-@pytest.mark.parametrize(
+@each(
     "definition",
     [
         "",
@@ -113,7 +114,6 @@ def test_the_object_around_the_text_may_be_spaced_a_little(space: str, allowed: 
         'start: "' + "a" * 60_000 + '"',
         "start: " + "a~50 " * 2_000 + '\na: "b"',
     ],
-    ids=range(31),
 )
 def test_what_cannot_be_said_is_refused(definition: str) -> None:
     with pytest.raises(UntranslatableGrammar):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.constraints.gbnf import UntranslatableGrammar, unanchored
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 from tests.fakes.gbnf import allows_text
 
@@ -27,7 +28,7 @@ def allows(pattern: str, text: str) -> bool:
     return allows_text(grammar, json.dumps({"input": text}, ensure_ascii=False))
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "right", "wrong"),
     [
         (TIMESTAMP, ["May 7th 2025 at 10AM", "January 17 1999 at 01PM"], ["May 7th 2025"]),
@@ -52,7 +53,7 @@ def test_a_pattern_matches_whole_texts(pattern: str, right: list[str], wrong: li
     assert [text for text in wrong if allows(pattern, text)] == []
 
 
-@pytest.mark.parametrize(
+@each(
     "pattern",
     [
         *(r"(?=a)b", r"(?<!a)b", r"(a)\1", r"\bword\b", r"\p{L}", r"(?>a)", r"(?x)a b"),

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.constraints.json_language import body_of, remainder_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
+from tests.fakes.cases import each
 from tests.fakes.gbnf import Walker
 from tests.fakes.harmony_oracle import vocabulary
 
@@ -71,7 +72,7 @@ def test_of_what_is_no_json_nothing_can_be_said(said: str | bytes) -> None:
     assert rest(WORDS, said) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("character", "cut", "seconds"),
     [
         ("é", 1, 64),

@@ -21,6 +21,7 @@ from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS, parse, refusal
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ MALFORMED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.requirement("error.malformed-schemas")
-@pytest.mark.parametrize(
+@each(
     ("place", "strict"),
     [*((place, True) for place in PLACES), ("text.format.schema", False)],
 )
-@pytest.mark.parametrize(("schema", "pointer"), MALFORMED)
+@each(("schema", "pointer"), MALFORMED)
 def test_a_schema_that_is_none_is_refused_wherever_it_stands(
     schema: Json, pointer: str, place: str, *, strict: bool
 ) -> None:
@@ -110,8 +111,8 @@ SEEN_IN_TOOLS: list[tuple[Json, str]] = [
 """Parameters of tools as MCP servers and older frameworks write them, and what the model reads."""
 
 
-@pytest.mark.parametrize("place", ["tools[0].parameters", "tools[0].tools[0].parameters"])
-@pytest.mark.parametrize(("inner", "shown"), SEEN_IN_TOOLS)
+@each("place", ["tools[0].parameters", "tools[0].tools[0].parameters"])
+@each(("inner", "shown"), SEEN_IN_TOOLS)
 def test_a_function_that_is_only_shown_is_shown_as_far_as_it_can_be_read(
     inner: Json, shown: str, place: str
 ) -> None:

@@ -13,6 +13,7 @@ from jsonschema_rs import Draft202012Validator
 from gateway.constraints import validators
 from gateway.constraints.output_rules import UnusableSchema
 from gateway.constraints.validators import PART_BYTES, SchemaValidator, parts_of
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 
 Schema = dict[str, Any]
@@ -53,10 +54,8 @@ NUMBERS = {"items": {"type": "integer"}, "minItems": 1}
 """What is inside is small."""
 
 
-@pytest.mark.parametrize("value", [[1], ["x"], {"a": [1]}, {"a": ["x"]}, {"a": [], "b": 1}])
-@pytest.mark.parametrize(
-    "schema", [NUMBERS, {"properties": {"b": {}, "a": NUMBERS}}, {"properties": {"a": NUMBERS}}]
-)
+@each("value", [[1], ["x"], {"a": [1]}, {"a": ["x"]}, {"a": [], "b": 1}])
+@each("schema", [NUMBERS, {"properties": {"b": {}, "a": NUMBERS}}, {"properties": {"a": NUMBERS}}])
 def test_parts_within_parts_allow_what_the_whole_allows(schema: Schema, value: Any) -> None:
     check_parts(schema, value, 30)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import SCHEMA, STRICT, parse, refusal
 
 NO_TARGET = (
@@ -77,7 +78,7 @@ def function(schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("control.format-is-checked")
-@pytest.mark.parametrize(("schema", "fault"), FAULTS)
+@each(("schema", "fault"), FAULTS)
 def test_a_schema_of_the_answer_that_cannot_bind_it_is_refused(
     schema: dict[str, Any], fault: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_schema_of_the_answer_that_cannot_bind_it_is_refused(
 
 
 @pytest.mark.requirement("error.schemas")
-@pytest.mark.parametrize(("schema", "fault"), FAULTS)
+@each(("schema", "fault"), FAULTS)
 def test_so_is_that_of_a_strict_function(schema: dict[str, Any], fault: str) -> None:
     assert refusal(**function(schema)) == (
         "invalid_function_parameters",
@@ -98,15 +99,15 @@ def test_so_is_that_of_a_strict_function(schema: dict[str, Any], fault: str) -> 
     )
 
 
-@pytest.mark.parametrize("schema", FINE)
+@each("schema", FINE)
 def test_other_schemas_are_left_to_whoever_compiles_them(schema: dict[str, Any]) -> None:
     parse(**answer(schema))
     parse(**function({**schema, "type": "object"}))
 
 
-@pytest.mark.parametrize(("schema", "_"), FAULTS[1:])
+@each("schema", [schema for schema, _ in FAULTS[1:]])
 def test_a_function_that_is_not_strict_is_shown_whatever_schema_it_has(
-    schema: dict[str, Any], _: str
+    schema: dict[str, Any],
 ) -> None:
     parse(**function(schema, strict=False))
 

@@ -23,6 +23,7 @@ from gateway.generation import (
     Token,
 )
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, START
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ def format_of(node: Node, *, max_whitespace: bool = False) -> Any:
     return tag["format"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "format_"),
     [
         (Token(START), {"type": "token", "token": START}),

@@ -16,6 +16,7 @@ from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 from gateway.protocol.call_items import call_fields
+from tests.fakes.cases import each
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -61,7 +62,7 @@ def custom(text: str) -> str:
     return orjson.dumps({"input": text}).decode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "arguments"),
     [
         ("strict", '{"unit":"c"}'),
@@ -78,7 +79,7 @@ def test_a_call_that_is_right_has_no_fault(name: str, arguments: str) -> None:
     assert CHECKER.call_fault(name, arguments) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "arguments", "fault"),
     [
         ("strict", '{"unit":"k"}', '/unit: it is not one of "c" or "f"'),

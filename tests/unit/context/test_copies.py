@@ -15,6 +15,7 @@ from gateway.context.assembly import assemble, may_repeat, take_in
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import AnyInputItem, InputItem
 from gateway.sealing import Unsealed
+from tests.fakes.cases import each
 from tests.fakes.hosted_items import HOSTED
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(("before", "copy"), SAME)
+@each(("before", "copy"), SAME)
 def test_a_copy_of_what_is_there_adds_nothing(before: list[Json], copy: Json) -> None:
     known = items_of(*before)
     kept = tuple(replace(item, parsed=None) for item in known)
@@ -199,7 +200,7 @@ def test_a_copy_of_what_is_there_adds_nothing(before: list[Json], copy: Json) ->
     assert items_of(copy, copy, USER | {"id": None}, history=kept)[: len(kept)] == kept
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "copy"),
     [
         (before, copy)
@@ -240,7 +241,7 @@ CHANGED = [
 ]
 
 
-@pytest.mark.parametrize(("before", "copy", "member"), CHANGED)
+@each(("before", "copy", "member"), CHANGED)
 def test_a_changed_copy_is_refused_by_its_id(before: list[Json], copy: Json, member: str) -> None:
     kept = tuple(replace(item, parsed=None) for item in items_of(*before))
     error = refusal(USER | {"id": None}, copy, history=kept)
@@ -345,7 +346,7 @@ def test_what_new_items_may_repeat_is_read_of_a_history(
     assert (set(found.ids), found.calls) == (own_ids, calls)
 
 
-@pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
+@each("raw", [raw for raw, _, _ in HOSTED])
 def test_every_hosted_item_may_be_sent_back(raw: Json) -> None:
     item = raw | {"id": own("x_")}
     before = [REQUEST | {"id": raw["approval_request_id"]}] if "approve" in raw else []

@@ -16,6 +16,7 @@ from gateway.context.assembly import assemble, referenced_ids
 from gateway.context.shortening import droppable
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import AnyInputItem, InputItem
+from tests.fakes.cases import each
 from tests.fakes.hosted_items import HOSTED
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def taken(
     return list(context.items)
 
 
-@pytest.mark.parametrize("raw", ALONE, ids=lambda raw: raw["type"])
+@each("raw", ALONE)
 def test_items_of_every_hosted_kind_but_answers_are_taken_alone(raw: dict[str, Any]) -> None:
     user = {"role": "user", "content": "hi"}
     items = taken(user, raw, user)
@@ -155,7 +156,7 @@ def test_code_that_a_client_changed_is_shown_as_it_is() -> None:
     assert item.ids is None
 
 
-@pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
+@each("raw", [raw for raw, _, _ in HOSTED])
 def test_an_item_that_says_no_status_is_listed_as_completed(raw: dict[str, Any]) -> None:
     before = [REQUEST] if raw["type"] == "mcp_approval_response" else []
     for silent in ({**raw, "status": None}, {k: v for k, v in raw.items() if k != "status"}):

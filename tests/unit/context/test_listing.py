@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from gateway.context.assembly import assemble
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import CALL, parse
 
 LISTED: TypeAdapter[Any] = TypeAdapter(ResponseItem)
@@ -92,7 +92,7 @@ def test_a_search_for_tools_is_listed_with_who_made_it() -> None:
     assert said == ["server", "server", "client", "client"]
 
 
-@pytest.mark.parametrize("items", INPUTS.values(), ids=INPUTS)
+@each("items", INPUTS.values())
 def test_every_item_is_listed_as_the_sdk_describes_it(items: list[dict[str, Any]]) -> None:
     shown = listed(items, UUID(int=1))
     assert len(shown) == len(items)
@@ -102,7 +102,7 @@ def test_every_item_is_listed_as_the_sdk_describes_it(items: list[dict[str, Any]
         assert set(parsed.model_extra) <= NOT_IN_SDK.get(item["type"], set())
 
 
-@pytest.mark.parametrize("items", INPUTS.values(), ids=INPUTS)
+@each("items", INPUTS.values())
 def test_what_is_listed_is_listed_alike_when_it_is_sent_again(items: list[dict[str, Any]]) -> None:
     shown = listed(items, UUID(int=1))
     assert listed(shown, UUID(int=2)) == shown

@@ -23,6 +23,7 @@ from gateway.protocol.grants import (
     ToolBudget,
 )
 from gateway.protocol.responses.response_rules import rules_of
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.response_heads import ECHO, response_head
 
@@ -123,8 +124,8 @@ class Watched:
         return self.guard.next_prefill(self.fold, ending.rule)
 
 
-@pytest.mark.parametrize("call", [CODE, SEARCH, ADD])
-@pytest.mark.parametrize("ending", ["<|end|>", "<|start|>", "<|channel|>"])
+@each("call", [CODE, SEARCH, ADD])
+@each("ending", ["<|end|>", "<|start|>", "<|channel|>"])
 def test_a_call_ends_its_turn_whatever_it_was_closed_by(call: str, ending: str) -> None:
     watched = Watched()
     ended = watched.says(THOUGHT + NEXT + call + ending + "final<|message|>It is 3.")
@@ -133,8 +134,8 @@ def test_a_call_ends_its_turn_whatever_it_was_closed_by(call: str, ending: str) 
     assert watched.fold.hosted_call is not None
 
 
-@pytest.mark.parametrize("call", [CODE, SEARCH, ADD, ADD + '{"a', ADD[:-2]])
-@pytest.mark.parametrize("ending", ["<|call|>", "<|return|>"])
+@each("call", [CODE, SEARCH, ADD, ADD + '{"a', ADD[:-2]])
+@each("ending", ["<|call|>", "<|return|>"])
 def test_a_call_that_the_model_closed_itself_is_ended_by_its_backend(
     call: str, ending: str
 ) -> None:

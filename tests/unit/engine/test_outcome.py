@@ -16,9 +16,10 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code", "words"),
     [
         (UpstreamUnavailable("x", upstream="u"), "server_error", "could take the request"),

@@ -17,6 +17,7 @@ from gateway.generation import RenderedItem
 from gateway.tenancy.retention_types import ZERO
 from gateway.tools.tool_contract import ToolCall
 from tests.fakes.call_items import CALLS
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import run_spec
 from tests.fakes.toy_logs import new_fold
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
 
 
-@pytest.mark.parametrize(("call", "name"), [(call, name) for call, name, _ in CALLS])
+@each(("call", "name"), [(call, name) for call, name, _ in CALLS])
 def test_a_call_is_kept_under_the_name_that_the_model_knows(
     call: dict[str, Any], name: str
 ) -> None:

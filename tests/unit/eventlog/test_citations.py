@@ -23,6 +23,7 @@ from gateway.eventlog.fold.citations import (
     Pages,
 )
 from gateway.protocol.grants import ShownPage
+from tests.fakes.cases import each
 
 ALPHABET = st.sampled_from([*"012 L-a\n重", OPENING, CLOSING, DAGGER])
 HOSTILE = st.text(ALPHABET, max_size=80)
@@ -46,7 +47,7 @@ def read(*parts: str) -> list[str | Citation]:
     return joined
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "pieces"),
     [
         ("It is so【3†L12-L15】.", ["It is so", Citation(3, (12, 15)), "."]),
@@ -251,7 +252,7 @@ def joined(pieces: list[CitedText]) -> list[CitedText]:
     return whole
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found"),
     [
         ("See /mnt/data/a.csv.", ["/mnt/data/a.csv"]),

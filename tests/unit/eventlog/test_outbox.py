@@ -13,6 +13,7 @@ from gateway.eventlog.log_writer import BatchOutcome, Outbox
 from gateway.store.claims import Claim, LogHead
 from gateway.store.events import day_of
 from gateway.tenancy import TenantId
+from tests.fakes.cases import each
 from tests.fakes.claim_table import ClaimTable
 from tests.fakes.stored import CREATED, durable_response
 
@@ -69,7 +70,7 @@ def test_an_entry_without_a_packed_form_leaves_no_trace() -> None:
     assert (box.end, box.pending_bytes, box.has_waiting) == (0, 0, False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("seen", "outcome"),
     [
         (head(7), BatchOutcome.COMMITTED),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.admin.usage import REPORTS, TIME_MAX, WIDTHS_S, Width, usage_query
 from gateway.errors import InvalidRequest
+from tests.fakes.cases import each
 from tests.unit.ledger.expected import refusal_of
 
 NOW = 1_790_000_000
@@ -79,7 +80,7 @@ def test_lists_come_with_brackets_or_without() -> None:
     assert query.models == ("a",)
 
 
-@pytest.mark.parametrize(
+@each(
     ("report", "asked", "param"),
     [
         ("completions", {}, "start_time"),

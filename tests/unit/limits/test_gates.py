@@ -29,6 +29,7 @@ from gateway.limits.buckets import Bucket
 from gateway.limits.headers import duration
 from gateway.limits.money import Price, Prices
 from gateway.limits.rules import DAY_S, NO_TERMS, RULES_MAX, Limit, Meter, Terms
+from tests.fakes.cases import each
 from tests.fakes.limited import MODEL, TENANT, at_once, budget, caller, limit, used
 
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ def test_a_lowered_limit_holds_at_once() -> None:
     assert bucket.held == -5, "what is due stays due"
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "told"),
     [
         (0, "0s"), (0.0004, "1ms"), (0.012, "12ms"), (1, "1s"), (1.2, "1.2s"), (360, "6m0s"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fakes.cases import each
 from tests.load import plot, registry, results, table
 from tests.load.figures import Column, Target
 from tests.load.machine import Machine
@@ -121,7 +122,7 @@ def test_workloads_are_chosen_by_letter_and_come_in_their_order() -> None:
         registry.chosen(["a", "z"], quick=False)
 
 
-@pytest.mark.parametrize("workload", registry.workloads(), ids=lambda one: f"({one.letter})")
+@each("workload", registry.workloads())
 def test_a_workload_shows_what_its_targets_are_about(workload: Workload) -> None:
     assert workload.title
     assert {target.figure for target in workload.targets} <= {

@@ -22,6 +22,7 @@ from gateway.protocol.context_item import HostedKind
 from gateway.protocol.documented import literal_values
 from gateway.protocol.items import AnyHostedItem, CallItem, ImageGenerationCall, OutputItem
 from tests.fakes.call_items import CALLS, OUTPUTS
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED
 
@@ -40,7 +41,7 @@ def item(raw: dict[str, Any]) -> InputItem:
     return parsed
 
 
-@pytest.mark.parametrize(("raw", "name", "arguments"), CALLS)
+@each(("raw", "name", "arguments"), CALLS)
 def test_a_call_is_told_as_one_of_a_function(
     raw: dict[str, Any], name: str, arguments: str
 ) -> None:
@@ -93,14 +94,14 @@ FIELDS: list[tuple[ToolRule | None, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "arguments", "fields"), FIELDS)
+@each(("rule", "arguments", "fields"), FIELDS)
 def test_what_the_model_writes_becomes_the_fields_of_an_item(
     rule: ToolRule | None, arguments: str, fields: dict[str, Any]
 ) -> None:
     assert call_fields(rule, "x", arguments) == fields
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "arguments"),
     [
         (LOCAL_SHELL_RULE, "ls"),
@@ -121,7 +122,7 @@ def test_arguments_without_the_shape_of_their_kind_are_no_item(
         call_fields(rule, rule.name, arguments)
 
 
-@pytest.mark.parametrize(("raw", "author", "shown"), HOSTED)
+@each(("raw", "author", "shown"), HOSTED)
 def test_a_hosted_tool_is_shown_by_its_name_with_what_it_was_asked_and_returned(
     raw: dict[str, Any], author: str, shown: tuple[str | None, str | None]
 ) -> None:

@@ -22,6 +22,7 @@ from gateway.protocol.container_bodies import (
     unknown_container,
     unknown_file,
 )
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS
 
 
@@ -64,7 +65,7 @@ def test_what_is_refused(fields: dict[str, Any], param: str) -> None:
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({}, "purpose"),

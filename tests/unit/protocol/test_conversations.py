@@ -35,6 +35,7 @@ from gateway.protocol.items import (
     Reasoning,
     ReasoningText,
 )
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def items_of(*items: Any, strict: bool = False) -> tuple[InputItem, ...]:
     return parse_items(orjson.dumps({"items": items}), limits=LIMITS, strict=strict).items
 
 
-@pytest.mark.parametrize("kind", [[], {}, 1, [[]]])
-@pytest.mark.parametrize("is_part", [False, True])
+@each("kind", [[], {}, 1, [[]]])
+@each("is_part", [False, True])
 def test_a_type_that_is_no_string_is_refused(kind: object, is_part: bool) -> None:
     part = {"type": kind if is_part else "input_text", "text": "x"}
     item = {"type": "message" if is_part else kind, "role": "user", "content": [part]}

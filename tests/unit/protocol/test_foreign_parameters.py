@@ -29,6 +29,7 @@ from gateway.protocol.responses.create_request import (
     parse_create,
     parse_subset,
 )
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def read(api: str, **fields: Any) -> Any:
 
 
 @pytest.mark.requirement("error.other-apis")
-@pytest.mark.parametrize(
+@each(
     ("api", "name", "use"),
     [(api, name, use) for api, remedies in REMEDIES.items() for name, use in remedies.items()],
 )

@@ -8,10 +8,11 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import VALUES_MAX, InputLimits, parse_object
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"",

@@ -4,9 +4,10 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from gateway.protocol.request_errors import listed, param_path, refusal_of, unsupported_value
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("location", "path"),
     [
         (("model",), "model"),

@@ -34,6 +34,7 @@ from openai.types.responses.response_output_item import (
 from openai.types.responses.response_output_text import AnnotationURLCitation
 from openai.types.responses.response_reasoning_item import Content, Summary
 
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import parse
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def _dumped(item: BaseModel, *, exclude_none: bool) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("control.items-of-every-kind")
-@pytest.mark.parametrize("exclude_none", [True, False])
-@pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
+@each("exclude_none", [True, False])
+@each("item", OUTPUT)
 def test_an_output_item_is_accepted_as_input(item: BaseModel, exclude_none: bool) -> None:
     (parsed,) = parse(input=[_dumped(item, exclude_none=exclude_none)]).input
     kept = parsed.model_dump(mode="json", exclude_none=True)
@@ -156,7 +157,7 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("items.unknown-keys")
-@pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
+@each("item", OUTPUT)
 def test_it_is_accepted_without_id_and_status_and_with_unknown_keys(item: BaseModel) -> None:
     raw = _dumped(item, exclude_none=False)
     optional = {"id"} if raw["type"] == "apply_patch_call_output" else {"id", "status"}

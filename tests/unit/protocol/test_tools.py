@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from jsonschema_rs import Draft202012Validator
 
 from gateway.constraints.output_rules import INPUT_OBJECT
@@ -16,6 +15,7 @@ from gateway.protocol.tool_types import (
     declared,
     named,
 )
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, GRAMMAR, NAMESPACE, SHELLS, TOOLS, parse
 
 
@@ -97,7 +97,7 @@ def test_the_skills_of_a_shell_are_told() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "arguments", "valid"),
     [
         (LOCAL_SHELL_PARAMETERS, {"command": ["ls"]}, True),

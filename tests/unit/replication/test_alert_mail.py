@@ -18,6 +18,7 @@ from gateway import ids
 from gateway.admin.limits import ADDRESS, SpendAlertUpdate
 from gateway.replication.alert_delivery import described, written
 from gateway.store.limits.alerts import Firing, SpendAlert
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.limits.rules import Scope
@@ -80,7 +81,7 @@ def test_what_is_accepted_can_be_sent_to_as_many_as_it_names(
     assert [one for _, one in getaddresses(mail.get_all("To", []))] == recipients
 
 
-@pytest.mark.parametrize(
+@each(
     "recipient",
     [
         *(

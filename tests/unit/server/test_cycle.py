@@ -15,6 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.server.http_protocol import BoundedFlowControl, Cycle
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,9 +181,9 @@ def test_an_answer_is_that_of_uvicorn(
     compare(method, messages, keep_alive=keep_alive)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("keep_alive", [True, False])
-@pytest.mark.parametrize(
+@each("method", ["GET", "HEAD"])
+@each("keep_alive", [True, False])
+@each(
     "headers",
     [
         [],

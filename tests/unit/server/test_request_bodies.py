@@ -16,6 +16,7 @@ from gateway.server.request_parser import (
     HeadBounds,
     IncomingRequest,
 )
+from tests.fakes.cases import each
 
 BYTES_MAX = 60
 SURPLUS = BYTES_MAX + 2 * CHUNK_FREE_BYTES
@@ -100,7 +101,7 @@ def test_a_body_is_what_another_reader_takes_it_for(body: bytes) -> None:
     assert read(chunked(1000, 9), [body + NEXT]) == (found, NEXT, True)
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"-1\r\n",

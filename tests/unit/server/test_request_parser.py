@@ -17,6 +17,7 @@ from gateway.server.request_parser import (
     HeadBounds,
     IncomingRequest,
 )
+from tests.fakes.cases import each
 
 BOUNDS = HeadBounds(bytes_max=400, fields_max=8)
 NEXT = b"behind it"
@@ -89,7 +90,7 @@ def read(head: bytes) -> None:
     assert IncomingRequest(BOUNDS).feed_head(head) == b""
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "status", "message"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", 400, NO_HOST),
@@ -146,7 +147,7 @@ def test_a_target_is_a_path_and_a_query() -> None:
         assert (head.path, head.query) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         *(b"GET /healthz", b"GET", b"/healthz", b"GET /a b HTTP/1.1"),

@@ -11,6 +11,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
 from gateway.protocol.items import AnyInputItem, McpApprovalRequest, McpApprovalResponse
 from gateway.services.runs.tool_grants import ApprovalDecision, decisions, pending, refused_use
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.services.runs.tool_grants import Used
@@ -44,7 +45,7 @@ def answer(*, approve: bool = True, request_id: str = "mcpr_1") -> McpApprovalRe
     return McpApprovalResponse(approval_request_id=request_id, approve=approve)
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "expected"),
     [
         ([USER], []),

@@ -18,6 +18,7 @@ from gateway.services.federation import (
     key_for,
 )
 from gateway.tenancy.issuers import KeySource
+from tests.fakes.cases import each
 from tests.fakes.clock import Clock
 from tests.fakes.issuer import SigningKey
 
@@ -183,7 +184,7 @@ async def test_what_is_being_fetched_ends_with_the_process(sets: KeySets, fetche
 RSA = SigningKey.new("r", "RS256").jwk
 
 
-@pytest.mark.parametrize(
+@each(
     "key",
     [
         "a", None, {}, {**KEY, "kid": None}, {**KEY, "kid": 7}, {**KEY, "use": "enc"},

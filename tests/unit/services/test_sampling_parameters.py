@@ -15,6 +15,7 @@ from gateway.services.runs.run_builder import (
     service_tier,
 )
 from gateway.tenancy.policy import TenantPolicy
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, GRAMMAR, NAMESPACE, SCHEMA, STRICT, parse
 
 PENALTIES: dict[str, Any] = {"presence_penalty": 0.25, "frequency_penalty": -0.5}
@@ -43,7 +44,7 @@ def test_better_tiers_go_first() -> None:
     assert PRIORITIES["default"] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "policy_tokens", "max_tokens", "budget"),
     [
         (None, 0, 1000, None),
@@ -81,7 +82,7 @@ def test_logprobs_can_be_had_without_alternatives() -> None:
     assert asked.logprobs == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "compiled"),
     [
         ({}, False),

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from pydantic import BaseModel
 
 from gateway.settings import Settings, load_settings
 from gateway.settings.reference import example, rows
 from gateway.settings.sections import Section
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def test_settings_are_few_enough_to_be_known() -> None:
     assert example().count("\n") <= EXAMPLE_LINES_MAX
 
 
-@pytest.mark.parametrize("model", MODELS)
+@each("model", MODELS)
 def test_help_says_what_a_setting_is_and_when_to_change_it(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -99,7 +99,7 @@ def test_help_says_what_a_setting_is_and_when_to_change_it(model: type[BaseModel
             assert reason[0].endswith("."), name
 
 
-@pytest.mark.parametrize("model", MODELS)
+@each("model", MODELS)
 def test_every_setting_is_described_and_every_number_has_its_unit(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

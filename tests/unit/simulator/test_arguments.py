@@ -13,6 +13,7 @@ from gateway.models.format import RenderOptions
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tool_types import FunctionTool
 from gateway.simulator.argument_values import SIZE_MAX, make_arguments, make_value, tools_of
+from tests.fakes.cases import each
 from tests.fakes.contexts import said
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
@@ -166,7 +167,7 @@ def test_no_text_is_too_broken_to_be_read_as_tools(text: str) -> None:
         assert isinstance(make_arguments(tool.parameters, "Call f"), dict)
 
 
-@pytest.mark.parametrize(
+@each(
     "schema",
     [
         {"type": "integer", "minimum": 5, "maximum": 6},

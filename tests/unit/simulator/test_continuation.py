@@ -20,6 +20,7 @@ from gateway.models.harmony.vocabulary import (
     START,
     VOCABULARY_SIZE,
 )
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
@@ -141,7 +142,7 @@ def check_replay(prompt: list[int], script: corpus.Recorded) -> None:
     assert rests == [out[cut:] for cut in range(len(out) + 1)]
 
 
-@pytest.mark.parametrize("name", sorted(PROMPTS))
+@each("name", sorted(PROMPTS))
 def test_every_script_is_well_formed_and_ends_with_one_stop_id(name: str) -> None:
     out = continuation(PROMPTS[name])
     parsed(out)

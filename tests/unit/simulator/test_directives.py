@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.cases import each
 from tests.fakes.wayward_engine.directives import Attempts, FaultPlan, Faults, Pace, Wishes
 from tests.fakes.wayward_engine.misbehaviour import (
     NOT_HELD,
@@ -34,7 +35,7 @@ def test_say_takes_the_rest_of_its_directive() -> None:
     assert directives.wishes == Wishes(say="one two=three\nfour", think=0)
 
 
-@pytest.mark.parametrize(
+@each(
     "directive",
     ["tokens", "tokens=", "tokens=x", "tokens=-1", "tokens=99999999", "status=200", "status=x",
      "ids_per_event=0", "slow_accept_s=-1", "slow_accept_s=nan", "dye_after=3", "drift=words",

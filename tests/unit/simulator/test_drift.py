@@ -14,6 +14,7 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     RETURN,
 )
+from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -144,7 +145,7 @@ def test_a_header_is_nonsense(name: str, length: int) -> None:
     assert ids[-1] == RETURN
 
 
-@pytest.mark.parametrize("period", range(1, 9))
+@each("period", range(1, 9))
 def test_a_loop_repeats_so_many_ids(period: int) -> None:
     ids = _attack(f"loop:{period}")[-1001:-1]
     assert ids[period:] == ids[:-period]

@@ -15,6 +15,7 @@ from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import CALL, END, FINAL_HEADER, RETURN
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -132,8 +133,8 @@ def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
     assert said.is_valid
 
 
-@pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
-@pytest.mark.parametrize("begun", ["{", '{"loca', '{"location": ', '{"location": "O'])
+@each("drift", ["prose", "types", "truncated", "extra"])
+@each("begun", ["{", '{"loca', '{"location": ', '{"location": "O'])
 def test_a_model_that_heeds_no_schema_is_held_to_the_rest_of_a_body(drift: str, begun: str) -> None:
     message = (*FINAL_HEADER, *vocabulary().encode(begun))
     asked = prompt_of(formatted(CITY), user(f"Say [[sim drift={drift}]]"))

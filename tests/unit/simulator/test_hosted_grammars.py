@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from gateway.constraints.structural_tags import tag_of
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, SegmentKind
 from gateway.models.format import GrammarOptions
 from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
 from gateway.protocol.responses.response_rules import rules_of
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import Segment, collect, harmony
 from tests.fakes.response_heads import ECHO
 from tests.fakes.simulated_conversation import obeyed, prompt_of, system, user
@@ -66,8 +65,8 @@ def said(choice: Any, opening: tuple[int, ...] | None = None, **echo: Any) -> li
     return collect([*again.feed([*front, *held.ids]), *again.finish(None)])
 
 
-@pytest.mark.parametrize("opened", [True, False])
-@pytest.mark.parametrize(
+@each("opened", [True, False])
+@each(
     ("choice", "names"),
     [
         ({"type": "web_search"}, BROWSER_TOOLS),

@@ -17,6 +17,7 @@ from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MES
 from gateway.simulator.script_writer import code_for
 from gateway.simulator.scripted_turns import messages_of, turn_start
 from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
@@ -134,7 +135,7 @@ def test_repeated_steps_and_an_ordinary_answer_after_the_last() -> None:
     assert "browser.find says" in say(TOOLS, user("[[sim steps=find x]]"), found).final
 
 
-@pytest.mark.parametrize(
+@each(
     "steps",
     ["", "fly", "open", "scroll x", "again 2", "find x; again 1001", "quote this", "cite some",
      "python"],

@@ -12,6 +12,7 @@ from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
 from gateway.simulator.completion_wire import Ending, reply_to
 from gateway.simulator.scripted_turns import Continuation
 from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.cases import each
 from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.fakes.wayward_engine.strict_requests import StrictRequest, read_request
 
@@ -74,7 +75,7 @@ def test_unknown_and_empty_fields_are_ignored() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"prompt": "text"}, "body.prompt"),

@@ -20,6 +20,7 @@ from gateway.models.harmony.vocabulary import (
     RETURN,
 )
 from gateway.simulator.argument_values import Tool
+from tests.fakes.cases import each
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
@@ -111,7 +112,7 @@ def test_an_answer_cut_at_any_id_is_completed_to_a_valid_one(seed: int, spelling
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each(
     ("word", "spelling"),
     [
         (word, name)
@@ -203,8 +204,8 @@ def _told(language: str, definition: str, properties: dict[str, Any]) -> list[in
 LARK = 'start: "ls" " " NAME\n    | "cat" " " NAME\nNAME: /[a-z]+/'
 
 
-@pytest.mark.parametrize("begun", ["", '{"', '{"input":"c', '{"input":"cat '])
-@pytest.mark.parametrize(
+@each("begun", ["", '{"', '{"input":"c', '{"input":"cat '])
+@each(
     ("language", "definition"), [("Lark grammar", LARK), ("regular expression", "(ls|cat) [a-z]+")]
 )
 def test_the_input_of_a_custom_tool_follows_its_grammar(

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, read_constraint
 from tests.fakes.wayward_engine.lark_grammars import (
@@ -47,7 +48,7 @@ def _takes(guide: Guide, *parts: str | int) -> bool:
     return guide.accepts(ids) == len(ids)
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "good", "bad"),
     [
         ({"type": "token", "token": CHANNEL}, [[CHANNEL]], [[MESSAGE], ["<|channel|>"]]),
@@ -129,7 +130,7 @@ def _nested(depth: int) -> dict[str, Any]:
     return form
 
 
-@pytest.mark.parametrize(
+@each(
     "form",
     [
         {},
@@ -175,9 +176,7 @@ def test_grammars_are_followed_exactly(ebnf: str, good: list[str], bad: list[str
     assert not any(_takes(guide, text) for text in bad)
 
 
-@pytest.mark.parametrize(
-    "ebnf", ["", "root ::= ", "root ::= \nx ::= y", "x", 'root ::= "a', "root ::= y", '("', "\\"]
-)
+@each("ebnf", ["", "root ::= ", "root ::= \nx ::= y", "x", 'root ::= "a', "root ::= y", '("', "\\"])
 def test_what_is_no_grammar_is_refused(ebnf: str) -> None:
     with pytest.raises(BadGrammar):
         lark_of_ebnf(ebnf)
@@ -248,7 +247,7 @@ def test_no_demand_is_none() -> None:
     assert _constraint({"json": None, "json_object": False}, {"type": "text"}) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "structured",
     [
         {"structural_tag": "{"},

@@ -12,6 +12,7 @@ from gateway.errors import ContentSealed
 from gateway.sealing import DataKey
 from gateway.store.content import BOUND_BY, CONTENT, opened, place_of, sealed
 from gateway.store.tables.columns import Kept, metadata, types
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ def test_what_is_sealed_is_bytes_and_bound_to_columns_of_its_row() -> None:
         assert of_row.issuperset(BOUND_BY[table])
 
 
-@pytest.mark.parametrize(("table", "column"), list(sealed_columns()))
+@each(("table", "column"), list(sealed_columns()))
 def test_a_sealed_column_opens_in_its_row_alone(table: str, column: str) -> None:
     key: dict[str, Any] = {name: bytes([7]) for name in BOUND_BY[table]}
     row = sealed(CIPHER, table, {**key, column: b"words"})

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.errors import StartupError
 from gateway.store.postgres.driver import driver_url
+from tests.fakes.cases import each
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+asyncpg"])
@@ -11,7 +12,7 @@ def test_every_usual_scheme_is_understood(scheme: str) -> None:
     assert driver_url(f"{scheme}://u:p@h:5433/d") == "postgresql://u:p@h:5433/d"
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "expected"),
     [
         ("postgresql:///d?host=/run/pg", "postgresql:///d?host=%2Frun%2Fpg"),
@@ -40,7 +41,7 @@ def test_another_kind_of_url_is_refused_without_its_password(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "postgresql://u:can[ary@h/d",

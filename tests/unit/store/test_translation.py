@@ -10,6 +10,7 @@ from asyncpg import exceptions as asyncpg_errors
 
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, ends_connection, translate
+from tests.fakes.cases import each
 
 SERVER_ERRORS = [
     kind
@@ -44,7 +45,7 @@ def check_server_error(kind: type[Any]) -> None:
     assert isinstance(meaning, StoreConflict) == state.startswith("23")
 
 
-@pytest.mark.parametrize("kind", CLIENT_ERRORS)
+@each("kind", CLIENT_ERRORS)
 def test_every_error_of_the_driver_has_a_meaning(kind: type[Exception]) -> None:
     error = kind("a secret row")
     assert isinstance(error, DRIVER_ERRORS)
@@ -67,7 +68,7 @@ def test_what_passes_is_unavailable(error: Exception) -> None:
     assert type(translate(error)) is StoreUnavailable
 
 
-@pytest.mark.parametrize(
+@each(
     "state",
     ["08006", "40001", "40P01", "53300", "53100", "55P03", "57014", "57P01", "57P03", "25006"],
 )

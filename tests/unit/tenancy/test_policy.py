@@ -15,6 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.settings import Settings
 from gateway.store.tables.columns import metadata
 from gateway.tenancy.policy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
+from tests.fakes.cases import each
 
 
 def test_every_field_of_a_policy_is_described() -> None:
@@ -63,7 +64,7 @@ def test_domains_are_taken(given: str) -> None:
     check_changes({"egress_domains": given})
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         *("https://a.example", "A.example", "a.example  b.example", "a..example", "*.example"),
@@ -100,7 +101,7 @@ def test_a_tenant_may_use_the_models_that_its_policy_names(
     assert TenantPolicy(models=models).may_use(names) is may
 
 
-@pytest.mark.parametrize("models", ["", "a,", ",a", "a b", "*a", "a**", "x" * 300, 5, "a\n"])
+@each("models", ["", "a,", ",a", "a b", "*a", "a**", "x" * 300, 5, "a\n"])
 def test_a_list_of_models_that_is_none_is_refused(models: str | int) -> None:
     with pytest.raises(InvalidRequest, match="NAME,NAME"):
         check_changes({"models": models})

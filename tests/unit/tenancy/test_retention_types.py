@@ -18,10 +18,11 @@ from gateway.tenancy.retention_types import (
     check_type,
     keeps_nothing,
 )
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize("project", [None, *OF_PROJECTS])
-@pytest.mark.parametrize("organization", [None, *OF_ORGANIZATIONS])
+@each("project", [None, *OF_PROJECTS])
+@each("organization", [None, *OF_ORGANIZATIONS])
 def test_a_type_of_the_project_counts_before_that_of_its_organization(
     organization: str | None, project: str | None
 ) -> None:

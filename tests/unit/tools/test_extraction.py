@@ -30,6 +30,7 @@ from gateway.tools.browser.extraction import (
 )
 from gateway.tools.browser.html import ATTRIBUTES_MAX, DEPTH_MAX
 from gateway.tools.browser.page import Fetched, Unreadable
+from tests.fakes.cases import each
 from tests.fakes.hostile_pages import PAGES
 from tests.fakes.pdf_files import pdf_of
 from tests.fakes.work import readers
@@ -217,7 +218,7 @@ def test_anything_is_read(body: bytes, content_type: str, charset: str | None) -
         assert "\0" not in text
 
 
-@pytest.mark.parametrize(
+@each(
     "html",
     [
         "<div>" * DEPTH_MAX + "x",
@@ -239,7 +240,7 @@ def test_ordinary_pages_are_within_the_bounds_of_html(html: str) -> None:
     assert "x" in page_of(fetched(html), ReadLimits()).text
 
 
-@pytest.mark.parametrize(
+@each(
     "html",
     [
         "<div>" * (DEPTH_MAX + 1),

@@ -17,6 +17,7 @@ from gateway.tools.browser.page import Fetched, Page, find, links_in, view
 from gateway.tools.result_text import bounded, plain
 from gateway.tools.tool_contract import ToolCall
 from gateway.tools.tool_executor import ToolLimits, _arguments_fault
+from tests.fakes.cases import each
 from tests.fakes.injections import CORPUS
 
 URL = "https://site.example/page"
@@ -40,8 +41,8 @@ def check(page: Page) -> None:
         assert links_in(shown) <= len(page.links)
 
 
-@pytest.mark.parametrize("text", CORPUS)
-@pytest.mark.parametrize("kind", ["text/html", "text/plain", "text/markdown", "application/json"])
+@each("text", CORPUS)
+@each("kind", ["text/html", "text/plain", "text/markdown", "application/json"])
 def test_page_cannot_write_its_own_frame(text: str, kind: str) -> None:
     body = text
     if kind == "text/html":
@@ -55,14 +56,14 @@ def test_page_cannot_write_its_own_frame(text: str, kind: str) -> None:
     check(Page(f"find:{page.url}", found.title, found.text))
 
 
-@pytest.mark.parametrize("text", CORPUS)
+@each("text", CORPUS)
 def test_text_of_a_tool_server_hides_nothing(text: str) -> None:
     assert not UNSEEN.search(plain(text))
     assert not UNSEEN.search(bounded(text, 1000))
     plain(text).encode()  # no halves of characters, which nothing could store
 
 
-@pytest.mark.parametrize("text", CORPUS)
+@each("text", CORPUS)
 def test_title_of_a_page_makes_no_other_link(text: str) -> None:
     url = f"{URL}?({text})".encode("utf-8", "replace").decode()
     answer = CitedAnswer(Pages([ShownPage(0, "", "page", url, text, 0, 9)]), ContainerFiles())

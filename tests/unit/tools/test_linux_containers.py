@@ -34,6 +34,7 @@ from gateway.tools.python.linux import (
     seccomp_filter,
 )
 from gateway.tools.python.self_test import ATTACKS, DENIED, allowed_attacks, choose, script
+from tests.fakes.cases import each
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, SYSTEM_PYTHON
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ async def test_memory_of_all_processes_is_bounded() -> None:
             assert not python.is_alive, "the kernel chose the interpreter itself"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path"),
     [
         ("a.csv", "/mnt/data/a.csv"),

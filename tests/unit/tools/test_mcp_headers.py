@@ -6,6 +6,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.tools.mcp.servers import headers_digest, outgoing_headers
+from tests.fakes.cases import each
 
 
 def test_names_are_lower_case_and_tokens_are_bearers() -> None:
@@ -20,7 +21,7 @@ def test_names_are_lower_case_and_tokens_are_bearers() -> None:
     assert outgoing_headers({}, None, "tools[0]") == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("Host", "Content-Type", "content-length", "Transfer-Encoding", "Connection", "Cookie"),
@@ -36,7 +37,7 @@ def test_headers_that_are_not_the_requests_to_set_are_refused(name: str) -> None
     assert "secret-value" not in str(raised.value)
 
 
-@pytest.mark.parametrize("value", ["", " ", "a\r\nb: c", "a\0", "é", "x" * 4097, "\x1b[31m", " a"])
+@each("value", ["", " ", "a\r\nb: c", "a\0", "é", "x" * 4097, "\x1b[31m", " a"])
 def test_values_that_could_be_more_than_a_value_are_refused(value: str) -> None:
     with pytest.raises(InvalidRequest):
         outgoing_headers({"x-a": value}, None, "tools[0]")

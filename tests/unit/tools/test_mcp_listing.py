@@ -32,6 +32,7 @@ from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, se
 from gateway.tools.mcp.session import McpLimits, ServerTool, ToolPages
 from gateway.tools.mcp.session_pool import Networks, SessionPool
 from gateway.tools.result_text import bounded, cut, plain
+from tests.fakes.cases import each
 from tests.fakes.mcp_peers import (
     IDENTITY_KEY,
     LOOPBACK,
@@ -362,7 +363,7 @@ async def test_digest_is_of_name_description_and_schema() -> None:
 NEVER_A = {"never": {"tool_names": ["a"]}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "name", "is_read_only", "asks"),
     [
         (None, "a", True, True),
@@ -536,7 +537,7 @@ def test_nothing_in_a_schema_hides(schema: dict[str, Any]) -> None:
         assert made.get("enum") == schema.get("enum")
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "is_offered"),
     [
         ({"properties": {"a\u202eb": {}}}, False),

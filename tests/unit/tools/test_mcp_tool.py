@@ -25,6 +25,7 @@ from gateway.tools.mcp.server_tools import NOBODY_KNOWS
 from gateway.tools.mcp.servers import Registry, ServerPolicy
 from gateway.tools.mcp.session import McpLimits
 from gateway.tools.tool_contract import ToolCall, ToolScope
+from tests.fakes.cases import each
 from tests.fakes.mcp_peers import (
     PATIENT,
     SEALER,
@@ -462,7 +463,7 @@ async def test_browser_of_an_operators_server(server: Process) -> None:
         assert result.outcome == "tool_error"
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "url"),
     [
         ("[3] A (b) (https://a.example/x)", "https://a.example/x"),
@@ -493,7 +494,7 @@ BOUNDS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     "head",
     [
         "A (https://bad.example/a)",
@@ -511,7 +512,7 @@ BOUNDS: list[Any] = [
         "A",
     ],
 )
-@pytest.mark.parametrize("bounds", BOUNDS)
+@each("bounds", BOUNDS)
 def test_what_is_of_no_domain_that_may_be_read_is_withheld(head: str, bounds: Any) -> None:
     free = Browsing(BrowserGrant("web_search"), ())
     assert "secret" in free.shown("open", f"[0] {head}{VIEW}", None)[0]
@@ -527,7 +528,7 @@ def test_what_is_of_no_domain_that_may_be_read_is_withheld(head: str, bounds: An
     assert browsing.shown("find", "Error: no page.", 0) == ("Error: no page.", {})
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "https://bad.example/",

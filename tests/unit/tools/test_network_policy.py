@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy, is_public
+from tests.fakes.cases import each
 
 PUBLIC = NetworkPolicy()
 OURS = NetworkPolicy(
@@ -27,7 +28,7 @@ INSIDE = [
 OUTSIDE = ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "64:ff9b::101:101"]
 
 
-@pytest.mark.parametrize("address", INSIDE)
+@each("address", INSIDE)
 def test_address_inside_is_refused(address: str) -> None:
     assert not PUBLIC.allows(address, 443)
 
@@ -79,7 +80,7 @@ def test_host_of_the_operator_is_reachable_wherever_it_leads() -> None:
         policy.origin("http://other.internal:8080/")
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "reason"),
     [
         ("ftp://example.com/", "scheme"),

@@ -23,6 +23,7 @@ from gateway.tools.browser.page import (
     view,
     words_of,
 )
+from tests.fakes.cases import each
 
 URL = "https://site.example/docs/page.html"
 
@@ -39,7 +40,7 @@ def shown(page: Page, **options: int | None) -> View:
     return view(page, 3, ids_max=options.pop("ids_max", None) or 10_000, count_ids=words, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each(
     ("html", "text"),
     [
         ("<h2>One</h2><p>two  three\n four</p>", "## One\n\ntwo three four"),

@@ -20,9 +20,10 @@ from gateway.tools.python.python_tool import (
     plain,
     shortened,
 )
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("printed", "shown"),
     [
         ("\x1b[1;31mred\x1b[0m", "red"),

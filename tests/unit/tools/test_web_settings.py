@@ -15,6 +15,7 @@ from gateway.store.postgres.database import Database
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.wiring.web import browser_tools
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.tools.browser.browser import BrowserTools
@@ -82,7 +83,7 @@ def test_sites_are_told_whom_to_write_to() -> None:
     assert agent == "Acme/2 (+https://acme.example/bot)"
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "told"),
     [
         ({"allowed_networks": ("10.1.2.3/8",)}, "expected a network"),

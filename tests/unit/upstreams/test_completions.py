@@ -33,6 +33,7 @@ from gateway.upstreams.token_readers import (
     aligned_logprobs,
 )
 from tests.fakes.backend_captures import capture, names
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.errors import UpstreamError
@@ -270,8 +271,8 @@ def test_a_stream_without_a_finish_reason_is_a_failure(end: bytes) -> None:
     assert isinstance(reader.fault, UpstreamFailed)
 
 
-@pytest.mark.parametrize("last", [200002, 200012, 199999])
-@pytest.mark.parametrize("broken", [b"", DONE, failure(), event([], "abort")])
+@each("last", [200002, 200012, 199999])
+@each("broken", [b"", DONE, failure(), event([], "abort")])
 def test_after_a_stop_id_no_failure_can_take_the_turn_back(last: int, broken: bytes) -> None:
     reader = reader_of()
     reader.feed(event([1, last]))
@@ -286,7 +287,7 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
     assert reader.end("connection reset") == TokenChunk([], FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "kind"),
     [
         (503, BackendBusy),
@@ -330,7 +331,7 @@ def test_an_answer_without_ids_comes_from_a_backend_that_is_too_old(ids: object)
     assert "needs vLLM >= 0.10.2" in str(fault)
 
 
-@pytest.mark.parametrize(
+@each(
     "read",
     [
         b"data: {nonsense\n\n",
@@ -608,7 +609,7 @@ def test_an_id_may_have_no_alternatives() -> None:
     assert second == TokenLogprob(-2.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "means"),
     [
         (None, LOGPROB_MIN),
@@ -634,7 +635,7 @@ def test_what_is_told_is_a_finite_logarithm_of_a_probability(value: object, mean
     assert type(one.logprob) is float
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         None,

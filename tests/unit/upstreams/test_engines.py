@@ -19,6 +19,7 @@ from gateway.upstreams.engines import (
     UnknownEngine,
     Vllm,
 )
+from tests.fakes.cases import each
 
 VLLM = {
     "0.10.2": ("none", False),
@@ -78,21 +79,21 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("version", VLLM)
+@each("version", VLLM)
 def test_what_a_vllm_can_depends_on_its_release(version: str) -> None:
     grammars, max_whitespace = VLLM[version]
     can = Vllm(version).capabilities(priorities=True)
     assert can == Capabilities(grammars, True, -1, max_whitespace)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("version", SGLANG)
+@each("version", SGLANG)
 def test_what_an_sglang_can_depends_on_its_release(version: str) -> None:
     grammars, max_whitespace = SGLANG[version]
     can = SGLang(version).capabilities(priorities=True)
     assert can == Capabilities(grammars, True, 1, max_whitespace)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("version", SPELLINGS)
+@each("version", SPELLINGS)
 def test_a_version_may_be_spelled_in_many_ways(version: str) -> None:
     assert Vllm(version).capabilities().grammars == SPELLINGS[version]
 
@@ -175,7 +176,7 @@ def test_an_engine_that_is_too_old_is_not_used_and_what_to_do_is_said(
     assert UNUSABLE[engine] in found.remedy
 
 
-@pytest.mark.parametrize(
+@each(
     "engine",
     [
         UnknownEngine(),
@@ -208,7 +209,7 @@ PLAIN = TokenRequest("r", "m", [1], Sampling(max_tokens=9), "salt", (2,), 9)
 TOLD = replace(PLAIN, sampling=Sampling(max_tokens=9, logprobs=0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("engine", "plain", "told"),
     [
         (SGLang("0.5.23"), "/v1/completions", "/generate"),

@@ -18,6 +18,7 @@ from gateway.errors import (
 from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenLogprob
 from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 from gateway.upstreams.token_readers import GenerateReader, RepeatedList
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +235,7 @@ def test_an_error_event_of_either_frontend_is_what_its_code_says() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "read",
     [
         DONE,

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from gateway.upstreams.backend import Listed, ServedModel
 from gateway.upstreams.served_models import meanings, offers, parents
+from tests.fakes.cases import each
 
 NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).map("/".join)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "known", "meant"),
     [
         ("gpt-oss-120b", {"openai/gpt-oss-120b"}, ["openai/gpt-oss-120b"]),

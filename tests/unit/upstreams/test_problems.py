@@ -27,11 +27,12 @@ from gateway.upstreams.problems import (
     retry_after_of,
 )
 from tests.fakes.backend_captures import capture, names
+from tests.fakes.cases import each
 
 REFUSED = names("e_*", "a_noauth_cmpl", "d_max_tokens_*", "s_bad_*", "o_gen_*")
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "message"),
     [
         (b'{"error":{"message":"too bad","code":400}}', "too bad"),
@@ -61,7 +62,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
     assert message_of_body(body)
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "kind"),
     [
         (400, UpstreamRejected),
@@ -129,7 +130,7 @@ def test_sglang_takes_some_tokens_less_than_its_context_is_long() -> None:
     assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_recorded_overflows_and_only_they_are_told_apart(name: str) -> None:
     recorded = capture(name)
     error = refusal("gpu-1", recorded.status, message_of_body(recorded.body))
@@ -160,7 +161,7 @@ def test_an_overflow_may_be_named_by_the_code_of_openais_api() -> None:
     assert code_of({"error": {"code": "server_error"}}) == 500
 
 
-@pytest.mark.parametrize(
+@each(
     "document",
     [
         *(None, [], {}, {"error": "x"}, {"code": None}, {"code": "x"}),

@@ -13,6 +13,7 @@ from gateway.upstreams.backend import ServedModel
 from gateway.upstreams.engines import TOP_P_MIN, LmDeploy, SGLang, TensorRtLlm, Vllm
 from gateway.upstreams.request_writer import TAG_BYTES_MAX, RequestWriter
 from tests.fakes.backend_captures import capture
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.upstreams.engines import InferenceEngine
@@ -385,7 +386,7 @@ def deep() -> dict[str, Any]:
     return schema
 
 
-@pytest.mark.parametrize(
+@each(
     "node",
     [
         InOrder(()),
@@ -395,7 +396,7 @@ def deep() -> dict[str, Any]:
         Json(deep()),
     ],
 )
-@pytest.mark.parametrize("dialect", [VLLM, SGLANG])
+@each("dialect", [VLLM, SGLANG])
 def test_what_cannot_be_said_is_not_said(dialect: RequestWriter, node: Node) -> None:
     assert dialect.grammar(replace(REQUEST, constraint=Constraint(node))) is None
 

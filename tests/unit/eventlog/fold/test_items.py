@@ -19,6 +19,7 @@ from gateway.eventlog.fold.items import (
 )
 from gateway.eventlog.fold.lifecycle import ENVELOPES
 from gateway.generation import SegmentKind, SegmentText
+from tests.fakes.cases import each
 
 CALL: Final = {"call_id": "call_1", "name": "get_weather"}
 STREAMED: Final = [kind for kind in SegmentKind if ENVELOPES[kind].delta]
@@ -29,7 +30,7 @@ def open_item(kind: SegmentKind) -> OpenItem:
     return OpenItem(ENVELOPES[kind], "id_1", 3, call=CALL)
 
 
-@pytest.mark.parametrize("kind", STREAMED)
+@each("kind", STREAMED)
 def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> None:
     item = open_item(kind)
     text = 'say "hi"\n\\ \x00\u2028\U0001f600'

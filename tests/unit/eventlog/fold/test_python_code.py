@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.eventlog.fold.python_code import FRONT_CHARS_MAX, PythonCode
+from tests.fakes.cases import each
 
 WRAPPED = '{"code": "print(1)\\nx"}'
 _PIECES = st.sampled_from(
@@ -20,7 +20,7 @@ def read(*parts: str, is_complete: bool = True) -> list[str]:
     return [*map(code.feed, parts), code.finish(is_complete=is_complete)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "code"),
     [
         ("print(1)", "print(1)"),

@@ -23,6 +23,7 @@ from gateway.protocol.tool_types import FunctionTool
 from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items
+from tests.fakes.cases import each
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
 from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml, unopened
 
@@ -211,7 +212,7 @@ def rerendered(*said: str, rules: OutputRules = RULES) -> str:
     return spelled(FORMAT.rerender(turns, parser))
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "told"),
     [
         ("Hello", "Hello"),

@@ -14,6 +14,7 @@ from gateway.generation import AnyText, Ebnf, ParserPosition, SegmentKind, Where
 from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.chat_grammar import text_between, turn_constraint
 from gateway.models.format import GrammarOptions
+from tests.fakes.cases import each
 from tests.fakes.chat_turns import Model
 from tests.fakes.gbnf import allows_text
 from tests.fakes.turn_matching import allows_symbols
@@ -122,7 +123,7 @@ def thought(model: Model) -> str:
     return f"{reasoning.opening}\nhm\n{reasoning.closing}\n\n"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_a_call_that_is_demanded_is_right(name: str) -> None:
     model = MODELS[name]
     found = constraint(model, rules(STRICT, FREE, calls="required"))
@@ -140,7 +141,7 @@ def test_a_call_that_is_demanded_is_right(name: str) -> None:
     assert not allows(model, one, call(model, ("weather", JSON), ("ping", "{}")))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_beside_text_a_call_of_a_strict_tool_is_right(name: str) -> None:
     model = MODELS[name]
     found = constraint(model, rules(STRICT))
@@ -269,7 +270,7 @@ def test_behind_a_call_others_may_follow_or_none() -> None:
     assert behind(HERMES, rules(STRICT), said + "Hi<|im_end|>") is None
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_the_front_of_a_call_goes_on(name: str) -> None:
     model = MODELS[name]
     syntax, demands = model.syntax.calls, rules(STRICT, FREE, calls="required")

@@ -18,6 +18,7 @@ from gateway.generation import (
 )
 from gateway.models.chat.call_syntax import offered_name
 from gateway.models.chat.chat_parser import Prose, Unit
+from tests.fakes.cases import each
 from tests.fakes.chat_turns import RULES, SEARCH, Model, text_of, told
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ TOLD_OF_NONE = replace(RULES, tools={}, allowed=frozenset())
 STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         ("<think>\nhm\n</think>\n\nHi<|im_end|>", ["reasoning: hm", "final: Hi"], {}),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.models.chat.families import preset_for
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "family", "reasoning", "calls"),
     [
         ("Qwen/Qwen3-8B", "Qwen3", "think", "hermes"),

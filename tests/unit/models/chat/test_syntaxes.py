@@ -10,6 +10,7 @@ from gateway.models.chat.call_syntax import Left, Mark
 from gateway.models.chat.families import CALLS
 from gateway.models.chat.syntax.deepseek import full_width
 from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
+from tests.fakes.cases import each
 from tests.fakes.chat_turns import Model
 
 HERMES = Model("hermes")
@@ -41,7 +42,7 @@ def check(
     assert letters.read(text, finish)[0] == said
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         (f'<tool_call>{F}{{"a": 1}}}}</tool_call>', ['f({"a": 1})'], set()),
@@ -118,7 +119,7 @@ def test_hermes(text: str, said: list[str], rules: set[str]) -> None:
     check(HERMES, text, said, rules)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         (f'<tool_call>{F}{{"a": 1', ['f({"a": 1) cut'], {"unclosed_call"}),
@@ -139,7 +140,7 @@ CALL = "<tool_call>\n<function=f>\n"
 END = "</function>\n</tool_call>"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         (f"{CALL}<parameter=text>\nx\ny\n</parameter>\n<parameter=count>\n5\n</parameter>\n{END}",
@@ -204,7 +205,7 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
     assert CODER.read(text, LENGTH)[0] == said
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         ("<tool_call>f\n<arg_key>count</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
@@ -272,7 +273,7 @@ def test_glm_that_is_cut_off(text: str, said: list[str]) -> None:
 BODY = 'function<sep>f\n```json\n{"a": 1}\n```'
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         (f"<calls_begin><call_begin>{BODY}<call_end>\n<call_begin>{BODY}<call_end><calls_end>",
@@ -343,7 +344,7 @@ def test_deepseek_that_is_cut_off(text: str, said: list[str]) -> None:
     assert V3.read(deepseek("<calls_begin><call_begin>function<sep>f"), LENGTH)[0] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', ['f({"a": 1})', "g({})"], set()),
@@ -389,7 +390,7 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
         check(LIST, text, said, rules)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said", "rules"),
     [
         ('{"name": "f", "parameters": {"a": 1}}', ['f({"a": 1})'], set()),

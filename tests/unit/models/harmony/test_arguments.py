@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from gateway.models.harmony.call_arguments import Arguments, Conclusion
 from gateway.models.harmony.recovery import Rule
+from tests.fakes.cases import each
 
 
 def _feed(text: str, size: int) -> tuple[str, Conclusion]:
@@ -13,8 +12,8 @@ def _feed(text: str, size: int) -> tuple[str, Conclusion]:
     return flowed + conclusion.text, conclusion
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-@pytest.mark.parametrize(
+@each("size", [1, 2, 3, 1000])
+@each(
     ("body", "wanted", "is_json", "rules"),
     [
         ('{"a": [1, {"b": "}"}]}', '{"a": [1, {"b": "}"}]}', True, ()),
@@ -70,7 +69,7 @@ def test_text_flows_up_to_the_end_of_the_first_value_and_waits_behind_it() -> No
     assert arguments.finish().text == '{"b"}'
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "is_broken"),
     [
         ('{"a": "b', True),

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.generation import BrokenCall, SegmentEnded, SegmentKind
 from gateway.models.harmony.parsing import Parser
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import TOOLS, parse, parse_chunks, script_ids, vocabulary
 
 _CALL_F = "<|channel|>commentary to=functions.f<|message|>"
@@ -13,7 +14,7 @@ _ONE = frozenset({"f"})
 _NOTE = "<|channel|>commentary<|message|>"
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "said"),
     [
         (_NOTE + '{"a": 1}<|call|>', (SegmentKind.FUNCTION_CALL, "f", '{"a": 1}')),

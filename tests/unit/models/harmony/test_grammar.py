@@ -33,6 +33,7 @@ from gateway.models.harmony.vocabulary import (
     OPENING,
     RECIPIENT_PREFIX,
 )
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.turn_matching import allows
 
@@ -265,7 +266,7 @@ def test_a_refusal_can_be_ruled_out() -> None:
     assert allowed(found, [JSON, "I\u2019m sorry"]) == [JSON]
 
 
-@pytest.mark.parametrize("words", REFUSALS)
+@each("words", REFUSALS)
 def test_every_refusal_that_is_allowed_is_known_as_one(words: str) -> None:
     assert Beginning(ANSWER).read(words) is Verdict.REFUSAL
     assert allows_refusal(words)

@@ -14,6 +14,7 @@ from gateway.models.harmony.message_headers import (
 )
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, START
+from tests.fakes.cases import each
 
 _TOOLS = frozenset({"f", "web-browsing", "math.sum", "encode", "python", "user"})
 _CALL = SegmentKind.FUNCTION_CALL
@@ -47,7 +48,7 @@ def test_trained_forms_of_a_call_need_no_rule(parts: list[Part]) -> None:
 
 
 @pytest.mark.requirement("harmony.calls")
-@pytest.mark.parametrize(
+@each(
     ("text", "name", "rules"),
     [
         ("to=f", "f", {Rule.RECIPIENT_NORMALISED}),
@@ -106,7 +107,7 @@ def test_the_user_is_no_recipient() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("parts", "channel", "prose"),
     [
         ([Part(CHANNEL, "final__HANDOFF__")], "final", "__HANDOFF__"),
@@ -142,7 +143,7 @@ def test_a_trapped_body_is_what_follows_the_front_of_the_header(
     assert (header.channel, header.prose) == (channel, prose)
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "role", "rules"),
     [
         (Part(START, "assistant"), "assistant", ()),
@@ -180,7 +181,7 @@ def test_only_words_in_an_analysis_header_are_thoughts() -> None:
     assert thoughts("commentary need the release") == ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "following", "part"),
     [
         ("", CHANNEL, Part(NO_MARKER, "")),

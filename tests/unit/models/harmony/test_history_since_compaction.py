@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gateway.models.harmony.rendering import harmony_messages
 from gateway.models.history import PlacedItem, since_compaction
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import Compaction
+from tests.fakes.cases import each
 
 ITEMS = {
     "u": ContextItem("message", "msg_u", b"{}", role="user"),
@@ -20,7 +19,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "shown"),
     [
         ("", []),

@@ -7,6 +7,7 @@ import pytest
 from gateway.generation import PYTHON_TOOL, FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import (
     HOSTED,
     TOOLS,
@@ -31,12 +32,12 @@ def hosted(script: str, tools: frozenset[str] = TOOLS) -> Turn:
     return parse(script, tools=tools, hosted=HOSTED)
 
 
-@pytest.mark.parametrize("content_type", [*JSON_TYPES, *CODE_TYPES])
-@pytest.mark.parametrize(
+@each("content_type", [*JSON_TYPES, *CODE_TYPES])
+@each(
     ("recipient", "body"),
     [("browser.search", '{"query": "x"}'), ("browser.open", '{"id": 1}'), ("python", "print(1)")],
 )
-@pytest.mark.parametrize("order", [" to={}<|channel|>analysis", "<|channel|>analysis to={}"])
+@each("order", [" to={}<|channel|>analysis", "<|channel|>analysis to={}"])
 def test_a_call_as_it_was_trained_is_repeated_id_for_id(
     order: str, recipient: str, body: str, content_type: str
 ) -> None:
@@ -49,7 +50,7 @@ def test_a_call_as_it_was_trained_is_repeated_id_for_id(
     assert turn.reasoning_tokens == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "name", "rules"),
     [
         (" to=browser.search<|channel|>commentary json<|message|>{}<|call|>", SEARCH, set()),
@@ -162,7 +163,7 @@ CODE = [
 ]
 
 
-@pytest.mark.parametrize("code", CODE)
+@each("code", CODE)
 def test_code_is_passed_on_letter_for_letter(code: str) -> None:
     turn = hosted(f"{PYTHON}{code}<|call|>")
     [segment] = turn.segments
@@ -191,7 +192,7 @@ def test_code_that_nothing_tells_from_a_thought_is_no_call() -> None:
     assert turn.said() == [(SegmentKind.REASONING, "", "Let me see.")]
 
 
-@pytest.mark.parametrize(
+@each(
     "behind",
     [
         "<|start|>assistant<|channel|>final<|message|>It is 2.<|return|>",
@@ -200,10 +201,8 @@ def test_code_that_nothing_tells_from_a_thought_is_no_call() -> None:
         "2",
     ],
 )
-@pytest.mark.parametrize("ending", ["<|call|>", "<|end|>", "<|return|>"])
-@pytest.mark.parametrize(
-    "call", [PYTHON + "f()", ADDED + '{"a": 1}', "<|channel|>analysis to=browser.open{}"]
-)
+@each("ending", ["<|call|>", "<|end|>", "<|return|>"])
+@each("call", [PYTHON + "f()", ADDED + '{"a": 1}', "<|channel|>analysis to=browser.open{}"])
 def test_nothing_is_said_before_a_call_has_its_result(call: str, ending: str, behind: str) -> None:
     before = hosted(THOUGHT + "<|start|>assistant" + call + ending)
     turn = hosted(THOUGHT + "<|start|>assistant" + call + ending + behind)
@@ -248,7 +247,7 @@ def test_arguments_that_break_off_are_for_the_tool_to_refuse(body: str, argument
     assert hosted(ADDED + body + "<|call|>").said() == [(CALL, "crm.add", arguments)]
 
 
-@pytest.mark.parametrize(
+@each(
     "script",
     [
         "<|channel|>analysis<|message|>{}<|call|>",
@@ -261,7 +260,7 @@ def test_arguments_that_break_off_are_for_the_tool_to_refuse(body: str, argument
         "<|start|>functions.crm.add to=assistant<|channel|>commentary<|message|>ok<|end|>",
     ],
 )
-@pytest.mark.parametrize("allowed", [HOSTED, frozenset({"crm.add"}), frozenset({PYTHON_TOOL})])
+@each("allowed", [HOSTED, frozenset({"crm.add"}), frozenset({PYTHON_TOOL})])
 def test_no_call_of_a_hosted_tool_is_guessed(script: str, allowed: frozenset[str]) -> None:
     turn = parse(script, tools=frozenset(), hosted=allowed)
     assert not any(segment.kind is CALL for segment in turn.segments)

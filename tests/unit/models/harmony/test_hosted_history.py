@@ -17,6 +17,7 @@ from gateway.generation import PREAMBLE
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.call_items import IMAGE_NOTE, NO_RESULT, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import AnyInputItem, InputItem
+from tests.fakes.cases import each
 from tests.fakes.contexts import (
     answer,
     answering,
@@ -60,7 +61,7 @@ def told(*items: ContextItem, approved: str | None = None) -> str:
     return spelled(behind).removesuffix("<|start|>assistant")
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "text"),
     [
         ([user(), served(), answer()], HI + CALL + f"{RESULT}ok<|end|>" + HELLO),

@@ -50,6 +50,7 @@ from gateway.protocol.items import (
     ShellOutput,
     SummaryText,
 )
+from tests.fakes.cases import each
 from tests.fakes.contexts import context_item
 from tests.fakes.harmony_oracle import encoding, spelled, vocabulary
 from tests.fakes.harmony_reference import library_message
@@ -156,12 +157,12 @@ ONE_MESSAGE = [
 ]
 
 
-@pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
+@each(("item", "text"), ONE_MESSAGE)
 def test_an_item_is_one_message(item: Item, text: str) -> None:
     assert rendered(item) == text
 
 
-@pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
+@each(("item", "text"), ONE_MESSAGE)
 def test_openai_harmony_gives_the_message_the_same_ids(item: Item, text: str) -> None:
     ids = list(Renderer(vocabulary()).render_item(context_item(item)))
     [message] = harmony_messages(item)
@@ -232,7 +233,7 @@ def test_function_names_become_recipients(name: str) -> None:
     assert recipient(name) == f"functions.{name}"
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     ["", "x" * 129, "f to=system", "f\n", "f<|channel|>analysis", "naïve", "a/b", "f\u200b"],
 )
@@ -283,8 +284,8 @@ def test_a_call_that_was_not_approved_is_answered_so(reason: str | None) -> None
     assert rendered(denied, "s.t") == f"{MCP_RESULT}{told}<|end|>"
 
 
-@pytest.mark.parametrize("text", ["", "42\n", HOSTILE, "日本語 🙂", "word " * 20_000])
-@pytest.mark.parametrize(
+@each("text", ["", "42\n", HOSTILE, "日本語 🙂", "word " * 20_000])
+@each(
     ("name", "author", "channel"),
     [
         ("builtin:browser.search", "browser.search", "analysis"),

@@ -13,6 +13,7 @@ from gateway.generation import (
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
+from tests.fakes.cases import each
 from tests.fakes.harmony_script import TOOLS, parse, parse_chunks, script_ids, vocabulary
 
 REASONING = SegmentKind.REASONING
@@ -86,8 +87,8 @@ def test_segments_without_text_are_left_out_but_calls_are_not() -> None:
     assert turn.said() == [(CALL, "f", "{}")]
 
 
-@pytest.mark.parametrize("text", ["💖", "⌈m/2⌉", "👩‍👩‍👧", "नमस्ते"])
-@pytest.mark.parametrize(
+@each("text", ["💖", "⌈m/2⌉", "👩‍👩‍👧", "नमस्ते"])
+@each(
     ("before", "after", "kind"),
     [
         ("<|channel|>analysis<|message|>", "<|end|>", REASONING),
@@ -115,7 +116,7 @@ def test_half_a_character_at_the_end_of_a_message_becomes_one_replacement() -> N
     assert turn.segments[0].verbatim
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "verbatim"),
     [
         ("<|channel|>final<|message|>x<|return|>", True),
@@ -145,10 +146,8 @@ def test_only_what_is_as_trained_may_be_repeated_verbatim(script: str, verbatim:
     assert (segment.start, segment.end) == (0, len(script_ids(script)))
 
 
-@pytest.mark.parametrize(
-    "where", ["<|channel|>{}final<|message|>x", "<|channel|>final<|message|>{}x"]
-)
-@pytest.mark.parametrize("token", [199998, 200013, VOCABULARY_SIZE, 10**12, -1])
+@each("where", ["<|channel|>{}final<|message|>x", "<|channel|>final<|message|>{}x"])
+@each("token", [199998, 200013, VOCABULARY_SIZE, 10**12, -1])
 def test_ids_without_meaning_vanish_and_are_not_repeated(where: str, token: int) -> None:
     before, after = where.split("{}")
     turn = parse_chunks([[*script_ids(before), token, *script_ids(after + "<|return|>")]])
@@ -158,7 +157,7 @@ def test_ids_without_meaning_vanish_and_are_not_repeated(where: str, token: int)
     assert not turn.segments[0].verbatim
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "finish", "complete"),
     [
         ("<|channel|>final<|message|>x", FinishReason.STOP, True),
@@ -180,7 +179,7 @@ def test_what_is_cut_off_is_incomplete_unless_it_is_whole_arguments(
     assert parse(script, finish).segments[-1].complete is complete
 
 
-@pytest.mark.parametrize(
+@each(
     "script",
     [
         "<|channel|>",
@@ -200,7 +199,7 @@ def test_a_header_that_is_cut_off_says_nothing(script: str) -> None:
     assert turn.recoveries.keys() <= {Rule.NO_VISIBLE_OUTPUT, Rule.DOUBLED_START}
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "said"),
     [
         ("hello", [(FINAL, "", "hello")]),
@@ -252,8 +251,8 @@ def test_a_trapped_body_is_a_call_only_if_it_looks_like_arguments(
     assert turn.recoveries[Rule.NO_MESSAGE_TOKEN] == 1
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize(
+@each("size", [1, 3, 100])
+@each(
     ("front", "said"),
     [
         ("<|channel|>final ", (FINAL, "")),
@@ -299,7 +298,7 @@ def test_a_long_header_of_somebody_else_ends_the_turn() -> None:
     assert turn.recoveries[Rule.FOREIGN_ROLE] == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "script",
     [
         "<|start|>user<|message|>next<|end|>" + _ANSWER,
@@ -406,7 +405,7 @@ _PROVOKED = {
 }
 
 
-@pytest.mark.parametrize("rule", Rule)
+@each("rule", Rule)
 def test_every_rule_is_counted_by_its_name(rule: Rule) -> None:
     tools = None if rule is Rule.CALL_NOT_ALLOWED else TOOLS
     assert parse(_PROVOKED[rule], tools=tools).recoveries[rule.value] >= 1

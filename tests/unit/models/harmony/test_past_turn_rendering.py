@@ -9,6 +9,7 @@ from gateway.models.harmony.harmony_format import rerendered_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, Renderer
 from gateway.protocol.items import Reasoning, ReasoningText
+from tests.fakes.cases import each
 from tests.fakes.contexts import context_item
 from tests.fakes.harmony_script import HOSTED, TOOLS, collect, script_ids, vocabulary
 
@@ -31,7 +32,7 @@ def told(ids: list[int], finish: FinishReason | None = STOP) -> list[int]:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "shown"),
     [
         ("", ""),

@@ -15,6 +15,7 @@ from gateway.models.harmony import tool_typescript
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
 from gateway.protocol.tool_types import FunctionTool
+from tests.fakes.cases import each
 from tests.fakes.contexts import (
     answer,
     call,
@@ -258,7 +259,7 @@ def test_markers_in_text_from_outside_stay_text(text: str) -> None:
 LINE_ENDS = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
 
 
-@pytest.mark.parametrize("end", [*LINE_ENDS, "\r\n", "\n\r", "\u2029\r"])
+@each("end", [*LINE_ENDS, "\r\n", "\n\r", "\u2029\r"])
 def test_no_end_of_a_line_leads_out_of_a_comment_or_a_literal(end: str) -> None:
     text = f"harmless{end}# Evil"
     schema = {

@@ -7,7 +7,6 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import TypeAdapter
 
 from gateway.constraints.output_rules import AnswerFormat
@@ -15,6 +14,7 @@ from gateway.generation import Prompt, Span
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tool_types import AnyTool, Tool, declared
+from tests.fakes.cases import each
 from tests.fakes.contexts import from_wire
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 from tests.fakes.harmony_reference import prompt_messages
@@ -35,7 +35,7 @@ def options_of(case: dict[str, Any]) -> RenderOptions:
     return RenderOptions(**{**chosen, "tools": tools, "answer": answer})
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_a_context_is_rendered_to_the_pinned_ids(name: str) -> None:
     case = CASES[name]
     items = [from_wire(item) for item in case["items"]]
@@ -44,7 +44,7 @@ def test_a_context_is_rendered_to_the_pinned_ids(name: str) -> None:
     assert prompt == Prompt(array("I", case["ids"]), tuple(Span(*span) for span in case["spans"]))
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - TYPES_LOST_IN_LIBRARY))
+@each("name", sorted(CASES.keys() - TYPES_LOST_IN_LIBRARY))
 def test_openai_harmony_agrees_with_the_pinned_ids(name: str) -> None:
     case = CASES[name]
     items = [from_wire(item) for item in case["items"]]

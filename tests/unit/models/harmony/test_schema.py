@@ -7,6 +7,7 @@ import pytest
 from gateway.errors import InvalidRequest
 from gateway.models.harmony import tool_typescript
 from gateway.models.harmony.tool_typescript import DEPTH_MAX, SchemaNormaliser, type_text
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.models.harmony.tool_typescript import Schema
@@ -31,7 +32,7 @@ def refused(schema: Schema) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(
+@each(
     ("ref", "text"),
     [
         ("#/$defs/a~1b~0c%25", "string"),
@@ -116,7 +117,7 @@ def test_properties_that_two_branches_share_are_merged() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "text"),
     [
         ({"anyOf": [{"type": "array", "items": STRING}, {"type": "null"}]}, "string[] | null"),

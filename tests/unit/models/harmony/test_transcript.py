@@ -14,6 +14,7 @@ from openai_harmony import Role
 from gateway.models.format import RAW
 from gateway.models.harmony.harmony_format import HarmonyFormat, transcript
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, VOCABULARY_SIZE
+from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import encoding, vocabulary
 
 CORPUS = Path(__file__).parents[3] / "data" / "harmony_corpus.jsonl"
@@ -39,7 +40,7 @@ def text_of(message: dict[str, Any]) -> str:
     return str(part["text"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "fields"),
     [
         ("<|start|>system<|message|>You<|end|>", {"role": "system"}),
@@ -110,7 +111,7 @@ def test_a_well_formed_message_has_its_fields(text: str, fields: dict[str, str])
     assert {name: value for name, value in message.items() if name != "content"} == fields
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "<|start|>assistant",

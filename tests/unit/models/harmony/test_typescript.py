@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text, single_line
+from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import library_declaration
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ SAME: dict[str, Schema] = {
 }
 
 
-@pytest.mark.parametrize("schema", SAME.values(), ids=SAME.keys())
+@each("schema", SAME.values())
 def test_what_the_library_writes_well_is_written_alike(schema: Schema) -> None:
     assert declaration(schema) == library_declaration(schema)
 
@@ -290,7 +291,7 @@ def difference_id(difference: Difference) -> str:
     return difference.reason
 
 
-@pytest.mark.parametrize("difference", DIFFERENCES, ids=difference_id)
+@each("difference", DIFFERENCES)
 def test_what_the_library_writes_badly_is_written_well(difference: Difference) -> None:
     schema = object_of(a=difference.schema) | {"$defs": {"P": {"type": "number"}}}
     frame = "type f = (_: {{\n{}\n}}) => any;\n"

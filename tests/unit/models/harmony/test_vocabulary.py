@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, VocabularyError
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, Vocabulary
+from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import encoding, vocabulary
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def test_text_has_the_ids_of_openai_harmony_and_comes_back(text: str) -> None:
     assert vocabulary().decode(ids) == text
 
 
-@pytest.mark.parametrize("marker", [*NAMED_SPECIALS, "<|reserved_200013|>"])
+@each("marker", [*NAMED_SPECIALS, "<|reserved_200013|>"])
 def test_a_marker_in_text_stays_text(marker: str) -> None:
     ids = vocabulary().encode(f"x{marker}y")
     assert max(ids) < FIRST_SPECIAL
@@ -75,7 +76,7 @@ def test_half_of_a_surrogate_pair_is_refused(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"space"}))
+@each("name", sorted(SHAPES.keys() - {"space"}))
 def test_a_megabyte_of_one_character_is_encoded(name: str) -> None:
     text = SHAPES[name] * (MEGABYTE // len(SHAPES[name].encode()))
     assert vocabulary().decode(vocabulary().encode(text)) == text
@@ -87,7 +88,7 @@ def test_a_megabyte_of_blanks_is_refused(blank: str) -> None:
         vocabulary().encode(blank * (MEGABYTE // len(blank)))
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@each("shape", SHAPES.values())
 def test_a_long_run_has_the_ids_of_openai_harmony(shape: str) -> None:
     text = f"x {shape * 3_000} y"
     assert vocabulary().encode(text) == encoding().encode(text)

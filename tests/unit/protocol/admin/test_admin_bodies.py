@@ -32,6 +32,7 @@ from gateway.tenancy import ApiKey, KeyTerms, ProjectId, ServiceAccount, TenantI
 from gateway.tenancy.issuers import KeySource
 from gateway.tenancy.permissions import SCOPES
 from tests.fakes.admin_bodies import GOOD
+from tests.fakes.cases import each
 
 if TYPE_CHECKING:
     from gateway.protocol.base import WireModel
@@ -82,8 +83,8 @@ def test_what_the_database_cannot_have_is_refused(model: type[WireModel], body: 
         validated(model, body)
 
 
-@pytest.mark.parametrize("value", [True, "5", 1.5, -1, 2**63, 10.0**30])
-@pytest.mark.parametrize(
+@each("value", [True, "5", 1.5, -1, 2**63, 10.0**30])
+@each(
     ("model", "field"),
     [
         (SpendLimitUpdate, "threshold_amount"),
@@ -98,7 +99,7 @@ def test_a_number_is_an_integer(model: type[WireModel], field: str, value: objec
     assert (kept, type(kept)) == (60, int)
 
 
-@pytest.mark.parametrize("model", list(GOOD))
+@each("model", list(GOOD))
 def test_good_bodies_are_good(model: type[WireModel]) -> None:
     assert validated(model, GOOD[model]).model_fields_set == GOOD[model].keys()
 
@@ -174,7 +175,7 @@ def test_an_issuer_is_a_url(text: str) -> None:
     assert url.isascii()
 
 
-@pytest.mark.parametrize(
+@each(
     "issuer",
     [
         *("https://[", "https://h:99999", "https://h:0", "ftp://h", "h"),

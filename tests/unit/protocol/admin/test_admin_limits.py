@@ -9,11 +9,12 @@ import pytest
 from gateway.admin.limits import UNLIMITED, KeyLimits, RateLimitUpdate
 from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
+from tests.fakes.cases import each
 
 DAILY = ("tokens", 86_400)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "values"),
     [
         ({}, {}),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.chat_answers import CompletionAdapter
+from tests.fakes.cases import each
 from tests.fakes.chat_bodies import Row, check_refusal, completion
 
 Json = dict[str, Any]
@@ -75,7 +76,7 @@ ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[2]} {row[1]}")
+@each("row", ROWS)
 def test_a_mistake_is_told_in_the_words_of_the_completion(row: Row) -> None:
     check_refusal(row, of_completion=True)
 

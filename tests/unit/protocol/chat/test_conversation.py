@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.cases import each
 from tests.fakes.chat_bodies import CALLING, HI, OUTPUT, Row, check_refusal, items
 
 Json = dict[str, Any]
@@ -409,6 +410,6 @@ ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[2]} {row[1]}")
+@each("row", ROWS)
 def test_a_mistake_is_told_where_the_client_made_it(row: Row) -> None:
     check_refusal(row)

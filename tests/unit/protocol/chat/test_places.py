@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.protocol.chat_conversion import ParameterPaths
+from tests.fakes.cases import each
 
 PLACES = ParameterPaths(
     {"input": "messages", "input[0]": "messages[0]", "input[0].call_id": "messages[0].id"}
 )
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "original"),
     [
         ("input", "messages"),

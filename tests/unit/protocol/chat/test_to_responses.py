@@ -13,6 +13,7 @@ from gateway.protocol import documented
 from gateway.protocol.chat_answers import ChatAdapter
 from gateway.protocol.chat_conversion import CHAT_PARAMETERS, parse_chat
 from gateway.protocol.hosted_tools import HostedFamily, UserLocation, WebSearchTool
+from tests.fakes.cases import each
 from tests.fakes.chat_bodies import CUSTOM, FUNCTION, GRAMMAR, HI, Row, chat, check_refusal
 from tests.fakes.create_bodies import LIMITS, SCHEMA
 
@@ -36,7 +37,7 @@ def test_nulls_are_as_if_they_were_left_out() -> None:
     assert chat(**names).request == chat().request
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"temperature": 0.3},
@@ -55,7 +56,6 @@ def test_nulls_are_as_if_they_were_left_out() -> None:
         {"parallel_tool_calls": False},
         {"stream": True},
     ],
-    ids=lambda fields: next(iter(fields)),
 )
 def test_what_both_apis_have_is_passed_on(fields: Json) -> None:
     ((name, value),) = fields.items()
@@ -502,7 +502,7 @@ ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[2]} {row[1]}")
+@each("row", ROWS)
 def test_a_mistake_is_told_in_the_words_of_the_chat(row: Row) -> None:
     if row[2] is None:
         row = (row[0], row[1], f"metadata.{'k' * 65}", row[3])

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import McpListTools, ToolSearchOutput
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED
 
@@ -22,7 +23,7 @@ def sources(value: object) -> Json:
     return {**SEARCH, "action": {"type": "search", "query": "x", "sources": value}}
 
 
-@pytest.mark.parametrize(
+@each(
     "raw",
     [
         *(raw for raw, _, _ in HOSTED),

@@ -31,6 +31,7 @@ from gateway.protocol.hosted_tools import (
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import HostedTool, named
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import FUNCTION, NAMESPACE, parse, refusal
 
 ALL: frozenset[HostedFamily] = frozenset({"web_search", "code_interpreter", "mcp"})
@@ -252,9 +253,7 @@ REFUSED: list[tuple[list[Any], str | None, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("tools", "code", "param", "words"), REFUSED, ids=lambda value: f"{value}"[:40]
-)
+@each(("tools", "code", "param", "words"), REFUSED)
 def test_mistakes_are_told_at_their_place(
     tools: list[Any], code: str | None, param: str, words: str
 ) -> None:
@@ -416,7 +415,7 @@ FULL: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("tool", FULL, ids=str)
+@each("tool", FULL)
 def test_what_is_echoed_is_of_openai_s_types_and_is_read_back(tool: dict[str, Any]) -> None:
     told = echoed(tool, FUNCTION)
     SDK_TOOL.validate_python(told["tools"][0])

@@ -41,11 +41,12 @@ from gateway.protocol.tool_types import (
     PlainFormat,
     ShellTool,
 )
+from tests.fakes.cases import each
 from tests.fakes.client_requests import CLIENTS, SECOND_TURN
 from tests.fakes.create_bodies import CALL, FUNCTION, LIMITS, TOOLS, parse
 
 
-@pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)
+@each("fields", CLIENTS.values())
 def test_what_real_clients_send_is_accepted(fields: dict[str, Any]) -> None:
     assert parse(**fields).model == "gpt-oss-20b"
     assert parse(served=frozenset(FAMILIES.values()), **fields).model == "gpt-oss-20b"
@@ -164,7 +165,7 @@ def test_input_may_be_missing_when_a_response_is_continued() -> None:
     assert parse(input=[], previous_response_id="resp_1").input == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "effective"),
     [
         ("none", "low"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import CALL, CUSTOM, FUNCTION, NAMESPACE, SCHEMA, refusal
 
 LONG = "x" * 5_001
@@ -68,7 +69,7 @@ LONG_TEXTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.requirement("items.limits")
-@pytest.mark.parametrize(("fields", "param"), LONG_TEXTS)
+@each(("fields", "param"), LONG_TEXTS)
 def test_a_text_that_is_too_long_is_named(fields: dict[str, Any], param: str) -> None:
     assert refusal(**fields) == (
         "string_above_max_length",

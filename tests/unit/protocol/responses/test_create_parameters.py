@@ -8,6 +8,7 @@ import pytest
 
 from gateway.protocol.documented import CREATE_PARAMETERS, EFFORTS, INCLUDE_VALUES
 from gateway.protocol.responses.create_request import HINTS, PARAMETERS
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import CALL, FUNCTION, SCHEMA, Row, parse, refusal
 
 OWN = {
@@ -24,7 +25,7 @@ def test_every_documented_parameter_is_read() -> None:
     assert {*PARAMETERS} == {*CREATE_PARAMETERS} - WITHOUT_EFFECT | OWN
 
 
-@pytest.mark.parametrize("name", sorted(PARAMETERS - {"model", "input"}))
+@each("name", sorted(PARAMETERS - {"model", "input"}))
 def test_null_is_the_same_as_nothing(name: str) -> None:
     unset: dict[str, Any] = {name: None}
     assert parse(**unset) == parse()
@@ -72,7 +73,7 @@ ACCEPTED: list[dict[str, Any]] = [
 @pytest.mark.requirement("create.service-tier")
 @pytest.mark.requirement("create.text-format")
 @pytest.mark.requirement("create.prompt-cache-retention")
-@pytest.mark.parametrize("fields", ACCEPTED)
+@each("fields", ACCEPTED)
 def test_what_is_within_bounds_is_accepted(fields: dict[str, Any]) -> None:
     assert parse(**fields).ignored == tuple(name for name in HINTS if name in fields)
 
@@ -158,7 +159,7 @@ REFUSED: list[Row] = [
 @pytest.mark.requirement("create.penalties")
 @pytest.mark.requirement("create.service-tier")
 @pytest.mark.requirement("create.context-management")
-@pytest.mark.parametrize(("fields", "code", "param", "message"), REFUSED)
+@each(("fields", "code", "param", "message"), REFUSED)
 def test_what_is_beyond_a_bound_is_refused(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:

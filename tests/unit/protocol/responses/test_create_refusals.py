@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.responses.create_request import parse_create
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import FUNCTION, LIMITS, Row, body_of, refusal
 
 MISSING: list[Row] = [
@@ -325,7 +326,7 @@ TYPES: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "code", "param", "message"), [*MISSING, *TYPES])
+@each(("fields", "code", "param", "message"), [*MISSING, *TYPES])
 def test_a_mistake_is_answered_in_openais_words(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:
@@ -333,7 +334,7 @@ def test_a_mistake_is_answered_in_openais_words(
 
 
 @pytest.mark.requirement("create.validation-order")
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"model": ..., "input": ..., "bogus": 1}, "model"),

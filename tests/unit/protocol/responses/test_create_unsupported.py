@@ -11,6 +11,7 @@ import pytest
 from gateway.errors import InvalidRequest
 from gateway.protocol.responses.create_request import parse_create
 from gateway.protocol.responses.request_checks import check_images
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import (
     CALL,
     CUSTOM,
@@ -165,7 +166,7 @@ REFUSED: list[Row] = [
 @pytest.mark.requirement("kinds.hosted-calls")
 @pytest.mark.requirement("choice.hosted")
 @pytest.mark.requirement("control.choice-is-checked")
-@pytest.mark.parametrize(("fields", "code", "param", "message"), REFUSED)
+@each(("fields", "code", "param", "message"), REFUSED)
 def test_what_is_not_served_is_refused_and_says_what_to_do(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:

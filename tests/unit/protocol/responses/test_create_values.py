@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import (
     CALL,
     CUSTOM,
@@ -472,7 +473,7 @@ BOUNDS: list[Row] = [
 @pytest.mark.requirement("create.safety-identifier")
 @pytest.mark.requirement("create.text-format")
 @pytest.mark.requirement("error.schemas")
-@pytest.mark.parametrize(("fields", "code", "param", "message"), [*VALUES, *BOUNDS])
+@each(("fields", "code", "param", "message"), [*VALUES, *BOUNDS])
 def test_a_wrong_value_is_answered_in_openais_words(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:

@@ -19,6 +19,7 @@ from gateway.protocol.grants import (
 )
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import SCHEMA, TOOLS, parse
 
 ADD = McpTool("add", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -99,7 +100,7 @@ def test_a_schema_that_no_grammar_can_be_made_of_binds_nothing(parameters: dict[
     assert rules(Grants(servers=(server,))).tools["s.t"].schema is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "calls", "allowed"),
     [
         ("auto", "auto", NAMES),

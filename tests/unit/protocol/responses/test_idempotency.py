@@ -15,6 +15,7 @@ from gateway.protocol.responses.create_request import (
     request_key,
     reused_key,
 )
+from tests.fakes.cases import each
 
 BODY = b'{"model": "m", "input": "x"}'
 
@@ -43,9 +44,7 @@ def test_visible_ascii_is_a_key_and_is_kept_as_a_digest(key: bytes) -> None:
     assert request_key([key], BODY, store=True) == expected
 
 
-@pytest.mark.parametrize(
-    "key", [b"", b" ", b"a b", b"a\t", "schlüssel".encode(), b"\x7f", b"k" * 256, b"a\n"]
-)
+@each("key", [b"", b" ", b"a b", b"a\t", "schlüssel".encode(), b"\x7f", b"k" * 256, b"a\n"])
 def test_anything_else_is_none(key: bytes) -> None:
     assert refusal(key).code == "invalid_value"
 

@@ -15,6 +15,7 @@ from gateway.protocol.responses import open_responses
 from gateway.protocol.stream_events import HOSTED_ITEMS, DeltaPattern, Deltas, Event
 from gateway.protocol.tool_types import SHELL_PARAMETERS
 from tests.fakes.call_items import CALLS, OUTPUTS
+from tests.fakes.cases import each
 from tests.fakes.response_heads import ECHO
 
 Json = dict[str, Any]
@@ -87,8 +88,8 @@ def test_what_is_left_out_is_counted() -> None:
     assert {item["type"] for item in HOSTED} == HOSTED_ITEMS
 
 
-@pytest.mark.parametrize("said", HOSTED, ids=lambda item: item["type"])
-@pytest.mark.parametrize("step", ["added", "done"])
+@each("said", HOSTED)
+@each("step", ["added", "done"])
 def test_what_the_gateway_ran_is_left_out(said: Json, step: str) -> None:
     assert open_responses.items([said]) == []
     kind = f"response.output_item.{step}"
@@ -157,7 +158,7 @@ def test_reasoning_has_another_name_and_the_text_about_it_keeps_its_own() -> Non
     assert shown(said)["delta"] == text
 
 
-@pytest.mark.parametrize("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
+@each("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
 def test_a_run_of_deltas_is_the_run_of_what_is_shown_of_each(kind: str) -> None:
     head = b'{"type":"%b","sequence_number":' % kind.encode()
     deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 7, ("a", '"type"'))
@@ -166,7 +167,7 @@ def test_a_run_of_deltas_is_the_run_of_what_is_shown_of_each(kind: str) -> None:
     assert list(run) == [open_responses.shown(said) for said in deltas]
 
 
-@pytest.mark.parametrize("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
+@each("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
 def test_indexes_are_counted_without_what_is_left_out(kind: str) -> None:
     data = b'{"type":"%b","sequence_number":7,"item_id":"i","output_index":5,"delta":"a"}'
     said = Event(kind, 7, data % kind.encode(), 1, b'"a"', hosted_before=3)
@@ -256,8 +257,8 @@ def test_a_response_of_a_stream_is_in_its_form(status: str) -> None:
     assert shown(said)["response"]["tools"][0]["type"] == "function"
 
 
-@pytest.mark.parametrize(("call", "_", "arguments"), CALLS)
-def test_every_call_is_one_of_a_function(call: Json, _: str, arguments: str) -> None:
+@each("call, arguments", [(call, arguments) for call, _, arguments in CALLS])
+def test_every_call_is_one_of_a_function(call: Json, arguments: str) -> None:
     said = {"id": "c", "status": "completed", "call_id": "x", **call}
     found = item(said)
     assert found["type"] == "function_call"

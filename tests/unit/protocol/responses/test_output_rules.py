@@ -17,6 +17,7 @@ from gateway.generation import SegmentKind
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import NO_ARGUMENTS, SHELL_PARAMETERS
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import GRAMMAR, NAMESPACE, SCHEMA, STRICT, TOOLS, parse
 
 NAMES = ("f", "s", "c", "g", "ns.m", "ns.n", "local_shell", "shell", "apply_patch")
@@ -64,7 +65,7 @@ def test_hosted_tools_have_no_rule() -> None:
     assert rules(tools=[{"type": "web_search"}]) == rules()
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "calls", "allowed"),
     [
         ("auto", "auto", set(NAMES)),
@@ -157,9 +158,9 @@ def test_an_answer_satisfies_its_schema_only_if_that_is_strict() -> None:
     assert AnswerFormat("json_object", {"type": "object"}).demand == {"type": "object"}
 
 
-@pytest.mark.parametrize("choice", ["none", "auto", "required"])
-@pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("summary", [None, "concise", "auto", "detailed"])
+@each("choice", ["none", "auto", "required"])
+@each("parallel", [True, False])
+@each("summary", [None, "concise", "auto", "detailed"])
 def test_a_request_without_demands_has_the_rules_that_any_other_would_have(
     choice: str, parallel: bool, summary: str | None
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.responses.websocket import CreateFrame, read_frame, read_steer, read_turn
+from tests.fakes.cases import each
 from tests.fakes.create_bodies import LIMITS
 
 ASK = {"type": "response.create", "model": "m", "input": "Hello"}
@@ -40,7 +41,7 @@ def test_what_is_no_id_continues_nothing() -> None:
     assert read_frame(text(previous_response_id=7), LIMITS).previous_response_id is None
 
 
-@pytest.mark.parametrize("stream_id", ["", "a b", "é", "a\n", "x" * 257, 1, True, [], {}])
+@each("stream_id", ["", "a b", "é", "a\n", "x" * 257, 1, True, [], {}])
 def test_a_lane_must_have_a_name_that_is_one(stream_id: object) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         read_frame(text(stream_id=stream_id), LIMITS)
