@@ -33,6 +33,7 @@ from gateway.admin.projects import required_project
 from gateway.admin.routes import changed, deleted, listed, read, whole_page
 from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.admin.tenants import ONE as TENANT_PATH
+from gateway.admin.tenants import check_name
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import (
@@ -45,7 +46,6 @@ from gateway.protocol.admin_bodies import (
 )
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
-from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
 from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
 from gateway.store.locks import TenantLock, take_turns
@@ -556,23 +556,13 @@ _RULES: Final = ResourceRows(
 )
 
 
-async def _required(
-    connection: Connection, tenant_id: TenantId, provider_id: str
-) -> IdentityProvider:
-    return await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
-
-
 async def _required_rule(
     connection: Connection, tenant_id: TenantId, provider_id: str, rule_id: str
 ) -> FederationRule:
-    provider = await _required(connection, tenant_id, provider_id)
+    provider = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
     return await _RULES.get(
         connection, rule_id, tenant=tenant_id, provider=provider.id, account=None
     )
-
-
-async def _required_issuer(connection: Connection, issuer_id: str) -> IdentityProvider:
-    return await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
 
 
 async def _insert(connection: Connection, tenant_id: TenantId, columns: Json) -> IdentityProvider:
@@ -660,7 +650,7 @@ class IdentityProviders:
 
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
         async with self._transactions.reading(tenant_id) as connection:
-            return await _required(connection, tenant_id, provider_id)
+            return await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
 
     async def list(self, tenant_id: TenantId, page: PageParams) -> Page[IdentityProvider]:
         async with self._transactions.reading(tenant_id) as connection:
@@ -671,7 +661,7 @@ class IdentityProviders:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
-            found = await _required(connection, caller.tenant_id, provider_id)
+            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
             columns = body.columns(found)
             await _check(connection, caller.tenant_id, columns)
             updated = await _update(connection, found, columns)
@@ -686,7 +676,7 @@ class IdentityProviders:
     async def delete(self, caller: AdminCaller, provider_id: str) -> None:
         # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
-            found = await _required(connection, caller.tenant_id, provider_id)
+            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
             row = {"tenant": caller.tenant_id, "id": found.id, "provider": found.id}
             await connection.execute(_DELETE_RULES, row)
             await connection.execute(mark_by_id(PROVIDERS, "deleted_at"), row)
@@ -702,7 +692,7 @@ class IdentityProviders:
         tenant_id = caller.tenant_id
         columns = body.columns()
         async with self._changing(caller) as connection:
-            provider = await _required(connection, tenant_id, provider_id)
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
             count = await _RULES.count(
                 connection, tenant=tenant_id, provider=provider.id, account=None
             )
@@ -750,7 +740,7 @@ class IdentityProviders:
             if account is None:
                 raise unknown_account(service_account_id)
         async with self._transactions.reading(tenant_id) as connection:
-            provider = await _required(connection, tenant_id, provider_id)
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
             return await _RULES.page(
                 connection, page, tenant=tenant_id, provider=provider.id, account=account
             )
@@ -844,7 +834,7 @@ class OperatorIssuers:
 
     async def get(self, issuer_id: str) -> IdentityProvider:
         async with self._owner() as connection:
-            return await _required_issuer(connection, issuer_id)
+            return await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
 
     async def create(self, author: Author, body: OperatorIssuerCreate) -> IdentityProvider:
         """Trust an issuer whose tokens name their tenant.
@@ -866,7 +856,7 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
-            found = await _required_issuer(connection, issuer_id)
+            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             columns = body.columns(found)
             await self._check(connection, columns)
             updated = await _update(connection, found, columns)
@@ -877,7 +867,7 @@ class OperatorIssuers:
     async def delete(self, author: Author, issuer_id: str) -> None:
         # Tokens of the issuer stop working, and tenants may trust it themselves.
         async with self._changing() as connection:
-            found = await _required_issuer(connection, issuer_id)
+            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             await connection.execute(
                 mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": found.id}
             )
@@ -915,7 +905,7 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         tenant_id = await self._tenant_id(name)
         async with self._changing(tenant_id) as connection:
-            found = await _required(connection, tenant_id, provider_id)
+            found = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
             if not found.bearer:
                 raise InvalidRequest(
                     "Tokens of this provider are for exchange alone, which names it always. Let "

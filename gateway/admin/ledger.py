@@ -117,10 +117,7 @@ class Ledger:
         self._reconciliation = reconciliation
 
     async def reconcile(self, author: Author, *, repairs: bool = True) -> Found:
-        """Find what does not agree; with `repairs` wrong sums are computed again.
-
-        Raises `StoreUnavailable`.
-        """
+        """Find what does not agree; with `repairs` wrong sums are computed again."""
         await self._adding.round()
         found = await self._reconciliation.round(repairs=repairs)
         counts = {

@@ -65,7 +65,6 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
-"""Spend alerts of one scope."""
 CAP_MAX: Final = 2**63 - 1
 """Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
@@ -639,22 +638,20 @@ class Limits:
         return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
-        found = await self._budgets(tenant_id)
-        return [BudgetState(one, await self._spent(tenant_id, one)) for one in found]
+        async with self._transactions.reading(tenant_id) as connection:
+            rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
+        found, now = [], datetime.now(UTC)
+        for budget in map(budget_of, rows):
+            starts_at = begins(budget.interval, now)
+            spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
+            found.append(BudgetState(budget, spent))
+        return found
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        for one in await self._budgets(owner.tenant_id):
-            if owner.has(one) and (one.unit, one.interval) == (unit, interval):
-                return BudgetState(one, await self._spent(owner.tenant_id, one))
+        for one in await self.budgets(owner.tenant_id):
+            if owner.has(one.budget) and (one.budget.unit, one.budget.interval) == (unit, interval):
+                return one
         return None
-
-    async def _budgets(self, tenant_id: TenantId) -> list[Budget]:
-        async with self._transactions.reading(tenant_id) as connection:
-            return list(map(budget_of, await connection.execute(_BUDGETS, {"tenant": tenant_id})))
-
-    async def _spent(self, tenant_id: TenantId, budget: Budget) -> int:
-        starts_at = begins(budget.interval, datetime.now(UTC))
-        return await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
 
     async def set_budget(
         self,

@@ -14,12 +14,12 @@ from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 from gateway import ids
 from gateway.admin.core import CoreStatement, named
 from gateway.admin.routes import AdminRoute, changed, read, whole_page
+from gateway.admin.tenants import check_name
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
 from gateway.protocol.base import AS_INTEGER, NullableModel
-from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
 from gateway.store.limits.key_terms import PRICES_MAX, prices_of
 from gateway.store.schema import EVERYONE

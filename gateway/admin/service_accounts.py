@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import Project, ServiceAccountRole
 
 ACCOUNTS_MAX: Final = 1_000
-"""Service accounts of one project."""
 API_KEYS: Final = TABLES["api_keys"]
 SERVICE_ACCOUNTS: Final = TABLES["service_accounts"]
 

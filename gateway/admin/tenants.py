@@ -6,9 +6,11 @@ Tenants are changed as the owner of the tables. Where the process serves as anot
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
+from uuid import UUID
 
 from pydantic import StringConstraints
 from starlette.responses import StreamingResponse
@@ -26,12 +28,15 @@ from gateway.admin.routes import (
     read,
 )
 from gateway.admin.transactions import owned
+from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
 from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
-from gateway.services.access import check_name
+from gateway.store import tenants as stored
+from gateway.tenancy import TenantId
+from gateway.tenancy.policy import check_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from starlette.responses import Response
 
@@ -41,11 +46,16 @@ if TYPE_CHECKING:
     from gateway.retention.erasure import Erased
     from gateway.retention.export import TenantArchive
     from gateway.retention.tenant_data import TenantData
-    from gateway.services.access import Access, TenantDetail
-    from gateway.tenancy import Tenant
+    from gateway.services.access import Access
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import ApiKey, Dialect, KeyKind, Tenant
+    from gateway.tenancy.policy import OwnPolicy, PolicyChanges, TenantPolicy
 
 ALL: Final = "/tenants"
 ONE: Final = f"{ALL}/{{name}}"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_ID_PREFIX_MIN: Final = 8
+"""As many characters of an id as cannot be taken for a hint."""
 
 
 def routes(tenants: Tenants) -> list[AdminRoute]:
@@ -54,6 +64,16 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
         page = page_params(call.request.query_params)
         items, has_more = cut([tenant_body(one) for one in await tenants.list()], page)
         return conversation_page(items, has_more=has_more)
+
+    async def create(author: Author, body: TenantCreate) -> Tenant:
+        return await tenants.create(author, body.name)
+
+    async def set_policy(author: Author, name: str, body: TenantUpdate) -> TenantDetail:
+        return await tenants.set_policy(author, name, body.policy)
+
+    async def create_key(author: Author, name: str, body: TenantKeyCreate) -> Json:
+        key, secret = await tenants.create_key(author, name, body.name, kind="admin")
+        return admin_key_body(ShownKey(key, secret=secret))
 
     async def export(call: AdminCall) -> Response:
         # A zip file. With content it needs the permission `content.read`, too.
@@ -74,11 +94,11 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
     keys = f"{ONE}/admin_api_keys"
     return [
         AdminRoute("GET", ALL, reads, listed, query=PAGE),
-        changed(ALL, writes, tenants.create, tenant_body, TenantCreate),
+        changed(ALL, writes, create, tenant_body, TenantCreate),
         read(ONE, reads, tenants.get, detail_body),
-        changed(ONE, writes, tenants.set_policy, detail_body, TenantUpdate),
+        changed(ONE, writes, set_policy, detail_body, TenantUpdate),
         changed(f"{ONE}/disable", writes, tenants.disable, tenant_body, NoBody),
-        changed(keys, writes, tenants.create_key, dict, TenantKeyCreate),
+        changed(keys, writes, create_key, dict, TenantKeyCreate),
         changed(f"{ONE}/delete", deletes, tenants.delete, dict, NoBody),
         changed(f"{ONE}/restore", deletes, tenants.restore, dict, NoBody),
         changed(f"{ONE}/hold", deletes, tenants.hold, dict, HoldUpdate),
@@ -123,6 +143,15 @@ class Export(WireModel):
     content: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TenantDetail:
+    """A tenant, its own policy, and its effective one, in which settings fill the gaps."""
+
+    tenant: Tenant
+    own: OwnPolicy
+    policy: TenantPolicy
+
+
 def tenant_body(tenant: Tenant) -> Json:
     times = ("created_at", "disabled_at", "deleted_at", "held_at", "purged_at")
     return {
@@ -148,6 +177,24 @@ def erasure_body(erased: Erased) -> Json:
     return {"object": "tenant.erasure", **counts}
 
 
+def check_name(name: str, *, param: str = "name") -> None:
+    if not _NAME.match(name):
+        raise InvalidRequest(
+            f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
+            " letter or a digit.",
+            param=param,
+        )
+
+
+def _is_meant(key: str, candidate: ApiKey) -> bool:
+    try:
+        return UUID(key) == candidate.id
+    except ValueError:
+        shown = key.strip("…")
+        begins = len(shown) >= _ID_PREFIX_MIN and str(candidate.id).startswith(shown.lower())
+        return begins or shown == candidate.hint
+
+
 @contextmanager
 def _owned(name: str) -> Iterator[None]:
     # Names are those of the command line, so a malformed one is no tenant's.
@@ -157,40 +204,115 @@ def _owned(name: str) -> Iterator[None]:
 
 
 class Tenants:
-    """Tenants and their data. Methods with the name of a tenant raise `ResourceNotFound` for an
-    unknown one; all raise `PermissionDenied` where this process does not own the tables.
+    """Tenants, their keys and their data. Methods with the name of a tenant raise
+    `ResourceNotFound` for an unknown one; all raise `PermissionDenied` where this process does not
+    own the tables.
     """
 
-    def __init__(self, access: Access, data: TenantData) -> None:
+    def __init__(self, database: Database, access: Access, data: TenantData) -> None:
+        self._database = database
         self._access = access
         self._data = data
 
     async def list(self) -> list[Tenant]:
         with owned():
-            return await self._access.list_tenants()
+            return await stored.all_tenants(self._database)
 
     async def get(self, name: str) -> TenantDetail:
         with _owned(name):
-            return await self._access.show_tenant(name)
+            return self._detail(*await stored.find_policy(self._database, name))
 
-    async def create(self, author: Author, body: TenantCreate) -> Tenant:
-        # With the policy of the settings.
-        with owned():
-            return await self._access.create_tenant(body.name, author)
+    async def create(self, author: Author, name: str) -> Tenant:
+        """Create a tenant, with the policy of the settings.
 
-    async def set_policy(self, author: Author, name: str, body: TenantUpdate) -> TenantDetail:
-        """Change values of the policy; null resets one. Raises `InvalidRequest` for bad values."""
+        Raises `InvalidRequest` for a malformed or taken name.
+        """
+        check_name(name)
+        try:
+            with owned():
+                new = TenantId(ids.new_uuid())
+                return await stored.insert_tenant(self._database, new, name, author)
+        except StoreConflict as conflict:
+            raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
+
+    async def set_policy(self, author: Author, name: str, changes: PolicyChanges) -> TenantDetail:
+        """Change a tenant's policy: None resets a value, omitted values stay.
+
+        Other replicas follow within `auth.key_cache_ttl_s`. Raises `InvalidRequest` for a value out
+        of bounds or if nothing is changed.
+        """
+        check_changes(changes)
         with _owned(name):
-            return await self._access.set_policy(name, body.policy, author)
+            changed = await stored.set_policy(self._database, name, changes, author)
+        self._access.forget()
+        return self._detail(*changed)
+
+    def _detail(self, tenant: Tenant, own: OwnPolicy) -> TenantDetail:
+        return TenantDetail(tenant, own, self._access.defaults.with_own(own))
 
     async def disable(self, author: Author, name: str) -> Tenant:
+        # And with it all of its keys.
         with _owned(name):
-            return await self._access.disable_tenant(name, author)
+            tenant = await stored.disable_tenant(self._database, name, author)
+        self._access.forget()
+        return tenant
 
-    async def create_key(self, author: Author, name: str, body: TenantKeyCreate) -> Json:
-        with _owned(name):
-            key, value = await self._access.create_key(name, body.name, kind="admin", author=author)
-        return admin_key_body(ShownKey(key, secret=value))
+    async def create_key(
+        self,
+        author: Author,
+        tenant_name: str,
+        key_name: str,
+        *,
+        dialect: Dialect = "openai",
+        kind: KeyKind = "project",
+    ) -> tuple[ApiKey, str]:
+        """Create a key of the tenant's default project, or an admin key; return it and its secret.
+
+        The secret is not stored and cannot be read again. Raises `InvalidRequest` for a disabled or
+        deleted tenant and for a malformed name.
+        """
+        check_name(key_name)
+        with _owned(tenant_name):
+            tenant = await stored.tenant_named(self._database, tenant_name)
+            for state in ("disabled", "deleted"):
+                if getattr(tenant, f"{state}_at") is not None:
+                    raise InvalidRequest(f"Tenant {tenant_name!r} is {state}.", param="tenant")
+            secret = self._access.peppers.new_secret(kind)
+            new = stored.NewKey(
+                id=ids.new_uuid(),
+                tenant_id=tenant.id,
+                name=key_name,
+                hint=secret.hint,
+                hash=secret.hash,
+                dialect=dialect,
+                kind=kind,
+                pepper_id=secret.pepper_id,
+            )
+            return await stored.insert_key(self._database, new, author), secret.value
+
+    async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
+        # Of one tenant or of all, the oldest first.
+        with owned():
+            tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
+            return await stored.keys(self._database, tenant.id if tenant else None)
+
+    async def disable_key(self, author: Author, key: str) -> ApiKey:
+        """Disable the key with this id, beginning of an id, or hint.
+
+        Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
+        """
+        found = [one for one in await self.keys() if _is_meant(key, one)]
+        enabled = [one for one in found if one.disabled_at is None] or found[:1]
+        if not enabled:
+            raise ResourceNotFound(f"There is no key {key!r}.", param="key")
+        if len(enabled) > 1:
+            raise InvalidRequest(
+                f"Several keys begin or end with {key!r}: give the id.", param="key"
+            )
+        with owned():
+            disabled = await stored.disable_key(self._database, enabled[0], author)
+        self._access.forget()
+        return disabled
 
     async def delete(self, author: Author, name: str) -> Json:
         with _owned(name):

@@ -50,9 +50,7 @@ _DEFAULTS: Final[dict[Width, int]] = {"1m": 60, "1h": 24, "1d": 7}
 _MOST: Final[dict[Width, int]] = {"1m": 1440, "1h": 168, "1d": 31}
 COST_BUCKETS_MAX: Final = 180
 VALUES_MAX: Final = 100
-"""Values of one filter."""
 RESULTS_MAX: Final = 20_000
-"""Results of one page of a report."""
 TIME_MAX: Final = SECOND_MAX
 COSTS: Final = "costs"
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")

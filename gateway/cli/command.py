@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from gateway.admin.resources import AdminServices
+    from gateway.admin.tenants import Tenants
     from gateway.admin.transactions import AdminCaller
     from gateway.services.access import Access
     from gateway.settings import Settings
@@ -85,6 +86,12 @@ class Installation:
 
         database = await self.database()
         return access(self.settings, database)
+
+    async def tenants(self) -> Tenants:
+        from gateway.wiring.admin import tenants
+
+        access = await self.access()
+        return tenants(self.settings, await self.database(), access)
 
     async def admin(self, tenant: str) -> tuple[AdminServices, AdminCaller]:
         """Return the services of the admin API, and the command as their caller for a tenant.

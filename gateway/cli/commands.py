@@ -127,7 +127,6 @@ PANELS: Final = {
         "encryption": Entry("stored_data", "encryption", "Encryption at rest: keys of tenants."),
     },
 }
-"""The commands in the panels of `--help`, in this order."""
 ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in panel.items()}
 
 

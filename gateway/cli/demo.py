@@ -55,7 +55,7 @@ from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.store.tools import web_pages
 from gateway.telemetry.logs import configure_logging
-from gateway.wiring.admin import admin_services
+from gateway.wiring.admin import admin_services, tenants
 from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from openai.types.responses import Response
 
     from gateway.admin.resources import AdminServices
+    from gateway.admin.tenants import Tenants
     from gateway.limits.money import Component
     from gateway.services.access import Access
     from gateway.settings import Settings
@@ -90,7 +91,6 @@ PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 _KEY_NAMES = ("key", "admin key", "key of a second project")
 
 SITE_PORT: Final = 8765
-"""Port of the site, if it is free."""
 SITES_FILE: Final = "demo-site"
 """Name of the file in the data folder with the addresses whose pages are in the index."""
 PAGES_MAX: Final = 50
@@ -258,13 +258,16 @@ async def _database(
 async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]:
     # Working keys by their variables: those of the last demo, or new ones.
     async with connected(settings) as database:
-        accounts = access(settings, database)
-        if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
-            await accounts.create_tenant(TENANT)
-        services = admin_services(settings, database, accounts)
+        keyring = access(settings, database)
+        accounts = tenants(settings, database, keyring)
+        if TENANT not in {tenant.name for tenant in await accounts.list()}:
+            await accounts.create(COMMAND_LINE, TENANT)
+        services = admin_services(settings, database, keyring)
         makers: dict[str, Callable[[], Awaitable[tuple[ApiKey, str]]]] = {
-            API_KEY: partial(accounts.create_key, TENANT, "demo"),
-            ADMIN_KEY: partial(accounts.create_key, TENANT, "demo-admin", kind="admin"),
+            API_KEY: partial(accounts.create_key, COMMAND_LINE, TENANT, "demo"),
+            ADMIN_KEY: partial(
+                accounts.create_key, COMMAND_LINE, TENANT, "demo-admin", kind="admin"
+            ),
             PROJECT_KEY: partial(
                 _project_key,
                 accounts,
@@ -276,7 +279,7 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
         saved, keys = saved_demo(settings.data_dir), {}
         for name, make in makers.items():
             key = saved.get(name)
-            if key is None or not await _works(accounts, key):
+            if key is None or not await _works(keyring, key):
                 _, key = await make()
             keys[name] = key
     hints = (f"{what} …{key[-4:]}" for what, key in zip(_KEY_NAMES, keys.values(), strict=True))
@@ -285,11 +288,11 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
 
 
 async def _project_key(
-    accounts: Access, services: AdminServices, prices: Prices, models: Sequence[str]
+    accounts: Tenants, services: AdminServices, prices: Prices, models: Sequence[str]
 ) -> tuple[ApiKey, str]:
     # The key of a second project, which sees nothing of the first and has low limits. Sets prices
     # of the `models`.
-    tenant = (await accounts.show_tenant(TENANT)).tenant
+    tenant = (await accounts.get(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
         AdminCaller(tenant.id), ids.project_id(project.id), "demo", AccountKeyCreate(name="demo")

@@ -17,14 +17,17 @@ from gateway.admin.keys import AccountKeyCreate, account_key_body
 from gateway.admin.projects import ProjectCreate, project_body
 from gateway.admin.service_accounts import service_account_body
 from gateway.api.query import PAGE_ITEMS_MAX
+from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.protocol.request_errors import validated
+from gateway.store.tenants import tenant_named
+from gateway.store.tools import tool_calls
 from gateway.tenancy import Dialect
 from gateway.tenancy.policy import DAY_S, HOUR_S, POLICY_VALUES
 
 if TYPE_CHECKING:
-    from gateway.services.access import TenantDetail
+    from gateway.admin.tenants import TenantDetail
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import KeyKind, Project
     from gateway.tenancy.policy import PolicyValue
@@ -47,15 +50,15 @@ ProjectId = Annotated[str, typer.Argument(help="Its id: proj_…")]
 @command(tenants, "create")
 async def create_tenant(gateway: Installation, name: NewName) -> None:
     """Create a tenant. Nothing of one tenant is ever visible to another."""
-    access = await gateway.access()
-    await access.create_tenant(name)
+    services = await gateway.tenants()
+    await services.create(COMMAND_LINE, name)
     terminal.show(f"tenant {name} created; next: harmony-gateway keys create {name}")
 
 
 @command(tenants, "list")
 async def list_tenants(gateway: Installation, json_: Json = False) -> None:
     """List all tenants: name, day of creation, and whether it is disabled, deleted, or held."""
-    access = await gateway.access()
+    services = await gateway.tenants()
     terminal.listing(
         [
             {
@@ -63,7 +66,7 @@ async def list_tenants(gateway: Installation, json_: Json = False) -> None:
                 "id": str(one.id),
                 **_times(one, "created_at", "disabled_at", "deleted_at", "held_at", "purged_at"),
             }
-            for one in await access.list_tenants()
+            for one in await services.list()
         ],
         {"NAME": "name", "CREATED": lambda one: _day(one["created_at"]), "STATE": _tenant_state},
         as_json=json_,
@@ -73,16 +76,16 @@ async def list_tenants(gateway: Installation, json_: Json = False) -> None:
 @command(tenants, "disable")
 async def disable_tenant(gateway: Installation, name: NewName) -> None:
     """Disable a tenant: its keys stop working within auth.key_cache_ttl_s."""
-    access = await gateway.access()
-    await access.disable_tenant(name)
+    services = await gateway.tenants()
+    await services.disable(COMMAND_LINE, name)
     terminal.show(f"tenant {name} disabled")
 
 
 @command(tenants, "show")
 async def show_tenant(gateway: Installation, name: TenantName, json_: Json = False) -> None:
     """Show what counts for a tenant, and whether that is its own or the configuration's."""
-    access = await gateway.access()
-    _show_policy(await access.show_tenant(name), as_json=json_)
+    services = await gateway.tenants()
+    _show_policy(await services.get(name), as_json=json_)
 
 
 @command(tenants, "calls")
@@ -95,9 +98,13 @@ async def show_calls(
 ) -> None:
     """Show what hosted tools did for a tenant, the newest first: never what they were told."""
     begin = datetime.now(UTC) - timedelta(hours=hours)
-    access = await gateway.access()
+    database = await gateway.database()
+    tenant = await tenant_named(database, name)
     terminal.listing(
-        [_call_body(one) for one in await access.tool_calls(name, begin, rows_max=rows_max)],
+        [
+            _call_body(one)
+            for one in await tool_calls.since(database, tenant.id, begin, rows_max=rows_max)
+        ],
         {
             "AT": lambda one: f"{datetime.fromisoformat(one['at']):%Y-%m-%d %H:%M:%S}",
             "RESPONSE": "response",
@@ -135,8 +142,8 @@ async def set_policy(
         for field, text in given.items()
         if text is not None
     }
-    access = await gateway.access()
-    _show_policy(await access.set_policy(name, changes), as_json=json_)
+    services = await gateway.tenants()
+    _show_policy(await services.set_policy(COMMAND_LINE, name, changes), as_json=json_)
 
 
 @command(projects, "create")
@@ -235,8 +242,8 @@ async def create_key(
     It is of the tenant's default project; `projects key` makes one of another.
     """
     kind: KeyKind = "admin" if admin else "project"
-    access = await gateway.access()
-    key, secret = await access.create_key(tenant, name, dialect=dialect, kind=kind)
+    services = await gateway.tenants()
+    key, secret = await services.create_key(COMMAND_LINE, tenant, name, dialect=dialect, kind=kind)
     if json_:
         made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
         terminal.show(json.dumps(made))
@@ -252,8 +259,8 @@ async def list_keys(
     json_: Json = False,
 ) -> None:
     """List API keys by their last characters; the keys themselves are not stored."""
-    access = await gateway.access()
-    names = {one.id: one.name for one in await access.list_tenants()}
+    services = await gateway.tenants()
+    names = {one.id: one.name for one in await services.list()}
     terminal.listing(
         [
             {
@@ -265,7 +272,7 @@ async def list_keys(
                 **_times(one, "created_at", "disabled_at"),
                 **_times(one.terms, "expires_at"),
             }
-            for one in await access.list_keys(tenant)
+            for one in await services.keys(tenant)
         ],
         {
             "TENANT": "tenant",
@@ -288,8 +295,8 @@ async def disable_key(
     ],
 ) -> None:
     """Disable an API key: it stops working within auth.key_cache_ttl_s."""
-    access = await gateway.access()
-    disabled = await access.disable_key(key)
+    services = await gateway.tenants()
+    disabled = await services.disable_key(COMMAND_LINE, key)
     terminal.show(f"key {disabled.name} (…{disabled.hint}) disabled")
 
 

@@ -43,7 +43,6 @@ OPENED_IN_ALL_MAX: Final = 300_000
 ordinary format takes little, because what follows in the same place is remembered. Only what is
 nested ever deeper, or counted, is new with each character."""
 WAYS_MAX: Final = 200
-"""Ways to read one text, at most."""
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
 _ESCAPES: Final = _SHORT | {0x2F: "/"}
@@ -519,7 +518,6 @@ def _one_of(characters: list[str]) -> Chars:
 
 
 GROUP_DEPTH_MAX: Final = 50
-"""Depth of groups within groups, at most."""
 _DIGIT: Final = ((0x30, 0x39),)
 _WORD: Final = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Final = ((0x09, 0x0D), (0x20, 0x20))

@@ -49,7 +49,6 @@ grammar, at most."""
 CHARS_MAX: Final = 200_000
 """Characters of all terminals of a grammar, written out, at most."""
 NAMES_DEPTH_MAX: Final = 100
-"""Depth of terminals that name others, at most."""
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
 """Pattern of what lets a part of an expression be empty, or repeats it."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)

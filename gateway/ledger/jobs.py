@@ -119,14 +119,11 @@ class Reconciliation:
                 group.create_task(job)
 
     async def forget(self) -> None:
-        """Remove the spending of intervals that ended long ago. Raises `StoreError`."""
+        """Remove the spending of intervals that ended long ago."""
         await forget_spending(self._database, datetime.now(UTC))
 
     async def round(self, *, repairs: bool = True) -> Found:
-        """Find disagreements; recompute sums and the spending of budgets from their lines.
-
-        Raises `StoreError`.
-        """
+        """Find disagreements; recompute sums and the spending of budgets from their lines."""
         database, now = self._database, datetime.now(UTC)
         corrected: list[Correction] = []
         if repairs:
@@ -335,7 +332,7 @@ class Found:
 
 
 async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
-    """Compare lines with responses and sums. Raises `StoreUnavailable`."""
+    """Compare lines with responses and sums."""
     async with database.runs_transaction() as connection:
         parameters = {"back_s": back_s, "rows_max": rows_max}
         unmetered = await connection.execute(_UNMETERED, parameters)
@@ -357,7 +354,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
 async def correct_spending(database: Database, now: datetime) -> list[Correction]:
     """Correct what is recorded as spent in the intervals of `now`.
 
-    Endless intervals count from the creation of the budget or alert. Raises `StoreError`.
+    Endless intervals count from the creation of the budget or alert.
     """
     found = []
     async with database.runs_transaction() as connection:

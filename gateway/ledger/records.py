@@ -101,7 +101,6 @@ def _cell(value: Any) -> Any:
 
 PAGE_LINES_MAX: Final = 100_000
 READ_LINES_MAX: Final = 2_000
-"""Lines of one page, and of one statement."""
 _CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?[0-9]{1,9})")
 
 

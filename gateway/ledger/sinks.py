@@ -33,7 +33,6 @@ LEASE_S: Final = 4 * TIMEOUT_S
 """After which another process may take over a batch."""
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
-"""Lines in one batch."""
 PAUSE_MAX_S: Final = 300.0
 """Longest pause between two attempts at a sink that fails."""
 AGAIN: Final = frozenset({401, 403, 408, 409, 425, 429})
@@ -129,7 +128,7 @@ class Delivery:
             await self._sink.close()
 
     async def round(self) -> int:
-        """Send all lines that are ready, and return their number. Raises `StoreError`."""
+        """Send all lines that are ready, and return their number."""
         lines = 0
         while sent := await self._send_next():
             lines += sent

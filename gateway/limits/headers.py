@@ -17,7 +17,6 @@ _OF_REQUESTS: Final = _names("requests")
 _OF_TOKENS: Final = _names("tokens")
 _OF_PROJECT: Final = _names("project-tokens")
 LIMIT_HEADERS: Final = (*_OF_REQUESTS, *_OF_TOKENS, *_OF_PROJECT)
-"""Names of the headers that tell of limits."""
 
 
 class Headroom(NamedTuple):

@@ -146,7 +146,6 @@ class Terms:
     organization: str = ""
     project: str = ""
     stored: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
-    """Limits of stored bytes."""
     background: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
     """Limits of background responses: they bind where these are accepted and claimed."""
     writes: Rules | None = field(init=False, compare=False, repr=False)

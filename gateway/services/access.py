@@ -1,4 +1,4 @@
-"""Tenants and keys for operators, and authentication of requests.
+"""Authentication of requests, by keys and by tokens.
 
 A key's secret is 256 random bits, so one keyed hash (HMAC-SHA256 under the pepper) is enough to
 store it, costs microseconds, and is what the key is found by. Decisions are cached for a few
@@ -17,16 +17,10 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
-from gateway import ids
-from gateway.audit import COMMAND_LINE
 from gateway.errors import (
     AuthenticationError,
-    InvalidRequest,
     IssuerUnavailable,
-    ResourceNotFound,
-    StoreConflict,
     StoreError,
     StoreUnavailable,
     TokenRefused,
@@ -35,10 +29,8 @@ from gateway.services.federation import is_token
 from gateway.store import callers, tenants
 from gateway.store.ledger import rollup
 from gateway.store.limits import key_terms
-from gateway.store.tools import tool_calls as audit
 from gateway.telemetry.logs import EventLog
-from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
-from gateway.tenancy.policy import DEFAULT_POLICY, TenantPolicy, check_changes
+from gateway.tenancy.policy import DEFAULT_POLICY, TenantPolicy
 from gateway.tenancy.secrets import (
     HINT_CHARS,
     RANDOM_BYTES,
@@ -50,17 +42,14 @@ from gateway.tenancy.secrets import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
+    from uuid import UUID
 
-    from gateway.audit import Author
     from gateway.limits.accounting import Figures
     from gateway.replication.limiter import Limiter
     from gateway.services.federation import Federation
     from gateway.store.ledger.rollup import KeyUsage
     from gateway.store.postgres.database import Database
-    from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import Dialect, KeyKind
-    from gateway.tenancy.policy import OwnPolicy, PolicyChanges
+    from gateway.tenancy import Principal, TenantId
     from gateway.tenancy.secrets import SecretKind
 
 
@@ -71,21 +60,8 @@ MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
 """Share of the time that a decision counts: if a request uses an older one, the key is
 looked up again."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
-_ID_PREFIX_MIN: Final = 8
-"""As many characters of an id as cannot be taken for a hint."""
-
 _log = EventLog(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TenantDetail:
-    """A tenant, its own policy, and its effective one, in which settings fill the gaps."""
-
-    tenant: Tenant
-    own: OwnPolicy
-    policy: TenantPolicy
 
 
 @dataclass(slots=True)
@@ -122,7 +98,7 @@ class _Lookup:
 
 
 class Access:
-    """Tenants and keys for operators; for requests, the owners of their keys."""
+    """Owners of the keys and tokens of requests."""
 
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
@@ -167,118 +143,6 @@ class Access:
         self._lookups: dict[bytes, _Lookup] = {}
         self._aging: deque[tuple[str, str | None]] = deque()
         self._has_aged = asyncio.Event()
-
-    async def create_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
-        """Create a tenant. Raises `InvalidRequest` for a malformed or taken name."""
-        check_name(name)
-        try:
-            return await tenants.insert_tenant(
-                self._database, TenantId(ids.new_uuid()), name, author
-            )
-        except StoreConflict as conflict:
-            raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
-
-    async def list_tenants(self) -> list[Tenant]:
-        return await tenants.all_tenants(self._database)
-
-    async def disable_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
-        """Disable a tenant and with it all of its keys. Raises `ResourceNotFound`."""
-        tenant = await tenants.disable_tenant(self._database, name, author)
-        self.forget()
-        if tenant is None:
-            raise await tenants.no_tenant(self._database, name)
-        return tenant
-
-    async def show_tenant(self, name: str) -> TenantDetail:
-        return await self._detail(name, await tenants.find_policy(self._database, name))
-
-    async def set_policy(
-        self, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
-    ) -> TenantDetail:
-        """Change a tenant's policy: None resets a value, omitted values stay.
-
-        Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
-        for a value out of bounds or if nothing is changed.
-        """
-        check_changes(changes)
-        found = await tenants.set_policy(self._database, name, changes, author)
-        self.forget()
-        return await self._detail(name, found)
-
-    async def tool_calls(self, name: str, begin: datetime, *, rows_max: int) -> list[AuditedCall]:
-        """Return a tenant's calls of hosted tools after `begin`, the newest first.
-
-        Raises `ResourceNotFound`.
-        """
-        tenant = await tenants.tenant_named(self._database, name)
-        return await audit.since(self._database, tenant.id, begin, rows_max=rows_max)
-
-    async def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
-        if found is None:
-            raise await tenants.no_tenant(self._database, name)
-        tenant, own = found
-        return TenantDetail(tenant, own, self.defaults.with_own(own))
-
-    async def create_key(
-        self,
-        tenant_name: str,
-        key_name: str,
-        *,
-        dialect: Dialect = "openai",
-        kind: KeyKind = "project",
-        author: Author = COMMAND_LINE,
-    ) -> tuple[ApiKey, str]:
-        """Create a key of the tenant's default project, or an admin key; return it and its secret.
-
-        The secret is not stored and cannot be read again. Raises `ResourceNotFound` for an unknown
-        tenant, `InvalidRequest` for a disabled or deleted one and for a malformed name.
-        """
-        check_name(key_name)
-        tenant = await tenants.tenant_named(self._database, tenant_name)
-        if tenant.disabled_at is not None:
-            raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
-        if tenant.deleted_at is not None:
-            raise InvalidRequest(f"Tenant {tenant_name!r} is deleted.", param="tenant")
-        secret = self.peppers.new_secret(kind)
-        key = await tenants.insert_key(
-            self._database,
-            tenants.NewKey(
-                id=ids.new_uuid(),
-                tenant_id=tenant.id,
-                name=key_name,
-                hint=secret.hint,
-                hash=secret.hash,
-                dialect=dialect,
-                kind=kind,
-                pepper_id=secret.pepper_id,
-            ),
-            author,
-        )
-        return key, secret.value
-
-    async def list_keys(self, tenant_name: str | None = None) -> list[ApiKey]:
-        """List the keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
-        tenant = (
-            None if tenant_name is None else await tenants.tenant_named(self._database, tenant_name)
-        )
-        return await tenants.keys(self._database, tenant.id if tenant else None)
-
-    async def disable_key(self, key: str) -> ApiKey:
-        """Disable the key with this id, beginning of an id, or hint.
-
-        Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
-        """
-        found = [one for one in await self.list_keys() if _is_meant(key, one)]
-        enabled = [one for one in found if one.disabled_at is None] or found[:1]
-        if not enabled:
-            raise ResourceNotFound(f"There is no key {key!r}.", param="key")
-        if len(enabled) > 1:
-            raise InvalidRequest(
-                f"Several keys begin or end with {key!r}: give the id.", param="key"
-            )
-        disabled = await tenants.disable_key(self._database, enabled[0].tenant_id, enabled[0].id)
-        self.forget()
-        return disabled or enabled[0]
 
     def known(self, secret: str, organization: str | None = None) -> Principal | None:
         """Return the principal of a key from the cache; None: call `authenticate`."""
@@ -420,24 +284,6 @@ class Access:
         if organization is not None and is_token(secret):
             marking.update(b"\0" + organization.encode("utf-8", "surrogatepass"))
         return marking.digest()
-
-
-def check_name(name: str, *, param: str = "name") -> None:
-    if not _NAME.match(name):
-        raise InvalidRequest(
-            f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
-            " letter or a digit.",
-            param=param,
-        )
-
-
-def _is_meant(key: str, candidate: ApiKey) -> bool:
-    try:
-        return UUID(key) == candidate.id
-    except ValueError:
-        shown = key.strip("…")
-        begins = len(shown) >= _ID_PREFIX_MIN and str(candidate.id).startswith(shown.lower())
-        return begins or shown == candidate.hint
 
 
 def _incorrect(secret: str) -> AuthenticationError:

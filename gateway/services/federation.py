@@ -26,7 +26,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -91,7 +91,6 @@ _AUDIENCES_MAX: Final = 16
 _log = EventLog(__name__)
 
 TOKEN_BYTES_MAX: Final = 16_384
-"""Bytes of a token of an issuer, at most."""
 Jwk = dict[str, Any]
 KEYS_MAX: Final = 100
 """Keys of one issuer, at most; those behind them are ignored."""
@@ -102,7 +101,6 @@ https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
 FETCH_TIMEOUT_S: Final = 5.0
 """To fetch the keys of one issuer, its configuration included."""
 KEYS_BYTES_MAX: Final = 256 * 1024
-"""Bytes of the keys of one issuer, or of its configuration, at most."""
 _KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _PUBLIC: Final = frozenset({"kty", "kid", "alg", "use", "n", "e", "crv", "x", "y"})
 _BITS_OF_CHARACTER: Final = 6
@@ -462,18 +460,6 @@ class KeySetPolicy:
 KEY_SET_POLICY: Final = KeySetPolicy()
 
 
-class Fetcher(Protocol):
-    """Fetcher of the keys of issuers, from wherever their providers say."""
-
-    async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """Fetch the keys of an issuer, unchecked. Raises `IssuerUnavailable`."""
-        ...
-
-    async def close(self) -> None:
-        """Close all connections. Nothing is fetched afterwards."""
-        ...
-
-
 @dataclass(slots=True)
 class _KeySet:
     """Keys by their ids, as they came at `fetched_at`; `failed_at`: when the last try failed."""
@@ -490,7 +476,7 @@ class KeySets:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: KeyFetcher,
         policy: KeySetPolicy = KEY_SET_POLICY,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -614,6 +600,7 @@ class KeyFetcher:
         self._metrics = metrics
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
+        # Unchecked. Raises `IssuerUnavailable`.
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
         try:

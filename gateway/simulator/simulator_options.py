@@ -25,7 +25,6 @@ class SimulatorOptions:
     context_length: int = 131_072
     """Ids of prompt and output together."""
     body_bytes_max: int = 32 * 1024 * 1024
-    """Bytes of one request's body."""
 
     @property
     def engine_version(self) -> str:

@@ -75,10 +75,7 @@ async def exchange_placements(
     entries: bytes,
     seen: Mapping[str, int],
 ) -> list[PostedPlacements]:
-    """Leave a message, and read recent ones of other replicas with numbers above those `seen`.
-
-    Raises `StoreError`.
-    """
+    """Leave a message, and read recent ones of other replicas with numbers above those `seen`."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,
@@ -180,7 +177,7 @@ async def drained(database: Database) -> list[str]:
 
 
 async def report_drained(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:
-    """Record the number of requests under way at these drained backends. Raises `StoreError`."""
+    """Record the number of requests under way at these drained backends."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,

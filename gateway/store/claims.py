@@ -389,7 +389,7 @@ async def claim(
 async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
     """Return what a process with these terms could claim, read without the lock of claimants.
 
-    Some queued responses may have to wait for others of their tenant. Raises `StoreUnavailable`.
+    Some queued responses may have to wait for others of their tenant.
     """
     parameters = _parameters(database, terms, take_over=take_over)
     async with database.runs_transaction() as connection:

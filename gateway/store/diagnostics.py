@@ -103,10 +103,7 @@ _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
 async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """Return sizes of tables, settings, and the statements that took longest, without values.
-
-    Raises `StoreError`.
-    """
+    """Return sizes of tables, settings, and the statements that took longest, without values."""
     async with database.owner_transaction() as connection:
         report = {
             "tables": await connection.execute(_SIZES),

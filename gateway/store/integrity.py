@@ -116,7 +116,7 @@ _PAGES: Final = {
 async def check_responses(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Look at states, claims, chains, usage lines and logs of responses. Raises `StoreError`."""
+    """Look at states, claims, chains, usage lines and logs of responses."""
     await database.keyring.ready([tenant_id])
     async for rows, cipher in _by_id(database, tenant_id, _RESPONSES, scope):
         found = [
@@ -190,7 +190,7 @@ def _fault_of_log(row: Row, cipher: ContentCipher) -> str:
 async def check_conversations(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Look for conversations whose next item has the place of another. Raises `StoreError`."""
+    """Look for conversations whose next item has the place of another."""
     remedy = "Nothing can be added to it: its client has to begin another."
     async for rows, _ in _by_id(database, tenant_id, _CONVERSATIONS, scope):
         wrong = (row for row in rows if row.next_position <= (row.last_position or -1))
@@ -210,7 +210,7 @@ async def check_conversations(
 async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Open what is sealed of a tenant, table by table. Raises `StoreError`."""
+    """Open what is sealed of a tenant, table by table."""
     await database.keyring.ready([tenant_id])
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}

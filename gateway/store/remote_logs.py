@@ -126,7 +126,6 @@ async def poll(
     """Return what is new of these logs, in flushes after those `seen` and in their rows.
 
     Updates `seen`: a flush is read once, so entries of all logs in `wanted` are returned now.
-    Raises `StoreUnavailable`.
     """
     await database.keyring.try_ready({TenantId(one.tenant_id) for one in queries})
     changes, read = LogChanges(), dict(seen)

@@ -1,6 +1,6 @@
 """Tenants, their policies and their keys, for operators.
 
-Names are the operator's, checked by `services.access`. Times are the database's.
+Names are the operator's, checked by `admin.tenants`. Times are the database's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.tenancy import ApiKey, ProjectId, Tenant, TenantId
 from gateway.tenancy.policy import POLICY_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.audit import AuditEvent, Author
@@ -38,16 +38,15 @@ _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
 _ALL_TENANTS: Final = Statement(f"SELECT {_TENANT} FROM tenants ORDER BY name")  # noqa: S608
-_FIND_TENANT: Final = Statement(f"SELECT {_TENANT} FROM tenants WHERE name = :name")  # noqa: S608
 _DISABLE_TENANT: Final = Statement(f"""
-UPDATE tenants SET disabled_at = coalesce(disabled_at, now()) WHERE name = :name
+UPDATE tenants SET disabled_at = coalesce(disabled_at, now()) WHERE id = :id
 RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
 _FIND_POLICY: Final = Statement(f"""
 SELECT {_TENANT}, {_POLICY} FROM tenants WHERE name = :name
 """)  # noqa: S608 - constants only
 _SET_POLICY: Final = f"""
-UPDATE tenants SET {{changes}} WHERE name = :name RETURNING {_TENANT}, {_POLICY}
+UPDATE tenants SET {{changes}} WHERE id = :id RETURNING {_TENANT}, {_POLICY}
 """  # noqa: S608 - constants only
 _INSERT_KEY: Final = Statement(f"""
 INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, project_id, kind, pepper_id,
@@ -119,22 +118,16 @@ def key_of_row(row: Row) -> ApiKey:
     )
 
 
-async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:
-    async with database.owner_transaction() as connection:
-        return (await connection.execute(statement, parameters)).one_or_none()
-
-
 async def _change(
     database: Database,
+    tenant_id: UUID,
     statement: Statement,
     parameters: Mapping[str, Any],
-    told: Callable[[Row], tuple[UUID, AuditEvent]],
+    event: AuditEvent,
 ) -> Row:
-    # `told` makes the tenant and the audit entry of the changed row.
     async with database.owner_transaction() as connection:
-        row = (await connection.execute(statement, parameters)).one_or_none()
-        if row is not None:
-            await audit_log.record(connection, *told(row))
+        row = (await connection.execute(statement, parameters)).one()
+        await audit_log.record(connection, tenant_id, event)
         return row
 
 
@@ -144,7 +137,7 @@ async def insert_tenant(
     """Insert a tenant. Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
     event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
     new = {"id": tenant_id, "name": name}
-    return _tenant(await _change(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
+    return _tenant(await _change(database, tenant_id, _INSERT_TENANT, new, event))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
@@ -152,65 +145,44 @@ async def all_tenants(database: Database) -> list[Tenant]:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
-async def find_tenant(database: Database, name: str) -> Tenant | None:
-    row = await _row(database, _FIND_TENANT, {"name": name})
-    return _tenant(row) if row else None
-
-
 async def tenant_named(database: Database, name: str) -> Tenant:
     """Return the tenant of that name, disabled ones included. Raises `ResourceNotFound`."""
-    tenant = await find_tenant(database, name)
-    if tenant is None:
-        raise await no_tenant(database, name)
-    return tenant
+    return (await find_policy(database, name))[0]
 
 
-async def no_tenant(database: Database, name: str) -> ResourceNotFound:
-    """Return the error for a name that no tenant has; it names those that are spelled alike."""
+async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]:
+    """Return a tenant and its own policy.
+
+    Raises `ResourceNotFound`, which names the tenants that are spelled alike.
+    """
+    async with database.owner_transaction() as connection:
+        for row in await connection.execute(_FIND_POLICY, {"name": name}):
+            return _with_policy(row)
     known = [tenant.name for tenant in await all_tenants(database)]
     close = " or ".join(map(repr, get_close_matches(name, known)))
     hint = f" Did you mean {close}?" if close else ""
-    return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
+    raise ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
 
-async def disable_tenant(
-    database: Database, name: str, author: Author = COMMAND_LINE
-) -> Tenant | None:
-    """Disable a tenant, if it is not already. Return None if it is unknown."""
-    row = await _change(
-        database,
-        _DISABLE_TENANT,
-        {"name": name},
-        lambda row: (row.id, author.event("harmony.tenant.disabled", str(row.id))),
-    )
-    return _tenant(row) if row else None
-
-
-async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
-    row = await _row(database, _FIND_POLICY, {"name": name})
-    return _with_policy(row) if row else None
+async def disable_tenant(database: Database, name: str, author: Author = COMMAND_LINE) -> Tenant:
+    """Disable a tenant, if it is not already. Raises `ResourceNotFound`."""
+    id_ = (await tenant_named(database, name)).id
+    event = author.event("harmony.tenant.disabled", str(id_))
+    return _tenant(await _change(database, id_, _DISABLE_TENANT, {"id": id_}, event))
 
 
 async def set_policy(
     database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
-) -> tuple[Tenant, OwnPolicy] | None:
-    """Change a tenant's own policy. Return None if the tenant is unknown.
+) -> tuple[Tenant, OwnPolicy]:
+    """Change a tenant's own policy. Raises `ResourceNotFound`.
 
     `changes` must not be empty. Raises `StoreConflict` for a value that the table refuses.
     """
+    id_ = (await tenant_named(database, name)).id
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
-    told = dict(changes)
-    row = await _change(
-        database,
-        statement,
-        {**changes, "name": name},
-        lambda row: (
-            row.id,
-            author.event("harmony.tenant.updated", str(row.id), changes_requested=told),
-        ),
-    )
-    return _with_policy(row) if row else None
+    event = author.event("harmony.tenant.updated", str(id_), changes_requested=dict(changes))
+    return _with_policy(await _change(database, id_, statement, {**changes, "id": id_}, event))
 
 
 async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_LINE) -> ApiKey:
@@ -218,8 +190,7 @@ async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_L
     event = author.event(
         "api_key.created", ids.api_key_id(new.id), new.project_id, data={"scopes": []}
     )
-    made = await _change(database, _INSERT_KEY, asdict(new), lambda row: (row.tenant_id, event))
-    return key_of_row(made)
+    return key_of_row(await _change(database, new.tenant_id, _INSERT_KEY, asdict(new), event))
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
@@ -249,11 +220,8 @@ async def note_uses(
             await connection.execute(_HASH_AGAIN, {"tenant": tenant_id, **changed})
 
 
-async def disable_key(
-    database: Database, tenant_id: TenantId, key_id: UUID, author: Author = COMMAND_LINE
-) -> ApiKey | None:
-    """Disable a key, if it is not already. Return None if it is unknown."""
-    event = author.event("api_key.deleted", ids.api_key_id(key_id))
-    named = {"tenant_id": tenant_id, "id": key_id}
-    row = await _change(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
-    return key_of_row(row) if row else None
+async def disable_key(database: Database, key: ApiKey, author: Author = COMMAND_LINE) -> ApiKey:
+    # If it is not already.
+    event = author.event("api_key.deleted", ids.api_key_id(key.id))
+    named = {"tenant_id": key.tenant_id, "id": key.id}
+    return key_of_row(await _change(database, key.tenant_id, _DISABLE_KEY, named, event))

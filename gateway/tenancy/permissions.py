@@ -63,9 +63,7 @@ OperatorPermission = Literal[
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]
-"""Role of an admin key of a tenant."""
 OperatorRole = Literal["owner", "admin", "support", "billing", "auditor"]
-"""Role of an operator's key."""
 
 PERMISSIONS: Final[frozenset[Permission]] = frozenset(get_args(Permission))
 OPERATOR_PERMISSIONS: Final[frozenset[OperatorPermission]] = frozenset(get_args(OperatorPermission))
@@ -81,7 +79,6 @@ ROLES: Final[dict[Role, frozenset[AnyPermission]]] = {
     "owner": frozenset(PERMISSIONS),
     "reader": _reading(frozenset(PERMISSIONS)),
 }
-"""Permissions of admin keys of a tenant, by their role."""
 _OF_OWNERS: Final[frozenset[AnyPermission]] = frozenset(
     {"operators.read", "operators.write", "content.read"}
 )
@@ -94,7 +91,6 @@ OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
     ),
     "auditor": frozenset({"operator_audit_log.read", "settings.read"}),
 }
-"""Permissions of operators' keys, by their role."""
 
 
 def role_of(scopes: frozenset[str]) -> Role:

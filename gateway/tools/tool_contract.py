@@ -28,7 +28,6 @@ _BROWSER: Final = f"{BUILTIN_PREFIX}browser."
 
 
 HOSTS_MAX: Final = 32
-"""Hosts of one call that the audit tells of."""
 REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
 """Hosts that the call of the current task sent something to, collected for the audit."""
 

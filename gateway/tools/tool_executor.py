@@ -173,7 +173,6 @@ T = TypeVar("T")
 
 
 CALL_MAX_S: Final[Mapping[ToolKind, float]] = {"browser": 20.0, "python": 120.0, "mcp": 600.0}
-"""Seconds that one call may take."""
 
 
 class Threads(Protocol):

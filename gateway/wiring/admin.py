@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway.admin.audit_log import AuditLogs
 from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
@@ -20,7 +21,6 @@ from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.retention.tenant_data import TenantData
-from gateway.services.audit_logs import AuditLogs
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -67,12 +67,16 @@ def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledge
     return Ledger(database, adding, Reconciliation(database, metrics=metrics))
 
 
+def tenants(settings: Settings, database: Database, access: Access) -> Tenants:
+    data = TenantData(database, end_user_secret=settings.cache_salt_key)
+    return Tenants(database, access, data)
+
+
 def operator_services(process: Process) -> OperatorServices:
     foundation = process.foundation
     settings, database = foundation.settings, foundation.database
-    data = TenantData(database, end_user_secret=settings.cache_salt_key)
     return OperatorServices(
-        tenants=Tenants(process.access, data),
+        tenants=tenants(settings, database, process.access),
         backends=Backends(
             database,
             foundation.pool,

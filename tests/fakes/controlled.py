@@ -166,7 +166,7 @@ class Site:
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
     async def _tenants(self) -> Any:
-        return await self.running.process.access.list_tenants()
+        return await self.running.tenants.list()
 
     async def _events(self, method: str, url: str, body: Json | None) -> list[Json]:
         sent = None if body is None else {"model": MODEL, **body}

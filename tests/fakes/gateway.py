@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
+from gateway.admin.tenants import Tenants
 from gateway.app import create_app
+from gateway.audit import COMMAND_LINE
 from gateway.replication import limiter
+from gateway.retention.tenant_data import TenantData
 from gateway.services.access import Access
 from gateway.settings import Settings
 from gateway.settings.sections import Backend
@@ -43,6 +46,14 @@ class RunningGateway:
     def headers(self) -> dict[str, str]:
         """What authenticates the first tenant."""
         return {"authorization": f"Bearer {self.key}"}
+
+    @property
+    def tenants(self) -> Tenants:
+        return tenants_of(self.process.foundation.database, self.process.access)
+
+
+def tenants_of(database: Database, access: Access) -> Tenants:
+    return Tenants(database, access, TenantData(database))
 
 
 def gateway_settings(database_url: str, backends: Sequence[str], **sections: Any) -> Settings:
@@ -88,12 +99,14 @@ async def new_key(
         connect_timeout_s=30,
     )
     try:
-        access = Access(database, PEPPER.encode(), 5, 100)
-        if tenant not in {known.name for known in await access.list_tenants()}:
-            await access.create_tenant(tenant)
+        tenants = tenants_of(database, Access(database, PEPPER.encode(), 5, 100))
+        if tenant not in {known.name for known in await tenants.list()}:
+            await tenants.create(COMMAND_LINE, tenant)
         if policy is not None:
-            await access.set_policy(tenant, policy)
-        _, secret = await access.create_key(tenant, "test", dialect=dialect, kind=kind)
+            await tenants.set_policy(COMMAND_LINE, tenant, policy)
+        _, secret = await tenants.create_key(
+            COMMAND_LINE, tenant, "test", dialect=dialect, kind=kind
+        )
     finally:
         await database.close()
     return secret

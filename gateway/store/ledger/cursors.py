@@ -244,7 +244,7 @@ async def next_batch(
 
     Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
     with the lines written from now on. A sink whose place comes from another cluster is stopped,
-    because lines written here would never be sent. Raises `StoreUnavailable`.
+    because lines written here would never be sent.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
@@ -298,7 +298,7 @@ async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> b
 async def sink_states(database: Database) -> list[Row]:
     """Return the progress of every sink, ordered by name: how many batches and lines it was sent.
 
-    `stopped` says why it waits for an operator; None: it does not wait. Raises `StoreUnavailable`.
+    `stopped` says why it waits for an operator; None: it does not wait.
     """
     async with database.runs_transaction() as connection:
         return await connection.execute(_STATES)

@@ -163,7 +163,7 @@ async def advance(
 ) -> Advance | None:
     """Add the next lines to the sums. Return None if another process is doing it.
 
-    Lines younger than `minutes_s` are added up by the minute, too. Raises `StoreUnavailable`.
+    Lines younger than `minutes_s` are added up by the minute, too.
     """
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
@@ -199,10 +199,7 @@ async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -
 
 
 async def behind_s(database: Database) -> float:
-    """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none.
-
-    Raises `StoreUnavailable`.
-    """
+    """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await cursors.of_rollup(connection)
         return await cursors.behind_s(connection, cursor.place)
@@ -211,7 +208,7 @@ async def behind_s(database: Database) -> float:
 async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime) -> bool:
     """Rebuild the sums of one hour from its lines. Return False if another process adds lines now.
 
-    Call it only while all lines of the hour exist. Raises `StoreUnavailable`.
+    Call it only while all lines of the hour exist.
     """
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
@@ -295,7 +292,7 @@ async def read_usage(
     """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
 
     The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
-    earliest first; of all tenants if `tenant_id` is None. Raises `StoreUnavailable`.
+    earliest first; of all tenants if `tenant_id` is None.
     """
     span = question.span
     shape = _Shape(
@@ -434,7 +431,7 @@ WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
 
 
 async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
-    """Return the people that the tenant's keys belong to, by key. Raises `StoreUnavailable`."""
+    """Return the people that the tenant's keys belong to, by key."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
     return {row.id: row.owner_id for row in rows}
@@ -485,7 +482,7 @@ async def usage_of_key(
 ) -> dict[str, KeyUsage]:
     """Return a key's usage today, this week (from Monday), this month, and in `total`, in UTC.
 
-    `total` goes back as far as sums are kept. Raises `StoreUnavailable`.
+    `total` goes back as far as sums are kept.
     """
     async with database.transaction(tenant_id) as connection:
         await connection.script(_SNAPSHOT)

@@ -144,7 +144,7 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
 async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
     """Record firings of alerts that were reached in these intervals.
 
-    An alert that was made after an interval ended does not fire for it. Raises `StoreError`.
+    An alert that was made after an interval ended does not fire for it.
     """
     parameters = {
         "spans": [one.interval for one in spans],
@@ -156,7 +156,7 @@ async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
 
 
 async def take(database: Database) -> Firing | None:
-    """Take a firing to deliver, reserved for `TAKEN_S`, or return None. Raises `StoreError`."""
+    """Take a firing to deliver, reserved for `TAKEN_S`, or return None."""
     parameters = {"attempts_max": ATTEMPTS_MAX, "taken": TAKEN_S}
     async with database.runs_transaction() as connection:
         row = (await connection.execute(_TAKE, parameters)).one_or_none()
@@ -174,7 +174,7 @@ async def take(database: Database) -> Firing | None:
 
 
 async def told(database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool) -> None:
-    """Record the channels that delivered a firing; `is_sent`: all did. Raises `StoreError`."""
+    """Record the channels that delivered a firing; `is_sent`: all did."""
     parameters = {
         "tenant": firing.tenant_id,
         "id": firing.alert.id,
@@ -187,9 +187,6 @@ async def told(database: Database, firing: Firing, ways: Collection[str], *, is_
 
 
 async def again(database: Database, tenant_id: UUID, alert_id: UUID) -> None:
-    """Let an alert with a new threshold fire again in intervals in which it has fired.
-
-    Raises `StoreError`.
-    """
+    """Let an alert with a new threshold fire again in intervals in which it has fired."""
     async with database.runs_transaction() as connection:
         await connection.execute(_AGAIN, {"tenant": tenant_id, "id": alert_id})

@@ -218,7 +218,7 @@ class SyncReply:
 async def exchange(
     database: Database, replica: str, request: SyncRequest, *, is_round: bool
 ) -> SyncReply:
-    """Exchange counters; without `is_round` only buckets and spending. Raises `StoreError`."""
+    """Exchange counters; without `is_round` only buckets and spending."""
     async with database.runs_transaction(durable=bool(request.spend)) as connection:
         buckets = await _fill(connection, request.asks)
         spent = await _spend(connection, replica, request)
@@ -231,7 +231,7 @@ async def exchange(
 
 
 async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
-    """Read what is left and spent of limits and budgets, taking nothing. Raises `StoreError`."""
+    """Read what is left and spent of limits and budgets, taking nothing."""
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]
@@ -274,7 +274,7 @@ async def resize(
     """Adjust buckets to limits that were just set; `before` has the old limits by name.
 
     Usage is kept: a raised limit adds the difference, a lowered one caps what is left. A new limit
-    begins full. Raises `StoreError`.
+    begins full.
     """
     windows = [one for one in limits if one.window_s]
     if not windows:
@@ -416,7 +416,7 @@ async def check_queue(
 
 
 async def observed_queues(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
-    """Return the observed limits that would refuse one more. Raises `StoreError`."""
+    """Return the observed limits that would refuse one more."""
     observing = _queues(terms, "observe")
     if not observing:
         return []

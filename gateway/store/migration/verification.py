@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 ROLES: Final = (APP_ROLE, RUNS_ROLE)
 MEMBERSHIP: Final = "membership of the database's user in {role}"
-"""The requirement that it may take the role."""
 
 
 _TABLES: Final = tuple(TABLES.values())

@@ -14,4 +14,3 @@ _AREAS: Final = (tenants, responses, tools, ledger)
 TABLES: Final = {
     str(one.name): one for area in _AREAS for one in vars(area).values() if isinstance(one, Table)
 }
-"""All of them by their names."""

@@ -59,7 +59,6 @@ class FileBounds:
 
 _ALIASES: Final = {"uuid": "id", "container": "container_id"}
 _NAMES: Final = {field.name: _ALIASES.get(field.name, field.name) for field in fields(FileRow)}
-"""The columns of `FileRow`'s fields."""
 _COLUMNS: Final = ", ".join(f"{column} AS {name}" for name, column in _NAMES.items())
 _IN: Final = "container_id IS NOT DISTINCT FROM CAST(:container AS uuid)"
 _ALIVE: Final = "(expires_at IS NULL OR expires_at > CAST(:now AS timestamptz))"

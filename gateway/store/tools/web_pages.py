@@ -76,10 +76,7 @@ LIMIT 1
 async def put_page(
     database: Database, tenant_id: TenantId, page: StoredPage, *, asked: str
 ) -> bytes:
-    """Store a page, fetched now, that the URL `asked` led to; return its key.
-
-    Raises `StoreUnavailable`.
-    """
+    """Store a page, fetched now, that the URL `asked` led to; return its key."""
     row = {
         "tenant": tenant_id,
         "key": page.key,
@@ -96,7 +93,7 @@ async def put_page(
 
 
 async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage | None:
-    """Return the page of a key, or None if it was removed. Raises `StoreUnavailable`."""
+    """Return the page of a key, or None if it was removed."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_GET_PAGE, {"tenant": tenant_id, "key": key})
         cipher = connection.cipher(tenant_id)
@@ -106,7 +103,7 @@ async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> Store
 async def find_page(
     database: Database, tenant_id: TenantId, asked: str, *, age_max_s: float
 ) -> StoredPage | None:
-    """Return the page that a URL led to at most `age_max_s` ago. Raises `StoreUnavailable`."""
+    """Return the page that a URL led to at most `age_max_s` ago."""
     wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND_PAGE, wanted)
@@ -270,10 +267,7 @@ async def remove_documents(
 
 
 async def get_document(database: Database, tenant_id: TenantId, url: str) -> StoredPage | None:
-    """Return the document of a URL, the tenant's own or the one for all.
-
-    Raises `StoreUnavailable`.
-    """
+    """Return the document of a URL, the tenant's own or the one for all."""
     wanted = {"tenant": tenant_id, "everyone": EVERYONE, "key": _key(url)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_GET_DOCUMENT, wanted)).one_or_none()
@@ -295,7 +289,6 @@ async def search_documents(
     """Return documents with all words of a query, or else with some of them, best first.
 
     The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words of the query.
-    Raises `StoreError`.
     """
     parameters = {
         "tenant": tenant_id,

@@ -464,7 +464,6 @@ NO_DOMAIN: Final = "invalid"
 """For an allowed domain that is none: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
 VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
-"""Ids of a page that one call shows, at most."""
 _PAGE: Final = TypeAdapter(ShownPage)
 
 

@@ -29,7 +29,6 @@ KEPT_BYTES_MAX: Final = 1024 * 1024
 _CHAR_BYTES_MAX: Final = 6
 """Bytes of a character in JSON, at most."""
 _REST_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a title and links in an answer, at most."""
 
 
 class DocumentReader:

@@ -59,7 +59,6 @@ _NO_LINKS: Final[tuple[str, ...]] = ()
 
 
 TEXT_CHARS_MAX: Final = 1_000_000
-"""Characters of the text of a page, at most."""
 DOCUMENT_TIMEOUT_S: Final = 10.0
 """To read a page or a PDF."""
 DOCUMENT_MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 DEPTH_MAX: Final = 512
 """Elements within each other. Browsers nest no deeper, either."""
 ATTRIBUTES_MAX: Final = 512
-"""Attributes of one tag."""
 _ATTRIBUTE: Final = (
     r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>"'][^\s>]*+)?+)?+"""
 )

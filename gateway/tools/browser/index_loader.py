@@ -61,10 +61,7 @@ class Loader:
     tenant_id: TenantId | None = None
 
     async def add_url(self, url: str, *, pages_max: int = 1) -> AsyncIterator[Loaded]:
-        """Store a page and, breadth first, up to `pages_max` pages of the same host it links to.
-
-        Raises `StoreError`.
-        """
+        """Store a page and, breadth first, up to `pages_max` pages of the same host it links to."""
         url = urldefrag(url).url
         host = urlsplit(url).netloc
         seen, waiting = {url}, [url]

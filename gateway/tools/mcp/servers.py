@@ -211,7 +211,7 @@ class Registry:
         )
 
     async def servers(self, tenant_id: TenantId) -> Mapping[str, McpServer]:
-        """Return all servers that a tenant may name, by label. Raises `StoreError`."""
+        """Return all servers that a tenant may name, by label."""
         now = asyncio.get_running_loop().time()
         cached = self._cached.get(tenant_id)
         if cached is not None and cached[0] > now:
@@ -226,7 +226,7 @@ class Registry:
         return next((one for one in known.values() if one.identity == identity), None)
 
     async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        """Return the tenant's first server, by label, for this purpose. Raises `StoreError`."""
+        """Return the tenant's first server, by label, for this purpose."""
         known = await self.servers(tenant_id)
         return next(
             (known[label] for label in sorted(known) if purpose in known[label].purposes), None
@@ -294,7 +294,7 @@ class ServerResolver:
     async def granted(
         self, tenant_id: TenantId, identity: str, secrets: Mapping[str, str]
     ) -> McpServer | None:
-        """Return the server of a grant; None if it may no longer be used. Raises `StoreError`.
+        """Return the server of a grant; None if it may no longer be used.
 
         `secrets` are what the request sent for it.
         """

@@ -194,7 +194,6 @@ Transport = Literal["http", "sse"]
 
 SSE_EVENT_BYTES_MAX: Final = 1024 * 1024
 PAGES_MAX: Final = 20
-"""Pages of a listing, at most."""
 _BEFORE_STREAMABLE: Final = frozenset({400, 404, 405})
 """HTTP statuses of answers to a POST by a server that only has the older SSE transport.
 
@@ -247,30 +246,30 @@ class McpLimits:
     listed_tools_max: int = 4096
     listing_bytes_max: int = 2 * 1024 * 1024
     tools_max: int = 256
-    """Of all servers of a request together."""
+    """Tools of all servers of a request together."""
     schema_bytes_max: int = 64 * 1024
-    """Of all tools of one server that a request uses."""
+    """Schemas of all tools of one server that a request uses."""
     ttl_s: float = 300.0
     cache_bytes_max: int = 32 * 1024 * 1024
     idle_s: float = 60.0
     sessions_max: int = 256
     tenant_sessions_max: int = 64
     calls_max: int = 8
-    """Of one session."""
+    """Calls of one session at a time."""
     busy_wait_s: float = 5.0
-    """That a call waits for a session, and for its turn."""
+    """Wait of a call for a session, and for its turn."""
     result_bytes_max: int = RESULT_BYTES_MAX
     """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
     of which it takes `SSE_EVENT_BYTES_MAX`."""
     result_values_max: int = RESULT_VALUES_MAX
     read_timeout_s: float = 660.0
-    """Between two bytes of an answer: longer than any call may take."""
+    """Time between two bytes of an answer: longer than any call may take."""
     call_timeout_s: float = 60.0
     arguments_bytes_max: int = 64 * 1024
     output_bytes_max: int = 256 * 1024
-    """Of what is shown of a result, and kept."""
+    """Bytes of what is shown of a result, and kept."""
     result_ids_max: int = 8192
-    """Of what the model reads of it."""
+    """Ids of what the model reads of it."""
     error_ids_max: int = 512
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.tools.python.container_engine import ContainerLimits
 
 OVERHEAD_BYTES: Final = 256 * 1024**2
-"""Memory of gVisor itself beside that of a container."""
 THREADS: Final = 1024
 """Threads of gVisor itself for the processes of a container, at most."""
 _REFUSED: Final = (

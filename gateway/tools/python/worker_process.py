@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 PIECE_BYTES: Final = 3 * 1024 * 1024
-"""Bytes of a file in one frame, at most."""
 FILE_TIMEOUT_S: Final = 20.0
 """For one piece of a file: its container does nothing else meanwhile."""
 _WORDS_BYTES_MAX: Final = 1000
@@ -136,7 +135,6 @@ class WorkerContainer(Container):
         self.packages: tuple[str, ...] = ()
         """Packages of interest that can be imported (`worker.PACKAGES`)."""
         self.version = ""
-        """Version of Python."""
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:

@@ -54,9 +54,7 @@ async def check(where: Site, shown: Shown) -> None:
     """It went on in the middle, and nothing of it was held."""
     assert shown.status == "completed"
     base = where.running.process.foundation
-    (tenant,) = [
-        one for one in await where.running.process.access.list_tenants() if one.name == "acme"
-    ]
+    (tenant,) = [one for one in await where.running.tenants.list() if one.name == "acme"]
     log = await log_of(base.database, tenant.id, shown.background_id)
     assert any(isinstance(entry, Hop) for entry in log)
     assert not any(isinstance(entry, Hold) for entry in log)

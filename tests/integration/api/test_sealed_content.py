@@ -38,8 +38,7 @@ async def test_a_response_that_nobody_can_open_can_be_deleted(
             made = (await client.post("responses", json=asked)).json()
             place = f"responses/{made['id']}"
             assert (await client.get(place)).status_code == 200
-            tenant = await tenants.find_tenant(database, "acme")
-            assert tenant is not None
+            tenant = await tenants.tenant_named(database, "acme")
             await TenantEncryption(database, TenantKeys(keys)).shred(tenant.id)
             database.keyring.forget(tenant.id)
             refused = await client.get(place)

@@ -15,7 +15,7 @@ from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.store import usage_lines
 from gateway.store.postgres.database import Database
-from gateway.store.tenants import find_tenant
+from gateway.store.tenants import tenant_named
 from tests.fakes.usage_lines import line
 
 if TYPE_CHECKING:
@@ -252,8 +252,7 @@ async def add_lines(database_url: str) -> None:
         database_url, pool_size_max=1, command_timeout_s=10.0, connect_timeout_s=10.0
     )
     try:
-        tenant = await find_tenant(database, "acme")
-        assert tenant is not None
+        tenant = await tenant_named(database, "acme")
         await usage_lines.record_all(database, [(tenant.id, line()) for _ in range(3)])
     finally:
         await database.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.audit import COMMAND_LINE
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
@@ -19,9 +20,11 @@ from gateway.store.postgres.statements import Statement
 from gateway.tenancy.policy import TenantPolicy
 from gateway.tenancy.secrets import secret_of
 from tests.fakes.clock import Clock
+from tests.fakes.gateway import tenants_of
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
+    from gateway.admin.tenants import Tenants
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal
     from gateway.tenancy.policy import PolicyChanges
@@ -38,33 +41,38 @@ def access(database: Database, clock: Clock) -> Access:
     return Access(database, b"pepper", 5.0, 3, cache_stale_s=100.0, clock=clock)
 
 
-async def new_secret(access: Access, tenant: str = "acme") -> str:
-    await access.create_tenant(tenant)
-    return (await access.create_key(tenant, "key"))[1]
+@pytest.fixture
+def tenants(database: Database, access: Access) -> Tenants:
+    return tenants_of(database, access)
 
 
-async def test_a_key_is_its_tenant(access: Access) -> None:
-    tenant = await access.create_tenant("acme")
-    key, secret = await access.create_key("acme", "laptop")
+async def new_secret(tenants: Tenants, tenant: str = "acme") -> str:
+    await tenants.create(COMMAND_LINE, tenant)
+    return (await tenants.create_key(COMMAND_LINE, tenant, "key"))[1]
+
+
+async def test_a_key_is_its_tenant(access: Access, tenants: Tenants) -> None:
+    tenant = await tenants.create(COMMAND_LINE, "acme")
+    key, secret = await tenants.create_key(COMMAND_LINE, "acme", "laptop")
     principal = await access.authenticate(secret)
     assert (principal.tenant_id, principal.tenant_name) == (tenant.id, "acme")
     assert (principal.key_id, key.hint, key.name) == (key.id, secret[-4:], "laptop")
 
 
-async def test_tenants_and_keys_are_listed_without_secrets(access: Access) -> None:
-    await access.create_tenant("globex")
-    secret = await new_secret(access)
-    assert [one.name for one in await access.list_tenants()] == ["acme", "globex"]
-    assert [one.hint for one in await access.list_keys()] == [secret[-4:]]
-    assert len(await access.list_keys("acme")) == 1
-    assert await access.list_keys("globex") == []
-    assert secret[:-4] not in repr(await access.list_keys())
+async def test_tenants_and_keys_are_listed_without_secrets(tenants: Tenants) -> None:
+    await tenants.create(COMMAND_LINE, "globex")
+    secret = await new_secret(tenants)
+    assert [one.name for one in await tenants.list()] == ["acme", "globex"]
+    assert [one.hint for one in await tenants.keys()] == [secret[-4:]]
+    assert len(await tenants.keys("acme")) == 1
+    assert await tenants.keys("globex") == []
+    assert secret[:-4] not in repr(await tenants.keys())
 
 
 async def test_the_database_holds_no_secret(
-    access: Access, postgres: PostgresServer, database_url: str
+    tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     rows = await postgres.fetch(
         "SELECT api_keys::text AS row, hash FROM api_keys", url=database_url
     )
@@ -72,29 +80,29 @@ async def test_the_database_holds_no_secret(
     assert len(rows[0]["hash"]) == 32
 
 
-async def test_another_pepper_knows_none_of_the_keys(access: Access, database: Database) -> None:
-    secret = await new_secret(access)
+async def test_another_pepper_knows_none_of_the_keys(tenants: Tenants, database: Database) -> None:
+    secret = await new_secret(tenants)
     with pytest.raises(AuthenticationError):
         await Access(database, b"other", 5.0, 3).authenticate(secret)
 
 
-async def test_names_are_unique_and_plain(access: Access) -> None:
-    await access.create_tenant("acme")
+async def test_names_are_unique_and_plain(tenants: Tenants) -> None:
+    await tenants.create(COMMAND_LINE, "acme")
     for name in ("acme", "", "-x", "a b", "a\x00", "é", "x" * 65, "a\n"):
         with pytest.raises(InvalidRequest) as caught:
-            await access.create_tenant(name)
+            await tenants.create(COMMAND_LINE, name)
         assert caught.value.param == "name"
     with pytest.raises(InvalidRequest):
-        await access.create_key("acme", "no name")
+        await tenants.create_key(COMMAND_LINE, "acme", "no name")
 
 
-async def test_an_unknown_tenant_is_reported(access: Access) -> None:
+async def test_an_unknown_tenant_is_reported(tenants: Tenants) -> None:
     for attempt in (
-        access.create_key("nobody", "key"),
-        access.list_keys("nobody"),
-        access.disable_tenant("nobody"),
-        access.show_tenant("nobody"),
-        access.set_policy("nobody", {"on_disconnect": None}),
+        tenants.create_key(COMMAND_LINE, "nobody", "key"),
+        tenants.keys("nobody"),
+        tenants.disable(COMMAND_LINE, "nobody"),
+        tenants.get("nobody"),
+        tenants.set_policy(COMMAND_LINE, "nobody", {"on_disconnect": None}),
     ):
         with pytest.raises(ResourceNotFound, match="nobody"):
             await attempt
@@ -124,16 +132,16 @@ async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
     assert looked_up.count(again) == 1
 
 
-async def test_unknown_and_disabled_look_the_same(access: Access) -> None:
+async def test_unknown_and_disabled_look_the_same(access: Access, tenants: Tenants) -> None:
     unknown = await refusal(access, secret_of("project", os.urandom(32)))
-    secret = await new_secret(access)
-    key = (await access.list_keys())[0]
+    secret = await new_secret(tenants)
+    key = (await tenants.keys())[0]
     await access.authenticate(secret)
-    await access.disable_key(str(key.id))
+    await tenants.disable_key(COMMAND_LINE, str(key.id))
     disabled = await refusal(access, secret)
-    second = await new_secret(access, "globex")
+    second = await new_secret(tenants, "globex")
     await access.authenticate(second)
-    await access.disable_tenant("globex")
+    await tenants.disable(COMMAND_LINE, "globex")
     of_tenant = await refusal(access, second)
     messages = set()
     for error in (unknown, disabled, of_tenant):
@@ -152,50 +160,50 @@ async def test_what_cannot_be_masked_is_not_shown(access: Access, secret: str) -
     assert message.startswith("Incorrect API key provided: ***. ")
 
 
-async def test_a_key_is_disabled_by_id_or_by_hint(access: Access) -> None:
-    await access.create_tenant("acme")
-    first, secret = await access.create_key("acme", "first")
-    second, _ = await access.create_key("acme", "second")
-    disabled = await access.disable_key(secret[-4:])
+async def test_a_key_is_disabled_by_id_or_by_hint(tenants: Tenants) -> None:
+    await tenants.create(COMMAND_LINE, "acme")
+    first, secret = await tenants.create_key(COMMAND_LINE, "acme", "first")
+    second, _ = await tenants.create_key(COMMAND_LINE, "acme", "second")
+    disabled = await tenants.disable_key(COMMAND_LINE, secret[-4:])
     assert disabled.id == first.id
     assert disabled.disabled_at is not None
-    again = await access.disable_key(str(first.id))
+    again = await tenants.disable_key(COMMAND_LINE, str(first.id))
     assert again.disabled_at == disabled.disabled_at
-    assert {one.id: one.disabled_at is None for one in await access.list_keys()} == {
+    assert {one.id: one.disabled_at is None for one in await tenants.keys()} == {
         first.id: False,
         second.id: True,
     }
     with pytest.raises(ResourceNotFound):
-        await access.disable_key("????")
+        await tenants.disable_key(COMMAND_LINE, "????")
 
 
 async def test_a_hint_that_several_keys_share_is_refused(
-    access: Access, postgres: PostgresServer, database_url: str
+    tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    await access.create_tenant("acme")
-    keys = [(await access.create_key("acme", name))[0] for name in ("a", "b")]
+    await tenants.create(COMMAND_LINE, "acme")
+    keys = [(await tenants.create_key(COMMAND_LINE, "acme", name))[0] for name in ("a", "b")]
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute("UPDATE api_keys SET hint = 'same'", database=name)
     with pytest.raises(InvalidRequest, match="give the id"):
-        await access.disable_key("same")
-    await access.disable_key(str(keys[0].id))
-    assert (await access.disable_key("same")).id == keys[1].id
+        await tenants.disable_key(COMMAND_LINE, "same")
+    await tenants.disable_key(COMMAND_LINE, str(keys[0].id))
+    assert (await tenants.disable_key(COMMAND_LINE, "same")).id == keys[1].id
 
 
-async def test_a_disabled_tenant_gets_no_new_keys(access: Access) -> None:
-    await access.create_tenant("acme")
-    await access.disable_tenant("acme")
+async def test_a_disabled_tenant_gets_no_new_keys(tenants: Tenants) -> None:
+    await tenants.create(COMMAND_LINE, "acme")
+    await tenants.disable(COMMAND_LINE, "acme")
     with pytest.raises(InvalidRequest, match="disabled"):
-        await access.create_key("acme", "key")
+        await tenants.create_key(COMMAND_LINE, "acme", "key")
 
 
 async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
-    access: Access, database: Database, clock: Clock
+    tenants: Tenants, database: Database, clock: Clock
 ) -> None:
     replica = Access(database, b"pepper", 5.0, 3, clock=clock)
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     await replica.authenticate(secret)
-    await access.disable_tenant("acme")
+    await tenants.disable(COMMAND_LINE, "acme")
     clock.now += 5.0
     await replica.authenticate(secret)
     clock.now += 0.1
@@ -203,9 +211,9 @@ async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
 
 
 async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
-    access: Access, clock: Clock
+    access: Access, tenants: Tenants, clock: Clock
 ) -> None:
-    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
+    secret, wrong = await new_secret(tenants), secret_of("project", os.urandom(32))
     assert access.known(secret) is None
     principal = await access.authenticate(secret)
     await refusal(access, wrong)
@@ -216,14 +224,14 @@ async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
     clock.now += 0.1
     assert access.known(secret) is None
     await access.authenticate(secret)
-    await access.disable_tenant("acme")
+    await tenants.disable(COMMAND_LINE, "acme")
     assert access.known(secret) is None
 
 
 async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
-    access: Access, clock: Clock
+    access: Access, tenants: Tenants, clock: Clock
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     principal = await access.authenticate(secret)
     async with asyncio.TaskGroup() as group:
         renewing = group.create_task(access.run())
@@ -234,7 +242,7 @@ async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
             clock.now += 2.5
             assert access.known(secret) == principal
             clock.now -= 2.5
-        await access.disable_tenant("acme")
+        await tenants.disable(COMMAND_LINE, "acme")
         assert access.known(secret) is None
         renewing.cancel()
 
@@ -246,9 +254,9 @@ async def _looked_up(access: Access, secret: str) -> None:
 
 
 async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
-    access: Access, monkeypatch: pytest.MonkeyPatch
+    access: Access, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     find, is_read, is_disabled = callers.find_principal, asyncio.Event(), asyncio.Event()
 
     async def slow(*given: Any) -> Principal | None:
@@ -261,7 +269,7 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(access.authenticate(secret))
         await is_read.wait()
-        await access.disable_tenant("acme")
+        await tenants.disable(COMMAND_LINE, "acme")
         is_disabled.set()
     assert asking.result().tenant_name == "acme"
     assert access.known(secret) is None
@@ -270,9 +278,9 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
 
 @pytest.mark.slow
 async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(
-    access: Access, clock: Clock, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, clock: Clock, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     principal = await access.authenticate(secret)
     clock.now += 3.0
     assert access.known(secret) == principal
@@ -296,24 +304,27 @@ async def test_the_caller_has_its_tenant_s_policy_and_the_settings_for_the_rest(
     database: Database,
 ) -> None:
     access = Access(database, b"pepper", 5.0, 3, defaults=DEFAULTS)
-    secret = await new_secret(access)
+    tenants = tenants_of(database, access)
+    secret = await new_secret(tenants)
     assert (await access.authenticate(secret)).policy == DEFAULTS
-    detail = await access.set_policy("acme", {"on_disconnect": "continue", "log_retention_s": 60})
+    detail = await tenants.set_policy(
+        COMMAND_LINE, "acme", {"on_disconnect": "continue", "log_retention_s": 60}
+    )
     expected = TenantPolicy("continue", log_retention_s=60, background_queued_max=5)
     assert (await access.authenticate(secret)).policy == detail.policy == expected
-    await access.set_policy("acme", {"log_retention_s": None})
-    detail = await access.show_tenant("acme")
+    await tenants.set_policy(COMMAND_LINE, "acme", {"log_retention_s": None})
+    detail = await tenants.get("acme")
     assert detail.tenant.name == "acme"
     assert (detail.own, detail.policy.log_retention_s) == ({"on_disconnect": "continue"}, 7200)
 
 
 async def test_another_replica_follows_a_policy_after_the_ttl(
-    access: Access, database: Database, clock: Clock
+    tenants: Tenants, database: Database, clock: Clock
 ) -> None:
     replica = Access(database, b"pepper", 5.0, 3, clock=clock)
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     await replica.authenticate(secret)
-    await access.set_policy("acme", {"background_running_max": 1})
+    await tenants.set_policy(COMMAND_LINE, "acme", {"background_running_max": 1})
     clock.now += 5.0
     assert (await replica.authenticate(secret)).policy.background_running_max == 64
     clock.now += 0.1
@@ -339,12 +350,12 @@ async def test_another_replica_follows_a_policy_after_the_ttl(
         {"unheard_of": 1},
     ],
 )
-async def test_a_policy_out_of_bounds_is_refused(access: Access, changes: PolicyChanges) -> None:
-    await access.create_tenant("acme")
+async def test_a_policy_out_of_bounds_is_refused(tenants: Tenants, changes: PolicyChanges) -> None:
+    await tenants.create(COMMAND_LINE, "acme")
     with pytest.raises(InvalidRequest) as caught:
-        await access.set_policy("acme", changes)
+        await tenants.set_policy(COMMAND_LINE, "acme", changes)
     assert caught.value.param == (next(iter(changes)) if changes else None)
-    assert (await access.show_tenant("acme")).own == {}
+    assert (await tenants.get("acme")).own == {}
 
 
 async def close_database(postgres: PostgresServer, url: str) -> None:
@@ -362,9 +373,9 @@ async def open_database(postgres: PostgresServer, url: str) -> None:
 
 
 async def test_a_cached_decision_needs_no_database(
-    access: Access, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
+    secret, wrong = await new_secret(tenants), secret_of("project", os.urandom(32))
     await access.authenticate(secret)
     await refusal(access, wrong)
     await close_database(postgres, database_url)
@@ -374,9 +385,9 @@ async def test_a_cached_decision_needs_no_database(
 
 @pytest.mark.slow
 async def test_known_keys_outlive_the_database_for_a_bounded_time(
-    access: Access, clock: Clock, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, clock: Clock, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
+    secret, wrong = await new_secret(tenants), secret_of("project", os.urandom(32))
     expected = await access.authenticate(secret)
     await refusal(access, wrong)
     await close_database(postgres, database_url)
@@ -400,9 +411,9 @@ WAITING = Statement(
 
 @pytest.mark.slow
 async def test_who_asks_at_once_is_answered_by_one_look(
-    access: Access, clock: Clock, database: Database
+    access: Access, tenants: Tenants, clock: Clock, database: Database
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     expected = await access.authenticate(secret)
     clock.now += 6.0
     async with asyncio.TaskGroup() as group, database.owner_transaction() as holding:
@@ -416,9 +427,9 @@ async def test_who_asks_at_once_is_answered_by_one_look(
 
 
 async def test_who_asks_at_once_hears_of_the_same_failure(
-    access: Access, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     await close_database(postgres, database_url)
     asked = [access.authenticate(secret) for _ in range(3)]
     heard = await asyncio.gather(*asked, return_exceptions=True)
@@ -426,9 +437,9 @@ async def test_who_asks_at_once_hears_of_the_same_failure(
 
 
 async def test_wrong_keys_do_not_drive_out_right_ones(
-    access: Access, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret = await new_secret(access)
+    secret = await new_secret(tenants)
     await access.authenticate(secret)
     for _ in range(10):
         await refusal(access, secret_of("project", os.urandom(32)))
@@ -437,10 +448,12 @@ async def test_wrong_keys_do_not_drive_out_right_ones(
 
 
 async def test_the_least_recently_used_key_is_forgotten_first(
-    access: Access, postgres: PostgresServer, database_url: str
+    access: Access, tenants: Tenants, postgres: PostgresServer, database_url: str
 ) -> None:
-    await access.create_tenant("acme")
-    secrets = [(await access.create_key("acme", f"key{place}"))[1] for place in range(4)]
+    await tenants.create(COMMAND_LINE, "acme")
+    secrets = [
+        (await tenants.create_key(COMMAND_LINE, "acme", f"key{place}"))[1] for place in range(4)
+    ]
     for secret in [*secrets[:3], secrets[0], secrets[3]]:
         await access.authenticate(secret)
     await close_database(postgres, database_url)

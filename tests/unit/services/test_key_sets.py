@@ -7,10 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from gateway.errors import IssuerUnavailable
 from gateway.services.federation import (
     KEYS_MAX,
+    KeyFetcher,
     KeyOrigin,
     KeySetPolicy,
     KeySets,
@@ -30,7 +32,7 @@ KEY = SigningKey.new("a").jwk
 ISSUER = KeyOrigin("https://a.example", KeySource(jwks_url="https://a.example/keys"))
 
 
-class Keys:
+class Keys(KeyFetcher):
     """What issuers list; `is_away`: they do not answer. `gate`: they answer when it is set."""
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class Keys:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    @override
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
         self.asked[origin.issuer] += 1
         await self.gate.wait()
@@ -47,6 +50,7 @@ class Keys:
             raise IssuerUnavailable("away")
         return list(self.listed)
 
+    @override
     async def close(self) -> None:
         self.gate.set()
 

@@ -9,11 +9,12 @@ import pytest
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.audit import COMMAND_LINE
 from gateway.services.access import Access
 from gateway.store import tenants
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from tests.fakes.gateway import PEPPER
+from tests.fakes.gateway import PEPPER, tenants_of
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -155,8 +156,7 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
     short = await keys.update(key.id, project_id=project.id, expires_in_seconds=3600)
     assert short.expires_at is not None
     database = site.gateway.process.foundation.database
-    owner = await tenants.find_tenant(database, "acme")
-    assert owner is not None
+    owner = await tenants.tenant_named(database, "acme")
     uuid = ids.parse_api_key_id(key.id)
     assert uuid is not None
     place = LimitOwner(owner.id, "key", uuid)
@@ -264,9 +264,9 @@ async def test_keys_outlive_their_pepper_and_are_hashed_again(database_url: str)
         before = None if previous is None else previous.encode()
         return Access(database, pepper.encode(), 5, 100, previous_pepper=before)
 
-    old = known(PEPPER)
-    await old.create_tenant("acme")
-    key, secret = await old.create_key("acme", "laptop")
+    old = tenants_of(database, known(PEPPER))
+    await old.create(COMMAND_LINE, "acme")
+    key, secret = await old.create_key(COMMAND_LINE, "acme", "laptop")
     between = known("another pepper", PEPPER)
     assert (await between.authenticate(secret)).key_id == key.id
     await between.uses.flush()

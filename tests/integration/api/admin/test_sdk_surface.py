@@ -212,8 +212,8 @@ async def test_a_project_s_service_tiers(site: AdminSite, admin: openai.AsyncOpe
         assert answer.status_code == 200, answer.text
         return str(answer.json()["service_tier"])
 
-    access = site.gateway.process.access
-    await access.set_policy("acme", {"service_tier_max": "priority"})
+    tenants = site.gateway.tenants
+    await tenants.set_policy(COMMAND_LINE, "acme", {"service_tier_max": "priority"})
     try:
         found = await settings.retrieve(project)
         assert (found.object, found.default, found.enabled_tiers) == (
@@ -237,4 +237,4 @@ async def test_a_project_s_service_tiers(site: AdminSite, admin: openai.AsyncOpe
             await settings.update(project, enabled_tiers=wrong)
         assert refused.value.param == "enabled_tiers[0]"
     finally:
-        await access.set_policy("acme", {"service_tier_max": None})
+        await tenants.set_policy(COMMAND_LINE, "acme", {"service_tier_max": None})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.audit import COMMAND_LINE
 from tests.fakes.gateway import new_key
 from tests.integration.api.admin.test_matrix import new_project, ok
 
@@ -20,7 +21,7 @@ MODEL = "gpt-oss-20b"
 async def test_projects_that_share_responses_have_one_wall(
     site: AdminSite, admin_settings: Settings
 ) -> None:
-    access = site.gateway.process.access
+    tenants = site.gateway.tenants
     admin_key = await new_key(admin_settings, "sharing", kind="admin")
     async with site.client(admin_key) as admin:
         first, second = [await new_project(admin, name) for name in ("first", "second")]
@@ -54,7 +55,7 @@ async def test_projects_that_share_responses_have_one_wall(
 
         apart = [404, 404, 404, 404, 400, 404]
         assert await sees(peer) == apart
-        await access.set_policy("sharing", {"projects_share_responses": "allowed"})
+        await tenants.set_policy(COMMAND_LINE, "sharing", {"projects_share_responses": "allowed"})
         # A response that was not made in the background has no log to be streamed from.
         together = [200, 200, 400, 200, 200, 200]
         assert await sees(peer) == together
@@ -65,10 +66,10 @@ async def test_projects_that_share_responses_have_one_wall(
         items = (await ok(await owner.get(f"{conversation}/items")))["data"]
         assert [one["role"] for one in items if one.get("role") == "user"] == ["user"] * 2
         mine = await ok(await peer.post("/v1/responses", json=followed))
-        await access.set_policy("sharing", {"projects_share_responses": None})
+        await tenants.set_policy(COMMAND_LINE, "sharing", {"projects_share_responses": None})
         assert (await owner.get(f"/v1/responses/{mine['id']}")).status_code == 404
         assert (await peer.get(f"/v1/responses/{mine['id']}")).status_code == 200
         assert await sees(peer) == apart
-        await access.set_policy("sharing", {"projects_share_responses": "allowed"})
+        await tenants.set_policy(COMMAND_LINE, "sharing", {"projects_share_responses": "allowed"})
         assert (await peer.delete(response)).status_code == 200
         assert (await owner.get(response)).status_code == 404

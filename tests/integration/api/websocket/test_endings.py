@@ -9,6 +9,7 @@ import pytest
 
 from gateway.api import websocket
 from gateway.api.websocket import expired
+from gateway.audit import COMMAND_LINE
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.http_client import http_client
@@ -199,7 +200,7 @@ async def test_a_key_that_is_disabled_asks_for_nothing_more(
     async with connected(gateway.url, key) as peer:
         await peer.ask(SLOW, stream_id="begun")
         await peer.hear()
-        await gateway.process.access.disable_tenant("dismissed")
+        await gateway.tenants.disable(COMMAND_LINE, "dismissed")
         frame = await refusal_among(peer)
         assert (frame["status"], frame["error"]["code"]) == (401, "invalid_api_key")
         last = await peer.hear_until(lambda frame: frame["type"] == "response.completed")
