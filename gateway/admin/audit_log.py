@@ -10,7 +10,7 @@ from uuid import UUID
 
 from gateway import ids
 from gateway.admin.routes import PAGE, AdminRoute
-from gateway.api.query import integer, several, values_of
+from gateway.api.query import integer, list_body, several, values_of
 from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import SECOND_MAX
@@ -174,13 +174,7 @@ class AuditLogs:
             )
             for entry in entries
         ]
-        return {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": has_more,
-        }
+        return list_body(data, has_more=has_more)
 
     async def verify(
         self, tenant_id: UUID | None = None, kept: Sequence[ChainState] = ()

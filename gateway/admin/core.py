@@ -7,12 +7,13 @@ tenant and the row-level security of the transaction, as hand-written statements
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sqlalchemy import Integer, bindparam, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
+from gateway.protocol.pages import Page
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.postgres.statements import Statement
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ClauseElement, Column, ColumnElement, Table
 
     from gateway.errors import ResourceNotFound
+    from gateway.protocol.pages import PageParams
     from gateway.store.postgres.database import Connection, Row
 
 T = TypeVar("T")
@@ -96,22 +98,6 @@ def named(*columns: str) -> dict[str, Any]:
 def in_seconds(name: str) -> ColumnElement[Any]:
     """Return the time that is this parameter's number of seconds from now, null if that is null."""
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
-
-
-class PageParams(NamedTuple):
-    """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
-
-    limit: int
-    after: str | None = None
-    before: str | None = None
-    order: Literal["asc", "desc"] = "asc"
-
-
-class Page(NamedTuple, Generic[T]):
-    """Some rows, and whether there are more behind them."""
-
-    rows: Sequence[T]
-    has_more: bool
 
 
 class ResourceRows(Generic[T]):

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.admin.routes import PAGE, AdminRoute, conversation_page
-from gateway.api.query import integer, several, values_of
+from gateway.admin.routes import PAGE, AdminRoute
+from gateway.api.query import integer, list_body, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import SECOND_MAX, seconds_of
 from gateway.protocol.request_errors import wrong_value
@@ -65,7 +65,7 @@ def routes(database: Database) -> list[AdminRoute]:
         # The role that may not read content.
         async with database.runs_transaction() as connection:
             rows = await connection.execute(_SEARCH, parameters)
-        return conversation_page([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
+        return list_body([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
     return [AdminRoute("GET", "/responses", "responses.read", listed, query=QUERY)]
 

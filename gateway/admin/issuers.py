@@ -22,7 +22,6 @@ from typing_extensions import override
 from gateway import ids
 from gateway.admin.core import (
     CoreStatement,
-    PageParams,
     ResourceRows,
     insert_row,
     mark_by_id,
@@ -45,6 +44,7 @@ from gateway.protocol.admin_bodies import (
     seconds_of,
 )
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
+from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import invalid
 from gateway.store import audit_log, tenants
 from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
@@ -71,10 +71,10 @@ from gateway.tenancy.permissions import SCOPES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from gateway.admin.core import Page
     from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.audit import Author
+    from gateway.protocol.pages import Page
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy.issuers import FederationRule
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, Page, ResourceRows, in_seconds, named, of_tenant
+from gateway.admin.core import CoreStatement, ResourceRows, in_seconds, named, of_tenant
 from gateway.admin.limits import KeyLimits, LimitOwner, set_limits
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
@@ -19,7 +19,6 @@ from gateway.admin.routes import (
     AdminRoute,
     audited,
     changed,
-    conversation_page,
     deleted,
     listed,
     page_params,
@@ -28,7 +27,7 @@ from gateway.admin.routes import (
 from gateway.admin.service_accounts import ALL as ACCOUNTS
 from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
-from gateway.api.query import choice
+from gateway.api.query import choice, list_body
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import (
     LIFETIME_MAX_S,
@@ -41,6 +40,7 @@ from gateway.protocol.admin_bodies import (
     seconds_of,
 )
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel
+from gateway.protocol.pages import Page
 from gateway.protocol.request_errors import invalid, wrong_value
 from gateway.store.tables import TABLES
 from gateway.store.tenants import KEY_COLUMNS, key_of_row
@@ -51,10 +51,10 @@ from gateway.tenancy.secrets import redacted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admin.core import PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.protocol.pages import PageParams
     from gateway.services.access import Peppers
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ApiKey, Network, Project, ProjectId, ServiceAccount, TenantId
@@ -87,7 +87,7 @@ def routes(keys: Keys) -> list[AdminRoute]:
         page = await keys.list(tenant_id, project_id, page_params(query))
         if choice(query, "owner_project_access", _ACCESS) == "inactive":
             page = Page([], has_more=False)
-        return conversation_page(list(map(project_key_body, page.rows)), has_more=page.has_more)
+        return list_body(map(project_key_body, page.rows), has_more=page.has_more)
 
     async def create_account(call: AdminCall) -> Json:
         body = await call.body(ServiceAccountCreate)

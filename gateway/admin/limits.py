@@ -24,11 +24,11 @@ from gateway.admin.routes import (
     ORDERED_PAGE,
     PAGE,
     AdminRoute,
-    conversation_page,
     cut,
     page_params,
 )
 from gateway.admin.transactions import Transactions
+from gateway.api.query import list_body
 from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
@@ -127,7 +127,7 @@ class RateLimitEndpoints:
         page, has_more = cut(
             [rate_limit_body(model, limits) for model, limits in by_model.items()], params
         )
-        return conversation_page(page, has_more=has_more)
+        return list_body(page, has_more=has_more)
 
     async def update(self, call: AdminCall) -> Json:
         body, id_ = await call.body(RateLimitUpdate), call.path["id"]
@@ -192,7 +192,7 @@ class SpendEndpoints:
         # Alerts that the operator set beside a budget are not the administrators', and may be in
         # other units and intervals than dollars and months.
         page, has_more = cut([self._body(one) for one in found if one.percent is None], params)
-        return conversation_page(page, has_more=has_more)
+        return list_body(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         """Add an alert: recipients and a threshold in cents a month."""

@@ -31,9 +31,9 @@ from gateway.tenancy.policy import HostedTool, ModelPermissions, ModelsMode, Tie
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admin.core import Page, PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy.policy import ProjectControls, TenantPolicy
 

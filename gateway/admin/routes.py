@@ -16,16 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.admin.core import PageParams
 from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
 from gateway.api.query import (
-    ORDERS,
-    PAGE_ITEMS_DEFAULT,
-    PAGE_ITEMS_MAX,
     boolean,
-    choice,
-    integer,
+    list_body,
+    page_query,
     without_index,
 )
 from gateway.audit import Actor, Author
@@ -41,9 +37,9 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
     from starlette.types import Receive, Scope, Send
 
-    from gateway.admin.core import Page
     from gateway.api.request_body import BodyReader
     from gateway.protocol.base import WireModel
+    from gateway.protocol.pages import Page, PageParams
     from gateway.tenancy import Network, Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role
 
@@ -139,7 +135,7 @@ class AdminCall:
 
 
 # The kinds of pages of OpenAI's admin API. The SDK goes on in each by `after`, but takes its value
-# from another field: `last_id`, or the id of the last item (`conversation_page`), or `next`
+# from another field: `last_id`, or the id of the last item (`list_body`), or `next`
 # (`next_page`); a `whole_page` has no next. An SDK that misses its field ends the list silently, so
 # each resource must use the one that openai-python has for it.
 PAGE: Final = ("limit", "after")
@@ -149,13 +145,7 @@ ORDERED_PAGE: Final = (*PAGE, "order")
 
 def page_params(query: QueryParams) -> PageParams:
     """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
-    limit = integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX)
-    return PageParams(
-        limit=limit or PAGE_ITEMS_DEFAULT,
-        after=query.get("after") or None,
-        before=query.get("before") or None,
-        order=choice(query, "order", ORDERS) or "asc",
-    )
+    return page_query(query, order="asc")._replace(before=query.get("before") or None)
 
 
 def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
@@ -177,17 +167,6 @@ def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
     begin = 0 if asked.after is None else names.index(asked.after) + 1
     end = begin + asked.limit
     return listed[begin:end], end < len(listed)
-
-
-def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """Return a `SyncConversationCursorPage`, which is a `SyncCursorPage`, too."""
-    return {
-        "object": "list",
-        "data": list(items),
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
-        "has_more": has_more,
-    }
 
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
@@ -245,7 +224,7 @@ def listed(  # noqa: PLR0913 - what a list is
         page = await use_case(
             call.principal.tenant_id, *call.path.values(), page_params(query), **given
         )
-        return conversation_page(list(map(shown, page.rows)), has_more=page.has_more)
+        return list_body(map(shown, page.rows), has_more=page.has_more)
 
     query = (*(ORDERED_PAGE if is_ordered else PAGE), *flags, *filters)
     return AdminRoute("GET", path, permission, endpoint, query=query)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from gateway.admin.core import Page, PageParams
     from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy import Project, ServiceAccountRole
 

@@ -22,12 +22,12 @@ from gateway.admin.routes import (
     AdminRoute,
     changed,
     check_permission,
-    conversation_page,
     cut,
     page_params,
     read,
 )
 from gateway.admin.transactions import owned
+from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
 from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
@@ -63,7 +63,7 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
         # By name; `after` is the id of a tenant.
         page = page_params(call.request.query_params)
         items, has_more = cut([tenant_body(one) for one in await tenants.list()], page)
-        return conversation_page(items, has_more=has_more)
+        return list_body(items, has_more=has_more)
 
     async def create(author: Author, body: TenantCreate) -> Tenant:
         return await tenants.create(author, body.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from gateway.api.query import ORDERS, choice, integer, json_response, list_body, page_limit
+from gateway.api.query import choice, json_response, list_body, page_query
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
@@ -53,8 +53,9 @@ class ContainerEndpoints:
                 request.scope, request.receive, parse_container
             )
             return json_response(await self._containers.create(principal, asked))
+        query = request.query_params
         listed, has_more = await self._containers.list(
-            principal, **_page(request), name=request.query_params.get("name")
+            principal, page_query(query), name=query.get("name")
         )
         return json_response(list_body(listed, has_more=has_more))
 
@@ -71,7 +72,7 @@ class ContainerEndpoints:
         principal, container_id = self._caller_and_id(request)
         if request.method == "GET":
             listed, has_more = await self._containers.list_files(
-                principal, container_id, **_page(request)
+                principal, container_id, page_query(request.query_params)
             )
             return json_response(list_body(listed, has_more=has_more))
         require_file_storage(principal)
@@ -106,15 +107,6 @@ class ContainerEndpoints:
         return caller(request, is_on=self._is_on), request.path_params["container_id"]
 
 
-def _page(request: Request) -> dict[str, Any]:
-    query = request.query_params
-    return {
-        "limit": page_limit(query),
-        "order": choice(query, "order", ORDERS) or "desc",
-        "after": query.get("after") or None,
-    }
-
-
 class FileEndpoints:
     """Endpoints of uploaded files. Each URL has one method here."""
 
@@ -136,9 +128,7 @@ class FileEndpoints:
         query = request.query_params
         listed, has_more = await self._files.list(
             principal,
-            limit=integer(query, "limit", minimum=1, maximum=FILES_MAX) or FILES_MAX,
-            order=choice(query, "order", ORDERS) or "desc",
-            after=query.get("after") or None,
+            page_query(query, limit=FILES_MAX, limit_max=FILES_MAX),
             purpose=choice(query, "purpose", PURPOSES),
         )
         return json_response(list_body(listed, has_more=has_more))

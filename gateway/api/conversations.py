@@ -57,10 +57,11 @@ class ConversationEndpoints:
     async def items(self, request: Request) -> Response:
         """Add or list items, by the method of `/v1/conversations/{id}/items`."""
         if request.method != "POST":
-            query = page_query(request.query_params)
-            page = await self._conversations.list_items(*_caller_and_id(request), **query)
-            listed = map(orjson.loads, page.items)
-            return json_response(list_body(listed, has_more=page.has_more))
+            query = request.query_params
+            page = await self._conversations.list_items(
+                *_caller_and_id(request), page_query(query), include=include_of(query)
+            )
+            return json_response(list_body(map(orjson.loads, page.rows), has_more=page.has_more))
         refuse_key(request.headers.raw)
         include_of(request.query_params)  # items that are added are shown as they were sent
         new, size_bytes = await self._read(request.scope, request.receive, parse_items)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import orjson
 from starlette.responses import Response
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
+from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import wrong_value
 from gateway.protocol.responses.create_request import TOKEN_ID_VALUES
 
@@ -101,29 +102,18 @@ def include_of(query: QueryParams) -> frozenset[str]:
     return frozenset(asked)
 
 
-def page_limit(query: Mapping[str, str]) -> int:
-    """Return the `limit` of a list. Raises `InvalidRequest`."""
-    return integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT
-
-
-class PageQuery(TypedDict):
-    """Page of a list that a client requests; `after` is the id of the item before it, `include`
-    names the further details of items to show.
-    """
-
-    limit: int
-    order: Literal["asc", "desc"]
-    after: str | None
-    include: frozenset[str]
-
-
-def page_query(query: QueryParams) -> PageQuery:
-    """Parse the page that a query asks for. Raises `InvalidRequest`."""
-    return PageQuery(
-        include=include_of(query),
-        limit=page_limit(query),
-        order=choice(query, "order", ORDERS) or "desc",
-        after=query.get("after") or None,
+def page_query(
+    query: QueryParams,
+    *,
+    limit: int = PAGE_ITEMS_DEFAULT,
+    limit_max: int = PAGE_ITEMS_MAX,
+    order: Literal["asc", "desc"] = "desc",
+) -> PageParams:
+    """Parse the page that a query asks for, with these defaults. Raises `InvalidRequest`."""
+    return PageParams(
+        integer(query, "limit", minimum=1, maximum=limit_max) or limit,
+        query.get("after") or None,
+        order=choice(query, "order", ORDERS) or order,
     )
 
 

@@ -104,9 +104,10 @@ class ResponseEndpoints:
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],
-            **page_query(request.query_params),
+            page_query(request.query_params),
+            include=include_of(request.query_params),
         )
-        body = list_body(map(orjson.loads, page.items), has_more=page.has_more)
+        body = list_body(map(orjson.loads, page.rows), has_more=page.has_more)
         content = dialects.body(request.scope, orjson.dumps(body))
         return Response(content, media_type="application/json")
 

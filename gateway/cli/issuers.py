@@ -12,7 +12,6 @@ import orjson
 import typer
 
 from gateway import ids
-from gateway.admin.core import PageParams
 from gateway.admin.issuers import (
     PROVIDERS_MAX,
     RULES_MAX,
@@ -27,6 +26,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.errors import InvalidRequest
+from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
 

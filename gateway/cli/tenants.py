@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from gateway import ids
-from gateway.admin.core import PageParams
 from gateway.admin.keys import AccountKeyCreate, account_key_body
 from gateway.admin.projects import ProjectCreate, project_body
 from gateway.admin.service_accounts import service_account_body
@@ -20,6 +19,7 @@ from gateway.api.query import PAGE_ITEMS_MAX
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
+from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import validated
 from gateway.store.tenants import tenant_named
 from gateway.store.tools import tool_calls

@@ -19,16 +19,16 @@ from gateway.protocol.container_bodies import (
 )
 from gateway.protocol.grants import PythonGrant
 from gateway.protocol.hosted_tools import FILE_IDS_MAX
+from gateway.protocol.pages import Page, PageParams
 from gateway.protocol.request_errors import (
     array_too_long,
-    unknown_place,
     unsupported_value,
     wrong_value,
 )
 from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
-from gateway.store.tools.containers import ContainerRow, PageParams
+from gateway.store.tools.containers import ContainerRow
 from gateway.store.tools.files import CHUNK_BYTES, FileRow
 from gateway.tools.python.container_pool import container_file, path_of_upload
 from gateway.tools.python.python_tool import description
@@ -153,20 +153,12 @@ class Containers:
         _, row = await self._alive(principal, container_id)
         return container_body(row)
 
-    async def list(
-        self, principal: Principal, *, limit: int, order: Any, after: str | None, name: str | None
-    ) -> tuple[Sequence[Json], bool]:
-        place = None if after is None else ids.parse_container_id(after)
-        if after is not None and place is None:
-            raise unknown_place()
-        page = await rows.list_containers(
-            self._database_for(principal),
-            principal.tenant_id,
-            PageParams(limit, order, place),
-            name=name,
-            now=self._pool.now(),
+    async def list(self, principal: Principal, page: PageParams, *, name: str | None) -> Page[Json]:
+        database, now = self._database_for(principal), self._pool.now()
+        found, has_more = await rows.list_containers(
+            database, principal.tenant_id, page, name=name, now=now
         )
-        return [container_body(row) for row in page.rows], page.has_more
+        return Page(list(map(container_body, found)), has_more)
 
     async def delete(self, principal: Principal, container_id: str) -> None:
         """Delete a container and its files, and end code that runs in it in this process."""
@@ -210,20 +202,13 @@ class Containers:
         return container_file_body(await self._file(principal, container_id, file_id))
 
     async def list_files(
-        self, principal: Principal, container_id: str, *, limit: int, order: Any, after: str | None
-    ) -> tuple[Sequence[Json], bool]:
+        self, principal: Principal, container_id: str, page: PageParams
+    ) -> Page[Json]:
         uuid, _ = await self._alive(principal, container_id)
-        place = None if after is None else ids.parse_container_file_id(after)
-        if after is not None and place is None:
-            raise unknown_place()
-        page = await file_rows.list_files(
-            self._database,
-            principal.tenant_id,
-            PageParams(limit, order, place),
-            container=uuid,
-            now=self._pool.now(),
+        found, has_more = await file_rows.list_files(
+            self._database, principal.tenant_id, page, container=uuid, now=self._pool.now()
         )
-        return [container_file_body(row) for row in page.rows], page.has_more
+        return Page(list(map(container_file_body, found)), has_more)
 
     async def file_content(self, principal: Principal, container_id: str, file_id: str) -> Download:
         row = await self._file(principal, container_id, file_id)
@@ -436,25 +421,13 @@ class Files:
         return file_body(await self.find(principal, file_id))
 
     async def list(
-        self,
-        principal: Principal,
-        *,
-        limit: int,
-        order: Any,
-        after: str | None,
-        purpose: str | None,
-    ) -> tuple[list[dict[str, Any]], bool]:
-        place = None if after is None else ids.parse_file_id(after)
-        if after is not None and place is None:
-            raise unknown_place()
-        page = await file_rows.list_files(
-            self._database.within(principal.project),
-            principal.tenant_id,
-            PageParams(limit, order, place),
-            purpose=purpose,
-            now=self._now(),
+        self, principal: Principal, page: PageParams, *, purpose: str | None
+    ) -> Page[Json]:
+        database = self._database.within(principal.project)
+        found, has_more = await file_rows.list_files(
+            database, principal.tenant_id, page, purpose=purpose, now=self._now()
         )
-        return [file_body(row) for row in page.rows], page.has_more
+        return Page(list(map(file_body, found)), has_more)
 
     async def content(self, principal: Principal, file_id: str) -> Download:
         row = await self.find(principal, file_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.context.assembly import may_repeat, referenced_ids, take_in, unseal
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.conversation_bodies import NewConversation
     from gateway.protocol.items import InputItem
+    from gateway.protocol.pages import Page, PageParams
     from gateway.replication.limiter import Limiter
     from gateway.sealing import Sealer, Unsealed
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Models
-    from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantId
 
@@ -138,28 +138,21 @@ class Conversations:
         self,
         principal: Principal,
         conversation_id: str,
+        page: PageParams,
         *,
-        limit: int,
-        order: Literal["asc", "desc"],
-        after: str | None,
         include: Collection[str] = (),
-    ) -> ItemPage:
+    ) -> Page[bytes]:
         """Return one page of items, with the details that `include` names.
 
         Raises `InvalidRequest` for an unknown `after`.
         """
-        page = await rows.list_items(
-            self._database_for(principal),
-            principal.tenant_id,
-            _uuid(conversation_id),
-            limit=limit,
-            order=order,
-            after=after,
-            include=include,
+        uuid = _uuid(conversation_id)
+        found = await rows.list_items(
+            self._database_for(principal), principal.tenant_id, uuid, page, include=include
         )
-        if page is None:
+        if found is None:
             raise unknown_conversation(conversation_id)
-        return page
+        return found
 
     async def get_item(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
+    from gateway.protocol.pages import Page, PageParams
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.protocol.stream_events import EventSource
-    from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal, TenantId
@@ -151,29 +151,21 @@ class Retrieval:
         self,
         principal: Principal,
         response_id: str,
+        page: PageParams,
         *,
-        limit: int,
-        order: Literal["asc", "desc"],
-        after: str | None,
         include: Collection[str] = (),
-    ) -> ItemPage:
+    ) -> Page[bytes]:
         """Return one page of a response's input: resolved history, then its own input.
 
         `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
         """
         stored = await self._find(principal, response_id)
-        page = await messages.input_items(
-            self._database_for(principal),
-            principal.tenant_id,
-            stored.uuid,
-            limit=limit,
-            order=order,
-            after=after,
-            include=include,
+        found = await messages.input_items(
+            self._database_for(principal), principal.tenant_id, stored.uuid, page, include=include
         )
-        if page is None:
+        if found is None:
             raise not_found(response_id)
-        return page
+        return found
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
         """Return the Response object after its end, wherever it is generated.

@@ -17,18 +17,17 @@ from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversation_bodies import Conversation, unknown_conversation
-from gateway.protocol.items import INCLUDABLE
 from gateway.store import content, holds
 from gateway.store.messages import (
     ALL_JSON,
     NEEDED_ITEM,
-    ItemPage,
     NeededJson,
     context_of,
     digests,
     item_columns,
     opened_tool_state,
     page_of,
+    page_parameters,
     shown_item,
 )
 from gateway.store.packing import PACKED, PackedItems, pack_text
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
 
@@ -291,31 +291,25 @@ async def find_item(
     return FoundItem(shown_item(row, cipher, include))
 
 
-async def list_items(  # noqa: PLR0913 - which page, and what is shown of it
+async def list_items(
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
+    page: PageParams,
     *,
-    limit: int,
-    order: Order,
-    after: str | None,
     include: Collection[str] = (),
-) -> ItemPage | None:
+) -> Page[bytes] | None:
     """Return a page of items with what `include` names, or None if the conversation is unknown.
 
     Raises `InvalidRequest` when `after` is not an item of it.
     """
-    parameters = _of(tenant_id, uuid) | {
-        "after": None if after is None else pack_text(after),
-        "row_limit": limit + 1,
-        "with_includable": not INCLUDABLE.isdisjoint(include),
-    }
+    parameters = _of(tenant_id, uuid) | page_parameters(page, include)
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_LISTS[order], parameters)
+        rows = await connection.execute(_LISTS[page.order], parameters)
         cipher = connection.cipher(tenant_id)
     if not rows:
         return None
-    return page_of(rows, cipher, limit=limit, after=after, include=include)
+    return page_of(rows, cipher, page, include)
 
 
 class _State(NamedTuple):

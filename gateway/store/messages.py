@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
 from gateway.protocol.items import INCLUDABLE, included_json
+from gateway.protocol.pages import Page, PageParams
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
@@ -82,13 +83,6 @@ class NeededJson(NamedTuple):
 
 
 ALL_JSON: Final = NeededJson()
-
-
-class ItemPage(NamedTuple):
-    """A page of a list of items, each the JSON that is shown."""
-
-    items: list[bytes]
-    has_more: bool
 
 
 _COLUMNS: Final = ", ".join(ITEM)
@@ -389,16 +383,14 @@ def _too_long(what: str) -> InvalidRequest:
     )
 
 
-async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
+async def input_items(
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
+    page: PageParams,
     *,
-    limit: int,
-    order: Literal["asc", "desc"],
-    after: str | None,
     include: Collection[str] = (),
-) -> ItemPage | None:
+) -> Page[bytes] | None:
     """Return a page of a response's context: what is left of its ancestors, then its own input.
 
     Items come with what `include` names. Return None if the response is unknown. Raises
@@ -408,16 +400,14 @@ async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
         "tenant": tenant_id,
         "response": uuid,
         "depth_max": LISTED_DEPTH_MAX,
-        "after": None if after is None else pack_text(after),
-        "row_limit": limit + 1,
-        "with_includable": not INCLUDABLE.isdisjoint(include),
+        **page_parameters(page, include),
     }
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_LISTS[order], parameters)
+        rows = await connection.execute(_LISTS[page.order], parameters)
         cipher = connection.cipher(tenant_id)
     if not rows[0].is_known:
         return None
-    return page_of(rows, cipher, limit=limit, after=after, include=include)
+    return page_of(rows, cipher, page, include)
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
@@ -432,22 +422,26 @@ async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dic
     }
 
 
+def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a statement that reads a page of items, and one more."""
+    return {
+        "after": None if page.after is None else pack_text(page.after),
+        "row_limit": page.limit + 1,
+        "with_includable": not INCLUDABLE.isdisjoint(include),
+    }
+
+
 def page_of(
-    rows: Sequence[Row],
-    cipher: ContentCipher,
-    *,
-    limit: int,
-    after: str | None,
-    include: Collection[str],
-) -> ItemPage:
-    """Make a page from up to `limit` + 1 rows, each an item with what `include` names.
+    rows: Sequence[Row], cipher: ContentCipher, page: PageParams, include: Collection[str]
+) -> Page[bytes]:
+    """Make a page of the JSON of items with what `include` names, from rows of them and one more.
 
     Raises `InvalidRequest` when the item `after` is not in the list.
     """
-    if after is not None and rows[0].start is None:
+    if page.after is not None and rows[0].start is None:
         raise unknown_place()
     items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
-    return ItemPage(items=items[:limit], has_more=len(items) > limit)
+    return Page(items[: page.limit], len(items) > page.limit)
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:

@@ -7,8 +7,10 @@ had it before finds at its next run that the epoch is not its own any more.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway import ids
+from gateway.protocol.pages import Page, PageParams
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import holds
 from gateway.store.content import place_of
@@ -17,15 +19,12 @@ from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
-
-
-T = TypeVar("T")
 
 
 class TooManyContainers(Exception):
@@ -55,21 +54,6 @@ class ContainerRow:
     engine: str | None = None
     handle: bytes | None = None
     project_id: ProjectId | None = None
-
-
-class PageParams(NamedTuple):
-    """A page of at most `limit` rows by age, which begins behind the row `after`."""
-
-    limit: int
-    order: Literal["asc", "desc"] = "desc"
-    after: UUID | None = None
-
-
-class RowPage(NamedTuple, Generic[T]):
-    """Some of a tenant's rows, and whether there are more behind them."""
-
-    rows: Sequence[T]
-    has_more: bool
 
 
 _FIELDS: Final = tuple(field.name for field in fields(ContainerRow))
@@ -241,7 +225,7 @@ async def list_containers(
     *,
     name: str | None,
     now: datetime,
-) -> RowPage[ContainerRow]:
+) -> Page[ContainerRow]:
     """Return a page of containers that have not expired.
 
     Raises `InvalidRequest` for an unknown `after`.
@@ -250,10 +234,20 @@ async def list_containers(
     async with database.transaction(tenant_id) as connection:
         if name is not None:
             wanted["names"] = connection.cipher(tenant_id).names(pack_text(name), _NAME)
-        wanted["container"] = page.after
+        wanted["container"] = wanted["after"] = row_after(page, ids.parse_container_id)
         rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
         containers = [_container(connection, tenant_id, row) for row in rows]
-    return RowPage(containers[: page.limit], len(containers) > page.limit)
+    return Page(containers[: page.limit], len(containers) > page.limit)
+
+
+def row_after(page: PageParams, parse_id: Callable[[str], UUID | None]) -> UUID | None:
+    """Return the row that a page begins behind, if any. Raises `InvalidRequest`."""
+    if page.after is None:
+        return None
+    uuid = parse_id(page.after)
+    if uuid is None:
+        raise unknown_place()
+    return uuid
 
 
 async def page_rows(
@@ -265,11 +259,11 @@ async def page_rows(
 ) -> Sequence[Row]:
     """Return the rows of a page, and one more if there is any.
 
-    `load` reads the row that the page begins behind, by `wanted`. Raises `InvalidRequest` if it is
-    unknown.
+    `load` reads the row `after` that the page begins behind, by `wanted`. Raises `InvalidRequest`
+    if it is unknown.
     """
-    parameters = {**wanted, "after": page.after, "after_at": None, "row_limit": page.limit + 1}
-    if page.after is not None:
+    parameters = {**wanted, "after_at": None, "row_limit": page.limit + 1}
+    if wanted["after"] is not None:
         last = (await connection.execute(load, parameters)).one_or_none()
         if last is None:
             raise unknown_place()

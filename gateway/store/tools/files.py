@@ -9,21 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
+from gateway.protocol.pages import Page
 from gateway.store import holds
 from gateway.store.content import place_of
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.tools.containers import RowPage, in_pages, page_rows
+from gateway.store.tools.containers import in_pages, page_rows, row_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.protocol.pages import PageParams
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.store.tools.containers import PageParams
     from gateway.tenancy import ProjectId, TenantId
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -231,19 +233,22 @@ async def list_files(
     container: UUID | None = None,
     purpose: str | None = None,
     now: datetime,
-) -> RowPage[FileRow]:
+) -> Page[FileRow]:
     """Return a page of files. Raises `InvalidRequest` for an unknown `after`."""
+    parse_id = ids.parse_file_id if container is None else ids.parse_container_file_id
+    after = row_after(page, parse_id)
     wanted = {
         "tenant": tenant_id,
         "container": container,
         "now": now,
         "purpose": purpose,
-        "file": page.after,
+        "file": after,
+        "after": after,
     }
     async with database.transaction(tenant_id) as connection:
         rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
         files = [_row(connection, tenant_id, row) for row in rows]
-    return RowPage(files[: page.limit], len(files) > page.limit)
+    return Page(files[: page.limit], len(files) > page.limit)
 
 
 async def _write_row(

@@ -16,6 +16,7 @@ from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_watcher import LogWatcher
+from gateway.protocol.pages import PageParams
 from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogBatch, LogRow
@@ -191,7 +192,7 @@ async def test_what_must_not_be_known_looks_as_if_it_were_not_there(
             retrieval.stream(principal, response_id),
             retrieval.cancel(principal, response_id),
             retrieval.delete(principal, response_id),
-            retrieval.input_items(principal, response_id, limit=1, order="asc", after=None),
+            retrieval.input_items(principal, response_id, PageParams(1)),
         ):
             with pytest.raises(ResourceNotFound, match=NOT_FOUND):
                 await deed
@@ -326,7 +327,7 @@ async def test_what_a_background_response_was_asked_is_listed_from_the_start(
 ) -> None:
     spec = replace(office.streamed(), added=(item("msg_a"), item("msg_b")), inputs=2)
     page = await office.retrieval.input_items(
-        office.principal, await office.queued(spec), limit=1, order="desc", after=None
+        office.principal, await office.queued(spec), PageParams(1, order="desc")
     )
-    assert [orjson.loads(one)["id"] for one in page.items] == ["msg_b"]
+    assert [orjson.loads(one)["id"] for one in page.rows] == ["msg_b"]
     assert page.has_more

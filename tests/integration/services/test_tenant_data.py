@@ -25,6 +25,7 @@ from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
 from gateway.metering import end_user_of
 from gateway.protocol.conversation_bodies import Conversation
+from gateway.protocol.pages import PageParams
 from gateway.protocol.trace_records import TraceRecord
 from gateway.retention import tenant_data
 from gateway.retention.export import PAGE_BYTES, ROWS_MAX, rows_next
@@ -134,9 +135,7 @@ class Place:
         stored = await responses.load(database, tenant, response)
         assert stored is not None
         log = await events.read(database, tenant, response, stored.day, bytes_max=10**6)
-        listed = await conversations.list_items(
-            database, tenant, talk, limit=9, order="asc", after=None
-        )
+        listed = await conversations.list_items(database, tenant, talk, PageParams(9))
         conversation = await conversations.load(database, tenant, talk)
         return [
             stored.request, stored.plan, [row.entries for row in log], listed, conversation,

@@ -13,12 +13,13 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
+from gateway.protocol.pages import Page, PageParams
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import containers, files
-from gateway.store.tools.containers import ContainerRow, PageParams
+from gateway.store.tools.containers import ContainerRow
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
 
 if TYPE_CHECKING:
@@ -223,13 +224,13 @@ ATTACKS: dict[str, tuple[Callable[[Database, TenantId, UUID], Awaitable[Any]], A
     ),
     "files.list_files": (
         lambda db, who, uuid: files.list_files(db, who, PageParams(9), container=uuid, now=NOW),
-        containers.RowPage([], False),
+        Page([], False),
     ),
     "containers.list_containers": (
         lambda db, who, uuid: containers.list_containers(
             db, who, PageParams(9), name=None, now=NOW
         ),
-        containers.RowPage([], False),
+        Page([], False),
     ),
 }
 OWN = {"containers.create", "containers.take"}

@@ -9,6 +9,7 @@ import pytest
 from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversation_bodies import Conversation
+from gateway.protocol.pages import PageParams
 from gateway.store import conversations, messages
 from tests.fakes.stored import item
 from tests.fakes.turns import begin, conversation_of, end
@@ -35,10 +36,10 @@ async def listed(
     after: str | None = None,
 ) -> tuple[list[str], bool]:
     page = await conversations.list_items(
-        database, tenant, uuid, limit=limit, order=order, after=after
+        database, tenant, uuid, PageParams(limit, after, order=order)
     )
     assert page is not None
-    return [line.decode()[7:-2] for line in page.items], page.has_more
+    return [line.decode()[7:-2] for line in page.rows], page.has_more
 
 
 async def add(database: Database, tenant: TenantId, uuid: UUID, *names: str) -> bool:
@@ -160,7 +161,7 @@ async def is_unknown(database: Database, tenant: TenantId, uuid: UUID) -> None:
     assert await conversations.find_items(database, tenant, uuid, ["secret"]) == {}
     assert await conversations.find_item(database, tenant, uuid, "secret") is None
     assert await conversations.delete_item(database, tenant, uuid, "secret") is None
-    page = await conversations.list_items(database, tenant, uuid, limit=1, order="asc", after=None)
+    page = await conversations.list_items(database, tenant, uuid, PageParams(1))
     assert page is None
 
 

@@ -10,6 +10,7 @@ from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversation_bodies import Conversation
+from gateway.protocol.pages import PageParams
 from gateway.store import (
     claims,
     conversations,
@@ -76,9 +77,9 @@ async def conclude(database: Database, intruder: TenantId, uuid: UUID) -> object
 async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> list[str]:
     """A response of the intruder's that names a foreign parent."""
     child = await store_turn(database, intruder, "child", parent=uuid)
-    page = await messages.input_items(database, intruder, child, limit=100, order="asc", after=None)
+    page = await messages.input_items(database, intruder, child, PageParams(100))
     assert page is not None
-    return [] if page.items == [item("in-child").json] else ["a foreign item"]
+    return [] if page.rows == [item("in-child").json] else ["a foreign item"]
 
 
 async def queue_behind(database: Database, intruder: TenantId, uuid: UUID) -> dict[int, bool]:
@@ -133,9 +134,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         None,
     ),
     "conversations.list_items": (
-        lambda db, who, uuid: conversations.list_items(
-            db, who, uuid, limit=9, order="asc", after="held"
-        ),
+        lambda db, who, uuid: conversations.list_items(db, who, uuid, PageParams(9, "held")),
         None,
     ),
     "conversations.read_contents": (
@@ -169,9 +168,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         None,
     ),
     "messages.input_items": (
-        lambda db, who, uuid: messages.input_items(
-            db, who, uuid, limit=9, order="asc", after="in-secret"
-        ),
+        lambda db, who, uuid: messages.input_items(db, who, uuid, PageParams(9, "in-secret")),
         None,
     ),
     "messages.includable": (

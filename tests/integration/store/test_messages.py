@@ -7,6 +7,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
+from gateway.protocol.pages import PageParams
 from gateway.store import endings, messages, responses
 from gateway.store.messages import NeededJson
 from tests.fakes.stored import CREATED, finished, item, new_response, store_turn
@@ -47,9 +48,9 @@ async def listed(
     order: Literal["asc", "desc"] = "asc",
     after: str | None = None,
 ) -> tuple[list[str], bool]:
-    page = await messages.input_items(database, tenant, uuid, limit=limit, order=order, after=after)
+    page = await messages.input_items(database, tenant, uuid, PageParams(limit, after, order=order))
     assert page is not None
-    return [line.decode()[7:-2] for line in page.items], page.has_more
+    return [line.decode()[7:-2] for line in page.rows], page.has_more
 
 
 async def test_a_history_is_the_whole_chain_oldest_first(
@@ -179,9 +180,7 @@ async def test_a_list_behind_the_last_item_is_empty(database: Database, tenant: 
 
 
 async def test_an_unknown_response_has_no_list(database: Database, tenant: TenantId) -> None:
-    page = await messages.input_items(
-        database, tenant, ids.new_uuid(), limit=1, order="asc", after="x"
-    )
+    page = await messages.input_items(database, tenant, ids.new_uuid(), PageParams(1, "x"))
     assert page is None
 
 

@@ -10,6 +10,7 @@ from gateway import ids
 from gateway.entries import Queued, unpack
 from gateway.errors import RateLimited, StoreConflict
 from gateway.protocol.context_item import ContextItem
+from gateway.protocol.pages import PageParams
 from gateway.store import claims, endings, events, messages, responses, usage_lines
 from tests.fakes.rows import add_rows, count
 from tests.fakes.stored import (
@@ -59,9 +60,9 @@ async def test_a_durable_response_is_stored_with_all_that_another_process_needs(
     assert [(row.first_entry, row.count, unpack(row.entries)) for row in rows] == [
         (0, 1, [Queued()])
     ]
-    page = await messages.input_items(database, tenant, new.uuid, limit=9, order="asc", after=None)
+    page = await messages.input_items(database, tenant, new.uuid, PageParams(9))
     assert page is not None
-    assert page.items == [item("in").json]
+    assert page.rows == [item("in").json]
 
 
 async def test_a_response_with_an_owner_is_claimed_from_the_start(
@@ -134,9 +135,9 @@ async def test_nul_and_lone_surrogates_survive(database: Database, tenant: Tenan
     assert stored is not None
     assert (stored.request, stored.body) == (raw, raw)
     assert await messages.find_items(database, tenant, [odd]) == {odd: context}
-    page = await messages.input_items(database, tenant, new.uuid, limit=9, order="asc", after=None)
+    page = await messages.input_items(database, tenant, new.uuid, PageParams(9))
     assert page is not None
-    assert page.items == [raw]
+    assert page.rows == [raw]
 
 
 async def test_an_item_id_may_be_longer_than_an_index_entry(

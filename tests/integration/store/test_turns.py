@@ -17,6 +17,7 @@ from gateway.errors import (
     ResourceNotFound,
 )
 from gateway.protocol.context_item import ConversationPlace
+from gateway.protocol.pages import PageParams
 from gateway.store import claims, conversations, endings, messages, responses
 from gateway.store.postgres.database import Connection, Result
 from gateway.store.responses import IdempotencyKey
@@ -217,9 +218,9 @@ async def listed(
     order: Literal["asc", "desc"] = "asc",
     after: str | None = None,
 ) -> list[str]:
-    page = await messages.input_items(database, tenant, uuid, limit=99, order=order, after=after)
+    page = await messages.input_items(database, tenant, uuid, PageParams(99, after, order=order))
     assert page is not None
-    return [line.decode()[7:-2] for line in page.items]
+    return [line.decode()[7:-2] for line in page.rows]
 
 
 async def chained(database: Database, tenant: TenantId, parent: UUID) -> UUID:

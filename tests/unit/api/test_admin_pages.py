@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from gateway.admin.core import PageParams
 from gateway.admin.routes import cut
 from gateway.errors import InvalidRequest
+from gateway.protocol.pages import PageParams
 from tests.fakes.cases import each
 
 if TYPE_CHECKING:
