@@ -27,7 +27,6 @@ from gateway.admin import (
 )
 
 if TYPE_CHECKING:
-    from gateway.admin.audit_log import AuditLogs
     from gateway.admin.backends import Backends
     from gateway.admin.data_retention import RetentionControls
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
+    from gateway.services.audit_logs import AuditLogs
     from gateway.store.postgres.database import Database
 
 

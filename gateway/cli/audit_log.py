@@ -10,10 +10,10 @@ from uuid import UUID
 
 import typer
 
-from gateway.admin.audit_log import AuditLogs, AuditQuery, ChainState
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, command
 from gateway.errors import InvalidRequest
+from gateway.services.audit_logs import AuditLogs, AuditQuery, ChainState
 from gateway.store import tenants
 from gateway.store.schema import EVERYONE
 

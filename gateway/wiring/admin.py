@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.admin.audit_log import AuditLogs
 from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
@@ -21,6 +20,7 @@ from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 
 if TYPE_CHECKING:
     from gateway.services.access import Access

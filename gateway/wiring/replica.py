@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.admin.audit_log import AuditLogs
 from gateway.engine.archive import Archive, Ownership
 from gateway.engine.engine import Engine, RunningCalls
 from gateway.engine.failover import HopPolicy
@@ -30,6 +29,7 @@ from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, OrphanReaper, TakeoverScheduler
 from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 from gateway.services.tenant_encryption import Resealing
 from gateway.store import backend_reports, claims, flushes, notices, remote_logs
 from gateway.store.claims import ClaimTerms

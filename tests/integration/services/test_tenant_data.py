@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.admin.audit_log import AuditLogs
 from gateway.audit import JOB
 from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
@@ -30,6 +29,7 @@ from gateway.protocol.trace_records import TraceRecord
 from gateway.retention import tenant_data
 from gateway.retention.export import PAGE_BYTES, ROWS_MAX, rows_next
 from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 from gateway.services.tenant_encryption import Resealing, TenantEncryption
 from gateway.store import (
     audit_log,
@@ -376,7 +376,7 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
 
 
 def _query() -> Any:
-    from gateway.admin.audit_log import AuditQuery
+    from gateway.services.audit_logs import AuditQuery
 
     return AuditQuery(event_types=["harmony.erasure.requested", "harmony.erasure.completed"])
 
@@ -623,7 +623,7 @@ async def test_a_process_removes_what_is_due_with_its_keys(
 ) -> None:
     """By itself; and it tells how far the chains of the audit log have come."""
     monkeypatch.setattr("gateway.retention.tenant_data.PURGE_INTERVAL_S", 0.01)
-    monkeypatch.setattr("gateway.admin.audit_log.ANCHOR_S", 0.5)
+    monkeypatch.setattr("gateway.services.audit_logs.ANCHOR_S", 0.5)
     settings = gateway_settings(database_url, [], encryption=sealing(tmp_path, empty_database_url))
     told = asyncio.Event()
     with captured_logs(told.set) as logged:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.admin.audit_log import AuditLogs, AuditQuery
 from gateway.audit import Actor, AuditEvent, entry_of, trimmed
 from gateway.errors import InvalidRequest, StoreError
 from gateway.retention import sweep
+from gateway.services.audit_logs import AuditLogs, AuditQuery
 from gateway.settings.sections import Retention
 from gateway.store import audit_log
 from gateway.store.audit_log import _ADD, _NAMES
@@ -252,7 +252,7 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
     (head,) = await audit_log.heads(database, since_s=60, rows_max=9)
     (state,) = await AuditLogs(database).verify(tenant)
     assert head == (tenant, 3, bytes.fromhex(state.head))
-    with captured_logs(of="gateway.admin.audit_log") as logged:
+    with captured_logs(of="gateway.services.audit_logs") as logged:
         await AuditLogs(database).anchor()
     assert [(one["tenant"], one["count"], one["rule"]) for one in logged] == [
         (str(tenant), 3, state.head)
@@ -262,7 +262,7 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
 async def test_a_chain_is_verified_to_its_end(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.admin.audit_log.CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr("gateway.services.audit_logs.CHECKED_AT_ONCE", 2)
     await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(5)])
     (state,) = await AuditLogs(database).verify(tenant)
     assert (state.count, state.number, state.faults) == (5, 5, ())
@@ -283,7 +283,7 @@ async def test_heads_are_told_until_the_round_after_the_next(
         async with database.owner_transaction() as connection:
             await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
             await connection.script(older)
-        with captured_logs(of="gateway.admin.audit_log") as logged:
+        with captured_logs(of="gateway.services.audit_logs") as logged:
             await AuditLogs(database).anchor()
         assert len(logged) == told
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.admin.audit_log import AuditLogs
 from gateway.errors import DataHeld
 from gateway.metering import end_user_of
 from gateway.retention import export, sweep
 from gateway.retention.sweep import Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 from gateway.settings.sections import Ledger, Retention
 from gateway.store import claim_order, conversations, flushes, holds, responses
 from gateway.store.locks import Lock, removing, take
@@ -125,7 +125,7 @@ async def test_a_removed_tenant_leaves_no_word(
 
 
 def _purges() -> Any:
-    from gateway.admin.audit_log import AuditQuery
+    from gateway.services.audit_logs import AuditQuery
 
     return AuditQuery(event_types=["harmony.tenant.purged"])
 
