@@ -264,6 +264,7 @@ async def test_the_mode_is_echoed_though_it_was_left_out(client: httpx2.AsyncCli
     assert response["tool_choice"] == {**choice, "mode": "auto"}
 
 
+@pytest.mark.slow
 @requirement("choice.allowed-tools-length")
 @pytest.mark.parametrize(("count", "code"), [(0, "empty_array"), (129, "array_above_max_length")])
 async def test_a_list_of_allowed_tools_is_bounded(

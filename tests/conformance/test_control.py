@@ -229,6 +229,7 @@ async def test_hosted_tools_are_dropped_and_the_response_says_which(
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.logprobs")
 async def test_probabilities_are_those_of_the_answer_s_tokens(client: httpx2.AsyncClient) -> None:
     response = await create(

@@ -117,6 +117,7 @@ def calls_in(response: Json) -> list[Json]:
     return [item for item in response["output"] if item["type"].endswith("_call")]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("open-responses.dialect")
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_every_event_and_body_is_in_the_document(
@@ -175,6 +176,7 @@ async def test_a_cancelled_response_is_in_the_document(
     assert answer.json()["status"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("open-responses.other-calls-are-functions")
 @pytest.mark.parametrize("case", CALLS)
 async def test_a_call_of_every_kind_is_one_of_a_function_and_can_be_answered(

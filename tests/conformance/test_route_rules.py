@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 requirement = pytest.mark.requirement
 
 
+@pytest.mark.slow
 @requirement("retrieve.body")
 @requirement("modes.stored-body")
 async def test_what_was_sent_is_returned(client: httpx2.AsyncClient) -> None:

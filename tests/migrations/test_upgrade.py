@@ -198,6 +198,7 @@ async def test_waiting_for_another_migration_ends(database_url: str) -> None:
     await upgrade(database_url)
 
 
+@pytest.mark.slow
 async def test_a_database_of_a_newer_release_is_left_alone(
     postgres: PostgresServer, database_url: str, database: Database
 ) -> None:

@@ -140,6 +140,7 @@ async def test_what_roles_may_is_missed_and_made_again(
     assert (await upgrade(database_url)).mended == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "told"),
     [

@@ -160,6 +160,7 @@ def test_what_the_schema_of_a_tool_allows_is_an_item(call: tuple[ToolRule, dict[
         shown(rule, call_fields(rule, rule.name, orjson.dumps(arguments).decode()))
 
 
+@pytest.mark.slow
 @given(name=texts, arguments=texts)
 def test_a_function_that_nobody_declared_is_shown_as_it_was_called(
     name: str, arguments: str

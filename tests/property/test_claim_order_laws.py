@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def is_within(one: QueuedResponse | RunningCount, members: list[RunningLimit]) -
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_no_limit_is_passed_and_nothing_waits_that_could_run(
@@ -120,6 +122,7 @@ def test_no_limit_is_passed_and_nothing_waits_that_could_run(
         assert all(any(is_within(one, members) for members in full) for one in left)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_the_rows_that_are_read_lead_to_the_same_choice_as_all_rows(
@@ -154,6 +157,7 @@ def test_a_full_project_holds_back_no_other_project_of_a_key() -> None:
     assert list(starts) == [waiting[0].id, waiting[2].id]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_tenants_take_turns_by_what_they_were_served_and_go_in_their_own_order(

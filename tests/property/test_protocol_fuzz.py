@@ -162,6 +162,7 @@ def test_a_valid_request_with_one_value_exchanged(data: st.DataObject) -> None:
     outcome(json.dumps(body).encode())
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_valid_request_with_a_few_bytes_exchanged(data: st.DataObject) -> None:
     body = bytearray(orjson.dumps(VALID))

@@ -23,6 +23,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for rule in rules() if "alert" in rule]
 
 
+@pytest.mark.slow
 def test_every_expression_reads_metrics_that_exist() -> None:
     for rule in rules():
         assert read(rule["expr"]), rule

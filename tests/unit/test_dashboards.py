@@ -29,6 +29,7 @@ def test_there_is_a_board_for_each_reader() -> None:
     assert set(boards()) == {"overview", "fleet", "tenants", "durability", "tools", "cost"}
 
 
+@pytest.mark.slow
 def test_every_expression_reads_metrics_and_labels_that_exist() -> None:
     missing = {one: unknown(one.over("5m"), recorded()) for one in EXPRESSIONS}
     assert {one: names for one, names in missing.items() if names} == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ def test_labels_are_not_given_anew_at_every_scrape() -> None:
     assert ranked.labels.of("a") == "A"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 10**6)), max_size=60))
 def test_no_more_are_named_than_may_be(uses: list[tuple[str, int]]) -> None:
     ranked = Ranked(count_max=3)

@@ -46,6 +46,7 @@ def test_damage_is_a_value_error(packed: bytes) -> None:
         assert packed_text(unpacked_text(packed)) == packed
 
 
+@pytest.mark.slow
 @given(WORDS)
 def test_words_are_their_characters(words: str) -> None:
     assert text_of([ANSWER, *ids_of(words), END]) == words

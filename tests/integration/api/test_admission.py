@@ -125,6 +125,7 @@ async def test_a_request_waits_until_there_is_room(full: Full) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "completed")
 
 
+@pytest.mark.slow
 async def test_flex_waits_behind_default(full: Full) -> None:
     flex = full.ask(service_tier="flex", input=ENDLESS)
     await full.until_waiting(1)
@@ -144,6 +145,7 @@ async def test_a_client_that_hangs_up_waits_no_more(full: Full, store: bool) -> 
     await full.until_waiting(0)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_background_response_waits_no_more(full: Full) -> None:
     queued = (await full.ask(background=True, store=True)).json()
     assert queued["status"] == "queued"
@@ -154,6 +156,7 @@ async def test_a_cancelled_background_response_waits_no_more(full: Full) -> None
     await full.until_waiting(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_what_waited_too_long_is_a_503_that_says_when_to_come_back(
     impatient: Full, path: str
@@ -171,6 +174,7 @@ async def test_what_waited_too_long_is_a_503_that_says_when_to_come_back(
     assert "Retry-After" in error["message"]
 
 
+@pytest.mark.slow
 async def test_a_stream_that_waited_too_long_before_it_began_is_a_503_as_well(
     impatient: Full,
 ) -> None:
@@ -190,6 +194,7 @@ async def test_a_stream_that_has_begun_ends_with_a_failure(
         assert last["response"]["error"]["code"] == "server_error"
 
 
+@pytest.mark.slow
 async def test_a_background_response_that_waited_too_long_fails(impatient: Full) -> None:
     queued = (await impatient.ask(background=True, store=True)).json()
     path = f"/v1/responses/{queued['id']}"

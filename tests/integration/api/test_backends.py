@@ -72,6 +72,7 @@ async def test_a_client_that_leaves_stops_the_backend(
     await backends.until(lambda rows: [row["aborted"] for row in mine(rows)] == [True])
 
 
+@pytest.mark.slow
 async def test_what_a_client_left_behind_is_stored_as_cancelled(
     gateway: RunningGateway, client: httpx2.AsyncClient
 ) -> None:
@@ -173,6 +174,7 @@ async def test_silence_is_broken_by_events_that_clients_count(
     assert events[-1]["type"] == "response.completed"
 
 
+@pytest.mark.slow
 async def test_a_response_started_at_one_replica_goes_on_at_another_at_once(
     shared_database_url: str,
     client: httpx2.AsyncClient,
@@ -206,6 +208,7 @@ async def test_the_gateway_starts_and_answers_without_backends(shared_database_u
     assert ready.status_code in {200, 503}
 
 
+@pytest.mark.slow
 async def test_the_whole_corpus_streams_stores_and_replays_alike(
     client: httpx2.AsyncClient,
 ) -> None:

@@ -170,6 +170,7 @@ async def test_a_client_that_leaves_changes_nothing_and_finds_it_again(
     check_stream(as_events(events))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("status.in-progress")
 @pytest.mark.requirement("background.snapshot")
 @pytest.mark.requirement("cancel.running")
@@ -260,6 +261,7 @@ async def test_another_tenant_finds_nothing_of_it(
     assert (await cancel(client, response_id)).json()["status"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("background.input-items")
 @pytest.mark.requirement("background.in-flight-is-not-deleted")
 async def test_its_input_is_listed_while_it_runs_and_it_is_deleted_when_it_is_over(

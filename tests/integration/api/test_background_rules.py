@@ -182,6 +182,7 @@ async def test_a_reader_far_ahead_is_let_go_when_it_is_cancelled(
     assert rest == [DONE]
 
 
+@pytest.mark.slow
 async def test_the_stream_of_what_is_cancelled_while_it_waits_never_says_that_it_began(
     single: httpx2.AsyncClient,
 ) -> None:

@@ -66,6 +66,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "named", [{"host": "eu.llm.example.com"}, {"openai-organization": "globex"}]
 )
@@ -84,6 +85,7 @@ async def test_a_tenant_is_served_by_its_cell_alone(cells: Cells, named: dict[st
         assert elsewhere.status_code == 401
 
 
+@pytest.mark.slow
 async def test_websockets_reach_the_cell_too(cells: Cells) -> None:
     url = cells.url.replace("http", "ws", 1) + "/v1/responses"
     headers = {**bearer(cells.eu_key), "openai-organization": "globex"}

@@ -292,6 +292,7 @@ async def test_another_replica_goes_on_behind_the_compaction(
     assert events[: len(seen)] == seen
 
 
+@pytest.mark.slow
 async def test_a_compaction_that_is_there_already_adds_nothing(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:

@@ -130,6 +130,7 @@ async def test_a_locked_conversation_is_not_summarised(
     await payer.post(f"/v1/responses/{running}/cancel")
 
 
+@pytest.mark.slow
 async def test_a_summary_of_nothing_is_billed_and_changes_nothing(
     payer: httpx2.AsyncClient, backends: Backends, bill: Bill
 ) -> None:

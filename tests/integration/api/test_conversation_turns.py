@@ -159,6 +159,7 @@ async def test_of_many_at_once_one_goes_on(
     assert refusals == ["conversation_locked"] * 7
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("error.conversation-locked")
 @pytest.mark.requirement("conversations.locked")
 async def test_the_refusal_says_what_openai_says(client: httpx2.AsyncClient) -> None:
@@ -222,6 +223,7 @@ async def test_a_background_response_is_added_when_it_ends(
     assert (await create(second, input="Hi", conversation=conversation))["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("conversations.appended-once")
 async def test_a_failed_response_adds_nothing(client: httpx2.AsyncClient) -> None:
     conversation = await begun(client, "Hello")

@@ -273,6 +273,7 @@ async def test_a_query_is_checked(
     assert error["param"] == param
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("tenants.walls")
 async def test_unknown_and_another_tenants_look_the_same(
     client: httpx2.AsyncClient, stranger: httpx2.AsyncClient

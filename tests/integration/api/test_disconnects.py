@@ -59,6 +59,7 @@ async def test_a_stream_that_goes_on_can_be_resumed(steadfast: httpx2.AsyncClien
     assert await listed(resumed(steadfast, id_in(first))) == [*first, *rest]
 
 
+@pytest.mark.slow
 async def test_a_body_nobody_waits_for_is_generated_all_the_same(
     steadfast: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_body_nobody_waits_for_is_generated_all_the_same(
     assert (response["status"], response["background"]) == ("completed", False)
 
 
+@pytest.mark.slow
 async def test_what_goes_on_by_itself_can_be_cancelled(steadfast: httpx2.AsyncClient) -> None:
     first = await taken(created(steadfast, input=ENDLESS, background=False), is_delta)
     path = f"/v1/responses/{id_in(first)}"

@@ -150,6 +150,7 @@ async def test_an_upload_may_expire(sdk: openai.AsyncOpenAI) -> None:
     assert (await sdk.files.content(made.id)).content == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "files", "status", "param"),
     [
@@ -240,6 +241,7 @@ async def test_a_form_is_utf_8_whatever_it_says(charset: str, raw: httpx2.AsyncC
     assert refused.json()["error"]["param"] == "purpose"
 
 
+@pytest.mark.slow
 async def test_lists_are_read_page_by_page(sdk: openai.AsyncOpenAI) -> None:
     names = [str(number) for number in range(5)]
     for name in names:
@@ -259,6 +261,7 @@ async def test_lists_are_read_page_by_page(sdk: openai.AsyncOpenAI) -> None:
         assert error.param == "after"
 
 
+@pytest.mark.slow
 async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -> None:
     file = await sdk.files.create(file=("a.csv", b"1,2"), purpose="user_data")
     after: Any = {"anchor": "last_active_at", "minutes": 5}
@@ -317,6 +320,7 @@ async def test_files_of_a_container(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncCl
     assert (many.status_code, many.code) == (400, "container_full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -352,6 +356,7 @@ async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
     await sdk.containers.create(name="c")
 
 
+@pytest.mark.slow
 async def test_others_see_nothing(
     sdk: openai.AsyncOpenAI, stranger_sdk: openai.AsyncOpenAI
 ) -> None:

@@ -112,6 +112,7 @@ async def test_a_repeat_of_a_background_response_tells_how_far_it_is(
     assert again.json() == finished
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("idempotency.concurrent")
 @pytest.mark.parametrize("background", [False, True])
 async def test_of_many_at_once_on_two_replicas_one_is_generated(

@@ -188,6 +188,7 @@ WAYS: dict[str, Way] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_way_out_is_charged_what_was_generated(limited: Limited, way: str) -> None:
     await limited.set("tokens", A_DAY)
@@ -407,6 +408,7 @@ async def test_what_limits_refuse_is_not_counted_as_stored(limited: Limited) -> 
     assert storage.used(account) == 0
 
 
+@pytest.mark.slow
 async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -> None:
     await limited.set("tokens", A_DAY)
     items = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]

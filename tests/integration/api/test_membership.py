@@ -154,6 +154,7 @@ async def test_traffic_follows_the_file_and_no_request_fails(
         assert 'gateway_discovery_members{source="file"} 2.0' in metrics
 
 
+@pytest.mark.slow
 async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
     database_url: str, database: Database, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ async def test_durations_are_measured_by_model(client: httpx2.AsyncClient) -> No
     assert f'gen_ai_server_request_duration_seconds_count{{model="{MODEL}"}}' in metrics
 
 
+@pytest.mark.slow
 async def test_metrics_name_the_tenants_that_the_setting_allows(
     shared_database_url: str, backends: Backends
 ) -> None:

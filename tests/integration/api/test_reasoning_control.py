@@ -43,6 +43,7 @@ def reasoning(shown: Shown) -> list[Json]:
     return [item for item in shown.response["output"] if item["type"] == "reasoning"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.reasoning-effort")
 @pytest.mark.parametrize(
     ("effort", "told"),

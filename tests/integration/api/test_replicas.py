@@ -56,6 +56,7 @@ async def replicas(database_url: str, backends: Backends) -> AsyncIterator[Start
         yield start
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.requirement("resume.seam")
 @pytest.mark.requirement("replicas.same-stream")
@@ -153,6 +154,7 @@ async def test_whoever_waits_for_a_body_is_told_to_ask_again(
         assert again.json()["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_requests_are_still_taken_while_the_end_is_near(
     database_url: str, backends: Backends
 ) -> None:

@@ -38,6 +38,7 @@ def spelled(message: Json) -> str:
     return f"{message['role']}/{message.get('channel')}: {part['text']}"
 
 
+@pytest.mark.slow
 async def test_prompt_and_output_are_shown_the_same_in_every_way(where: Site) -> None:
     shown = await where.everywhere(input="[[sim say=Hello!]] Hi", **ASKING)
     prompt = shown.response["input_messages"]
@@ -53,12 +54,14 @@ async def test_prompt_and_output_are_shown_the_same_in_every_way(where: Site) ->
     assert sum(len(one["token_ids"]) for one in prompt) + 2 == usage["input_tokens"]
 
 
+@pytest.mark.slow
 async def test_only_the_end_of_a_stream_shows_them(where: Site) -> None:
     shown = await where.everywhere(input="Hi", **ASKING)
     with_them = [event["type"] for event in shown.events if "input_messages" in str(event)]
     assert with_them == ["response.completed"]
 
 
+@pytest.mark.slow
 async def test_ids_are_shown_of_what_they_were_asked_for(where: Site) -> None:
     response = await where.post(input="Hi", include=["output_messages.token_ids"])
     assert all("token_ids" in one for one in response["output_messages"])
@@ -67,11 +70,13 @@ async def test_ids_are_shown_of_what_they_were_asked_for(where: Site) -> None:
     assert not any("token_ids" in one for name in FIELDS for one in plain[name])
 
 
+@pytest.mark.slow
 async def test_who_does_not_ask_is_not_shown_them(where: Site) -> None:
     response = await where.post(input="Hi")
     assert not set(FIELDS) & response.keys()
 
 
+@pytest.mark.slow
 async def test_what_was_taken_back_is_shown_with_the_rule(where: Site) -> None:
     response = await where.post(
         input="[[sim attack=header times=1 say=Hello!]] Hi", enable_response_messages=True

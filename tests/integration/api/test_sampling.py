@@ -81,6 +81,7 @@ async def test_out_of_bounds_it_is_refused(where: Site, asked: Json, param: str)
     assert (await where.refused(input="hi", **asked))["param"] == param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "text"),
     [

@@ -84,6 +84,7 @@ async def test_a_background_stream_of_it_resumes(both: httpx2.AsyncClient) -> No
     assert await listed(resumed(both, id_in(whole), 4)) == whole[5:]
 
 
+@pytest.mark.slow
 async def test_it_continues_a_stored_response(both: httpx2.AsyncClient) -> None:
     first = await create(both, model="bytes", input="one")
     second = await create(both, model="bytes", input="two", previous_response_id=first["id"])
@@ -91,6 +92,7 @@ async def test_it_continues_a_stored_response(both: httpx2.AsyncClient) -> None:
     assert [texts(one) for one in (second, third)] == [["2: TWO"], ["3: THREE"]]
 
 
+@pytest.mark.slow
 async def test_models_of_two_formats_continue_each_other(
     both: httpx2.AsyncClient, asked: list[dict[str, Any]], backends: Backends
 ) -> None:

@@ -71,6 +71,7 @@ def shown(answer: httpx2.Response, response_id: str) -> tuple[int, str, dict[str
     return answer.status_code, answer.text.replace(response_id, "ID"), headers
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("tenants.walls")
 async def test_another_tenants_response_looks_like_none(
     stranger: httpx2.AsyncClient, belongings: Belongings
@@ -85,6 +86,7 @@ async def test_another_tenants_response_looks_like_none(
             assert CANARY not in theirs.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("tenants.walls")
 async def test_another_tenants_response_cannot_be_continued(
     stranger: httpx2.AsyncClient, belongings: Belongings
@@ -103,6 +105,7 @@ async def test_another_tenants_response_cannot_be_continued(
             assert shown(answer, one) == shown(unknown, UNKNOWN)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("tenants.walls")
 async def test_another_tenants_items_cannot_be_referred_to(
     stranger: httpx2.AsyncClient, belongings: Belongings
@@ -115,6 +118,7 @@ async def test_another_tenants_items_cannot_be_referred_to(
         assert CANARY not in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("tenants.walls")
 async def test_the_same_key_with_the_same_body_is_another_request_of_another_tenant(
     stranger: httpx2.AsyncClient, belongings: Belongings
@@ -126,6 +130,7 @@ async def test_the_same_key_with_the_same_body_is_another_request_of_another_ten
     assert again == theirs
 
 
+@pytest.mark.slow
 async def test_no_header_makes_another_tenant_of_the_caller(
     stranger: httpx2.AsyncClient, belongings: Belongings
 ) -> None:

@@ -64,6 +64,7 @@ async def kept(gateway: RunningGateway, trace: str) -> list[StoredRecord]:
     return await traces.read(database, principal.tenant_id, trace, rows_max=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai-agents", "traces")
 async def test_what_an_agent_did_is_kept_with_the_responses_it_had(
     gateway: RunningGateway,

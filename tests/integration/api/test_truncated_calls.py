@@ -51,6 +51,7 @@ async def where(postgres: PostgresServer, template: str) -> AsyncIterator[Site]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALLS)
 async def test_old_turns_go_with_their_calls(where: Site, kind: str) -> None:
     call, output = CALLS[kind]

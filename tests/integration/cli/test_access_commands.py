@@ -71,6 +71,7 @@ def printed(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert "acme" in printed("tenants", "create", "acme")
@@ -302,6 +303,7 @@ def test_a_policy_is_shown_with_where_it_comes_from(monkeypatch: pytest.MonkeyPa
     assert printed("tenants", "show", "acme").splitlines() == lines
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("option", ["--log-retention-h", "--reasoning-budget-tokens"])
 @pytest.mark.parametrize("value", ["many", "-1", "1.5", "", "1" * 10])

@@ -47,6 +47,7 @@ def by_name(findings: Sequence[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_can_serve_has_nothing_to_mend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
         printed("data", "restore", "acme")
 
 
+@pytest.mark.slow
 def test_a_person_is_erased_and_an_archive_is_written(tmp_path: Path) -> None:
     assert json.loads(printed("data", "erase", "acme", "grace", "--json"))["responses"] == 0
     assert "0 responses" in printed("data", "erase", "acme", "grace")
@@ -123,6 +124,7 @@ def test_a_person_is_erased_and_an_archive_is_written(tmp_path: Path) -> None:
     assert told("data", "export", "acme", str(tmp_path / "none" / "acme.zip"))[0] == 2
 
 
+@pytest.mark.slow
 def test_of_an_archive_that_breaks_off_nothing_stays(tmp_path: Path) -> None:
     path = tmp_path / "nobody.zip"
     with pytest.raises(ResourceNotFound):
@@ -198,6 +200,7 @@ def keys() -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_without_a_provider_there_are_no_keys() -> None:
     with pytest.raises(ConfigError, match="not configured"):
         printed("encryption", "status", "acme")

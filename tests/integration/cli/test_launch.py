@@ -137,6 +137,7 @@ async def started(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]
     return process.pid, json.loads(seen.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 async def test_codex_takes_the_place_of_the_command(
     gateway: RunningGateway, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ async def test_opencode_takes_the_place_of_the_command(
     assert set(provider["models"]) == {"gpt-oss-20b", "small", "gpt-oss-120b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["codex", "opencode"])
 async def test_the_file_alone_is_written_shown_and_explained(
     gateway: RunningGateway, data_dir: Path, agent: str

@@ -129,6 +129,7 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
     assert len(rows("limits list acme")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -151,6 +152,7 @@ def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
     assert CliRunner().invoke(commands, line.split()).exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_large_is_told_so() -> None:
     with pytest.raises(InvalidRequest, match=f"from 0 to {2**63 - 1}"):
         said(f"budgets set acme --tokens {2**63}")

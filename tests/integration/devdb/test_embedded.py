@@ -381,6 +381,7 @@ def test_an_initialisation_that_broke_off_is_repeated(copied_data_dir: Path) -> 
     assert not (copied_data_dir / "cluster.partial").exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_of_another_version_is_left_alone(copied_data_dir: Path) -> None:
     (copied_data_dir / "cluster" / "PG_VERSION").write_text("9.6\n")
     with pytest.raises(StartupError, match=r"9\.6") as caught:

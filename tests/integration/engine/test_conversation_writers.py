@@ -51,6 +51,7 @@ async def test_a_dead_writer_holds_it_until_it_is_swept(
     assert (await contents(database, tenant, uuid)).is_locked
 
 
+@pytest.mark.slow
 async def test_a_replica_that_takes_over_adds_the_turn_once(
     database: Database, tenant: TenantId
 ) -> None:

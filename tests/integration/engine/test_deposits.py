@@ -135,6 +135,7 @@ async def test_what_still_runs_under_its_claim_is_ended_by_the_deposit(
     assert await body_of(database, spec) == fold.response()
 
 
+@pytest.mark.slow
 async def test_of_a_deposit_and_the_one_who_reaps_both_may_come_first(
     database: Database, tenant: TenantId, kept: Kept
 ) -> None:

@@ -241,6 +241,7 @@ async def test_broken_connections_are_nothing_to_a_stream(
     assert seen == author.stream()
 
 
+@pytest.mark.slow
 async def test_a_notice_of_another_replica_wakes_a_stream(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

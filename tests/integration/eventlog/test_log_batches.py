@@ -218,6 +218,7 @@ async def test_an_end_has_all_that_was_flushed_before_it(
     assert await process.log(run) == run.said
 
 
+@pytest.mark.slow
 async def test_what_is_about_to_end_is_not_moved_under_its_feet(
     settling: Process, tenant: TenantId
 ) -> None:
@@ -234,6 +235,7 @@ async def test_what_is_about_to_end_is_not_moved_under_its_feet(
     assert await settling.settled(ending) == 3
 
 
+@pytest.mark.slow
 async def test_one_that_was_given_up_before_its_end_leaves_nothing_behind(
     settling: Process, tenant: TenantId
 ) -> None:

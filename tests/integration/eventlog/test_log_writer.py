@@ -128,6 +128,7 @@ async def say(channel: Channel, count: int) -> None:
     await channel.flushed()
 
 
+@pytest.mark.slow
 async def test_logs_of_many_runs_are_complete_and_in_order(
     database: Database, tenant: TenantId, journal: Database
 ) -> None:
@@ -189,6 +190,7 @@ async def test_what_is_told_to_be_durable_is_in_the_database(
             assert told[-1] == next_entry == len(await one.log(channel))
 
 
+@pytest.mark.slow
 async def test_after_a_takeover_the_old_owner_writes_nothing(
     database: Database, tenant: TenantId, journal: Database
 ) -> None:

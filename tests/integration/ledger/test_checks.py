@@ -156,6 +156,7 @@ async def test_keys_that_took_each_other_s_place_spend_together(
     assert (corrected.recorded, corrected.truth) == (0, 30)
 
 
+@pytest.mark.slow
 async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
     database: Database, tenant: TenantId
 ) -> None:

@@ -76,6 +76,7 @@ async def test_every_reader_of_a_restored_ledger_goes_on_where_it_was(
     assert set(receiver.seen.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_a_ledger_in_its_own_cluster_keeps_its_ids(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

@@ -48,6 +48,7 @@ def events_sink(receiver: EventReceiver, **options: Any) -> CloudEventsSink:
     return CloudEventsSink(Sink(name="events", url=receiver.url, **options), source="here")
 
 
+@pytest.mark.slow
 async def test_each_line_is_kept_once_though_the_receiver_fails_and_processes_die(
     database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:
@@ -72,6 +73,7 @@ async def test_each_line_is_kept_once_though_the_receiver_fails_and_processes_di
     assert (state.lines, state.stopped, state.is_under_way) == (14, None, False)
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_looked(
     database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:
@@ -93,6 +95,7 @@ async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_look
     assert (len(receiver.events), set(receiver.seen.values())) == (2, {1})
 
 
+@pytest.mark.slow
 async def test_a_secret_that_is_refused_can_be_mended(
     database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:

@@ -96,6 +96,7 @@ async def roll(database: Database) -> int:
     return lines
 
 
+@pytest.mark.slow
 async def test_sums_and_lines_together_are_the_ledger(database: Database) -> None:
     chance = random.Random(20)
     tenants = [await new_tenant(database) for _ in range(2)]
@@ -120,6 +121,7 @@ async def test_sums_and_lines_together_are_the_ledger(database: Database) -> Non
     assert await rollup.behind_s(database) == 0
 
 
+@pytest.mark.slow
 async def test_filters_and_groups_pick_lines_and_sums_alike(
     database: Database, tenant: TenantId
 ) -> None:
@@ -152,6 +154,7 @@ async def test_filters_and_groups_pick_lines_and_sums_alike(
     assert sum(row["requests"] for row in rows) == 60
 
 
+@pytest.mark.slow
 async def test_only_a_tenant_that_wants_it_is_added_up_by_end_user(database: Database) -> None:
     wanting, other = await new_tenant(database), await new_tenant(database)
     async with database.owner_transaction() as connection:
@@ -177,6 +180,7 @@ async def test_only_a_tenant_that_wants_it_is_added_up_by_end_user(database: Dat
     assert await by_end_user(database, other) == []
 
 
+@pytest.mark.slow
 async def test_a_slow_transaction_holds_sums_back_and_loses_nothing(
     database: Database, tenant: TenantId, database_url: str
 ) -> None:
@@ -234,6 +238,7 @@ async def test_an_hour_is_made_again_from_its_lines(database: Database, tenant: 
     assert await told(database, tenant, whole) == added_up([*lines[:2], behind])
 
 
+@pytest.mark.slow
 async def test_a_dump_of_another_cluster_is_noticed(database: Database, tenant: TenantId) -> None:
     await write(database, tenant, line())
     await roll(database)

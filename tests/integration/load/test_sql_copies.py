@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gateway import ids
 from gateway.entries import Queued, Tokens, pack, unpack
 from gateway.protocol.conversation_bodies import Conversation
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
+@pytest.mark.slow
 async def test_a_copied_chain_is_read_as_one_history(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:
@@ -31,6 +34,7 @@ async def test_a_copied_chain_is_read_as_one_history(
     assert {tuple(found.ids or ()) for found in read.items} == {(1, 2, 3)}
 
 
+@pytest.mark.slow
 async def test_a_conversation_is_filled_and_copied(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:
@@ -45,6 +49,7 @@ async def test_a_conversation_is_filled_and_copied(
         assert len({found.item_id for found in contents.items}) == 30
 
 
+@pytest.mark.slow
 async def test_a_crowd_of_copies_is_of_finished_responses_of_several_tenants(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:
@@ -61,6 +66,7 @@ async def test_a_crowd_of_copies_is_of_finished_responses_of_several_tenants(
         assert uuid.int >> 80 == int(stored.created_at.timestamp() * 1000)
 
 
+@pytest.mark.slow
 async def test_a_log_is_written_anew_with_an_id_in_each_entry(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

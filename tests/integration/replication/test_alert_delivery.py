@@ -205,6 +205,7 @@ class Broken:
         """It has nothing open."""
 
 
+@pytest.mark.slow
 async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
     database: Database, place: LimitOwner
 ) -> None:
@@ -222,6 +223,7 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
     assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
 
 
+@pytest.mark.slow
 async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: LimitOwner) -> None:
     receiver = Receiver()
     receiver.statuses = [503]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BEGINNING = "<|channel|>final<|message|>Hel"
 
 
+@pytest.mark.slow
 async def test_a_lease_is_renewed_even_after_it_has_lapsed(
     database: Database, tenant: TenantId
 ) -> None:
@@ -44,6 +45,7 @@ async def test_a_lease_is_renewed_even_after_it_has_lapsed(
         assert stored.is_held
 
 
+@pytest.mark.slow
 async def test_what_is_cancelled_elsewhere_stops_here_without_a_notice(
     database: Database, tenant: TenantId
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_run_that_ends_gives_up_its_claim(database: Database, tenant: Te
         assert await claims.heartbeat(database, one.owner, [claim], lease_s=1) == frozenset()
 
 
+@pytest.mark.slow
 async def test_a_deleted_response_stops_its_run(database: Database, tenant: TenantId) -> None:
     spec = background(tenant)
     speaker = Speaker(BEGINNING, silent=True)

@@ -168,6 +168,7 @@ async def test_what_died_with_a_process_holds_no_place(database: Database) -> No
     assert sum(other.gates.places.values()) == 1
 
 
+@pytest.mark.slow
 async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgotten(
     database: Database,
 ) -> None:

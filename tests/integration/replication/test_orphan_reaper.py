@@ -102,6 +102,7 @@ async def unbilled(database: Database) -> int:
     return found.unbilled
 
 
+@pytest.mark.slow
 async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(
     database: Database, tenant: TenantId
 ) -> None:
@@ -139,6 +140,7 @@ async def test_a_response_of_a_release_that_is_gone_has_failed_in_the_end(
     assert "version" in orjson.loads(stored.body or b"")["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_sweeping_goes_on_by_itself_whatever_happens(
     database: Database, database_url: str, tenant: TenantId, one: Replica
 ) -> None:

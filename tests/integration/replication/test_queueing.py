@@ -61,6 +61,7 @@ async def test_who_looks_in_vain_does_not_wait_for_a_turn(
         assert not await one.scheduler.claim_available()
 
 
+@pytest.mark.slow
 async def test_what_there_is_no_room_for_waits_and_follows(
     database: Database, tenant: TenantId
 ) -> None:
@@ -78,6 +79,7 @@ async def test_what_there_is_no_room_for_waits_and_follows(
         looking.cancel()
 
 
+@pytest.mark.slow
 async def test_a_tenant_that_may_run_no_more_waits_and_its_queue_is_bounded(
     database: Database, tenant: TenantId
 ) -> None:

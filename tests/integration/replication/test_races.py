@@ -72,6 +72,7 @@ async def locked(database_url: str, statement: str) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.slow
 async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_one(
     database: Database, tenant: TenantId
 ) -> None:

@@ -63,6 +63,7 @@ async def days(database: Database) -> list[object]:
         return list(await sweep.partition_days(connection))
 
 
+@pytest.mark.slow
 async def test_a_round_does_everything_and_reports_it(database: Database, tenant: TenantId) -> None:
     await sweep.make_partitions(database, day_of(3 * DAY), 0)
     kept = await store_aged(database, tenant, 3 * DAY)
@@ -99,6 +100,7 @@ async def test_a_round_is_bounded(database: Database, tenant: TenantId) -> None:
     assert [(await one.round()).removed["responses"] for _ in range(3)] == [4, 1, 0]
 
 
+@pytest.mark.slow
 async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     database: Database, tenant: TenantId
 ) -> None:

@@ -113,6 +113,7 @@ async def test_all_that_is_stored_is_measured_by_project_whatever_the_pages(
     assert (await storage_meter.measure(database, tenant, rows_max=1_000))[tenant] == 500
 
 
+@pytest.mark.slow
 async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
     database: Database,
 ) -> None:

@@ -95,6 +95,7 @@ class Patient(Speaker):
         await super().generate(request, sink, avoid=avoid, attempts_max=attempts_max)
 
 
+@pytest.mark.slow
 async def test_a_queued_response_is_generated_and_kept(
     database: Database, tenant: TenantId
 ) -> None:
@@ -117,6 +118,7 @@ async def test_a_queued_response_is_generated_and_kept(
     assert [one.role for one in history.items] == ["user", "assistant"]
 
 
+@pytest.mark.slow
 async def test_the_scheduler_wakes_when_there_is_work(database: Database, tenant: TenantId) -> None:
     specs = in_order(tenant, 3)
     habits = Habits(running_max=1)
@@ -185,6 +187,7 @@ async def test_a_lease_that_lapses_is_found_in_the_longest_rest(
     assert shown_text(await body(database, spec)) == "Hello there, friend"
 
 
+@pytest.mark.slow
 async def test_a_long_log_is_read_piece_by_piece(database: Database, tenant: TenantId) -> None:
     spec = background(tenant)
     stalled, rest = Speaker(BEGINNING, silent=True), Speaker(REST)
@@ -198,6 +201,7 @@ async def test_a_long_log_is_read_piece_by_piece(database: Database, tenant: Ten
     assert shown_text(await body(database, spec)) == "Hello there, friend"
 
 
+@pytest.mark.slow
 async def test_a_replica_that_drains_hands_over_at_once(
     database: Database, tenant: TenantId
 ) -> None:
@@ -229,6 +233,7 @@ async def test_a_replica_that_began_to_drain_gives_back_what_it_has_just_claimed
     assert (stored.status, stored.is_held) == ("in_progress", False)
 
 
+@pytest.mark.slow
 async def test_a_process_takes_only_as_much_as_it_has_room_for(
     database: Database, tenant: TenantId
 ) -> None:
@@ -242,6 +247,7 @@ async def test_a_process_takes_only_as_much_as_it_has_room_for(
         assert await statuses(database, specs) == ["in_progress", "in_progress", "queued"]
 
 
+@pytest.mark.slow
 async def test_a_tenant_runs_as_many_as_it_may_on_all_replicas_together(
     database: Database, tenant: TenantId
 ) -> None:
@@ -267,6 +273,7 @@ async def damage(database: Database, spec: RunSpec, statement: str) -> None:
         await connection.execute(Statement(statement), {"id": spec.head.uuid})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -287,6 +294,7 @@ async def test_a_defect_of_one_response_does_not_stop_the_others(
     assert (await load(database, defective)).status == "failed"
 
 
+@pytest.mark.slow
 async def test_a_response_that_cannot_even_be_ended_does_not_stop_the_others(
     database: Database, tenant: TenantId
 ) -> None:
@@ -302,6 +310,7 @@ async def test_a_response_that_cannot_even_be_ended_does_not_stop_the_others(
     assert (await load(database, well)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_a_plan_of_another_release_is_left_until_nobody_is_left_to_try(
     database: Database, tenant: TenantId
 ) -> None:
@@ -321,6 +330,7 @@ async def test_a_plan_of_another_release_is_left_until_nobody_is_left_to_try(
     assert (await load(database, spec)).status == "failed"
 
 
+@pytest.mark.slow
 async def test_a_response_whose_log_cannot_be_reached_waits_for_its_lease(
     database: Database, tenant: TenantId
 ) -> None:

@@ -140,6 +140,7 @@ async def test_a_call_with_a_handle_is_taken_up(
     assert body["output"][1]["status"] == ("completed" if is_known else "failed")
 
 
+@pytest.mark.slow
 async def test_a_call_that_runs_is_in_the_log_already(database: Database, tenant: TenantId) -> None:
     spec, tool = begun(tenant), CountedTool(hangs=True, handle=HANDLE)
     await leave_behind(database, spec, log()[:5], owner="gone")
@@ -348,6 +349,7 @@ async def test_each_call_is_audited_once_without_its_content(
     assert used.tool_output_tokens == len(result_ids(OUTPUT))
 
 
+@pytest.mark.slow
 async def test_a_foreground_response_dies_with_its_process_and_its_call_with_it(
     database: Database, tenant: TenantId
 ) -> None:

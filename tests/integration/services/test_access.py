@@ -331,6 +331,7 @@ async def test_another_replica_follows_a_policy_after_the_ttl(
     assert (await replica.authenticate(secret)).policy.background_running_max == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

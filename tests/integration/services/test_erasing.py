@@ -78,6 +78,7 @@ class Store:
         return Erasing(self.database, self.tenant, "grace", digest)
 
 
+@pytest.mark.slow
 async def test_what_continues_theirs_for_nobody_is_theirs(
     database: Database, tenant: TenantId
 ) -> None:
@@ -187,6 +188,7 @@ def naming(file: UUID) -> Any:
     return replace(item(f"of-{file}"), json=orjson.dumps(said))
 
 
+@pytest.mark.slow
 async def test_a_conversation_goes_with_what_it_has_and_those_of_others_stay(
     database: Database, tenant: TenantId
 ) -> None:
@@ -282,6 +284,7 @@ async def end_turn(store: Store, turn: UUID) -> None:
     await endings.finish(store.database, store.tenant, end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told_by", ["request", "token"])
 async def test_a_conversation_that_somebody_else_adds_to_is_found_again(
     database: Database, tenant: TenantId, is_told_by: str
@@ -304,6 +307,7 @@ async def test_a_conversation_that_somebody_else_adds_to_is_found_again(
     assert await erasure.metered(database, tenant, end_user_of(SECRET, tenant, "grace")) == set()
 
 
+@pytest.mark.slow
 async def test_nobody_takes_a_conversation_over_that_is_being_erased(
     database: Database, tenant: TenantId
 ) -> None:

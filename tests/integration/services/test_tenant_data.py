@@ -567,6 +567,7 @@ async def test_a_hold_that_comes_when_a_removal_has_begun_stops_it(
     assert await place.read(place.sealed, response, talk)
 
 
+@pytest.mark.slow
 async def test_what_was_destroyed_is_not_in_the_pages_of_its_table_either(place: Place) -> None:
     """What was overwritten is in dead rows until the table is written anew."""
     await place.encryption.enable(place.tenant)
@@ -586,6 +587,7 @@ async def test_what_was_destroyed_is_not_in_the_pages_of_its_table_either(place:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_what_is_written_while_it_is_resealed_stays(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,6 +651,7 @@ async def test_a_process_removes_what_is_due_with_its_keys(
             assert [key.wrapped for key in await keys.keys(tenant)] == [b""]
 
 
+@pytest.mark.slow
 async def test_what_comes_late_of_a_removed_tenant_goes_with_the_next_round(place: Place) -> None:
     data = TenantData(place.sealed, place.keys)
     await data.delete(place.name)
@@ -668,6 +671,7 @@ async def test_a_tenant_that_is_deleted_again_goes_no_later(place: Place) -> Non
     assert [one.tenant for one in await data.purge()] == [place.name]
 
 
+@pytest.mark.slow
 async def test_flushes_are_resealed_behind_whoever_moves_parts_of_them(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await flushes.fences(place.sealed, "me", [place.tenant])

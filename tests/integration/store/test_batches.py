@@ -160,6 +160,7 @@ async def test_an_end_that_leaves_a_gap_in_its_log_is_left_out(
     assert await endings.finish_all(database, [(tenant, end)]) == {}
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_a_row_that_somebody_holds(
     database: Database, tenant: TenantId
 ) -> None:
@@ -252,6 +253,7 @@ async def test_while_somebody_claims_everything_waits(database: Database, tenant
         assert await queue(database, tenant, [waiting()]) == {0: False}
 
 
+@pytest.mark.slow
 async def test_processes_that_accept_at_one_moment_pass_no_bound(
     database: Database, tenant: TenantId
 ) -> None:

@@ -300,6 +300,7 @@ async def test_what_others_can_do_better_is_left_to_them_for_a_while(
     assert sorted(late) == sorted([waiting, begun])
 
 
+@pytest.mark.slow
 async def test_a_response_that_is_being_cancelled_is_passed_over(
     database: Database, tenant: TenantId
 ) -> None:
@@ -375,6 +376,7 @@ async def test_a_response_that_too_many_began_is_abandoned_and_claimed_no_more(
     assert await abandoned(database) == [uuid]
 
 
+@pytest.mark.slow
 async def test_what_nobody_can_fold_any_more_is_abandoned_after_a_while(
     database: Database, tenant: TenantId
 ) -> None:

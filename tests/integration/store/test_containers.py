@@ -249,6 +249,7 @@ def test_every_function_is_attacked() -> None:
     assert found == {*ATTACKS, *OWN}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 async def test_a_foreign_container_is_as_good_as_unknown(
     database: Database, tenant: TenantId, other_tenant: TenantId, name: str
@@ -318,6 +319,7 @@ async def test_files_that_are_written_at_once_keep_the_bound(
     assert await raced(database, tenant, TenantLock.FILES, works) == 2
 
 
+@pytest.mark.slow
 async def test_copies_that_are_made_at_once_keep_the_bound(
     database: Database, tenant: TenantId
 ) -> None:

@@ -95,6 +95,7 @@ async def test_what_was_settled_by_its_owner_is_read_once(owner: Owner) -> None:
     assert await owner.log(one) == [Queued(), *SAID[:4]]
 
 
+@pytest.mark.slow
 async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
     owner: Owner,
 ) -> None:
@@ -114,6 +115,7 @@ async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
     assert await owner.log(other) == [Queued(), *SAID[:1]]
 
 
+@pytest.mark.slow
 async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner: Owner) -> None:
     one = await owner.begin()
     await let_time_pass(owner.database, owner.tenant, seconds=TERMS.lease_s + 1)
@@ -262,6 +264,7 @@ async def test_flushes_go_when_they_are_not_needed_or_their_owner_left(owner: Ow
     assert owner.fence > fence
 
 
+@pytest.mark.slow
 async def test_pruning_waits_for_nobody_who_erases(owner: Owner) -> None:
     one = await owner.begin()
     for start in (1, 2):
@@ -350,6 +353,7 @@ async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
     assert (await watcher.poll(is_due=True)).heads == {one: LogHead(1, 1, "in_progress")}
 
 
+@pytest.mark.slow
 async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
     owner: Owner,
 ) -> None:
@@ -393,6 +397,7 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
     assert [row.first_entry for _, _, row in found.parts] == [2, 3, 4, 5]
 
 
+@pytest.mark.slow
 async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner) -> None:
     one = await owner.begin()
     others = [(new_uuid(), 1, 2) for _ in range(flushes.READ_AT_ONCE)]

@@ -234,6 +234,7 @@ async def everything_of(database: Database, tenant: TenantId) -> dict[str, list[
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 async def test_a_foreign_response_is_as_good_as_unknown(
     database: Database, tenant: TenantId, other_tenant: TenantId, name: str

@@ -87,6 +87,7 @@ async def test_what_another_sealed_with_a_newer_key_is_read(replicas: Replicas) 
     assert row.entries.endswith(ENTRIES[1:])
 
 
+@pytest.mark.slow
 async def test_a_claim_opens_what_was_sealed_with_a_newer_key(replicas: Replicas) -> None:
     await replicas.rotate(replicas.one)
     first, second = durable_response(), durable_response()
@@ -97,6 +98,7 @@ async def test_a_claim_opens_what_was_sealed_with_a_newer_key(replicas: Replicas
     assert {run.request for run in found} == {first.request}
 
 
+@pytest.mark.slow
 async def test_a_response_that_does_not_open_costs_no_other_its_claim(replicas: Replicas) -> None:
     broken, whole = durable_response(), durable_response()
     for new in (broken, whole):
@@ -109,6 +111,7 @@ async def test_a_response_that_does_not_open_costs_no_other_its_claim(replicas: 
     assert run.claim.uuid == whole.uuid
 
 
+@pytest.mark.slow
 async def test_responses_of_tenants_whose_keys_are_away_lose_no_attempt(replicas: Replicas) -> None:
     known, unknown = durable_response(), durable_response()
     await responses.insert(replicas.there, replicas.one, known)
@@ -139,6 +142,7 @@ async def test_entries_wait_for_keys_that_are_away(replicas: Replicas) -> None:
     assert await events.append(replicas.here, [batch]) == frozenset()
 
 
+@pytest.mark.slow
 async def test_a_look_brings_what_opens_of_all_logs(replicas: Replicas) -> None:
     await replicas.rotate(replicas.one)
     asked: list[LogQuery] = []

@@ -72,6 +72,7 @@ async def others(database: Database, other_tenant: TenantId) -> Filled:
     return made
 
 
+@pytest.mark.slow
 async def test_a_deleted_response_takes_with_it_what_is_its_own(
     database: Database, filled: Filled, others: Filled
 ) -> None:
@@ -103,6 +104,7 @@ async def test_a_person_is_erased_from_every_table(
     assert (await data(database).erase_person(name(filled.tenant), "grace")).responses == 0
 
 
+@pytest.mark.slow
 async def test_a_removed_tenant_leaves_no_word(
     database: Database, filled: Filled, others: Filled
 ) -> None:
@@ -183,6 +185,7 @@ async def test_an_archive_has_all_that_is_the_tenant_s(
         assert not orjson.loads(line).keys() & {"hash", "secret"}
 
 
+@pytest.mark.slow
 async def test_pages_of_an_archive_end_between_any_two_rows(
     database: Database, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ async def test_a_hold_stops_everything_and_a_release_lets_it_go_on(
     assert removed.rows["conversations"] == 1
 
 
+@pytest.mark.slow
 async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled: Filled) -> None:
     """And nothing is removed behind its back: it counts for all when it is there."""
     async with holds.unheld(database, filled.tenant):
@@ -240,6 +244,7 @@ async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled
             raise AssertionError("it is held")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [sweep.is_alone, removing])
 async def test_a_hold_waits_for_whoever_removes_what_has_expired(
     database: Database, filled: Filled, begin: Callable[[Connection], Awaitable[object]]
@@ -270,6 +275,7 @@ async def test_nothing_is_removed_while_somebody_begins_to_hold(
     await task
 
 
+@pytest.mark.slow
 async def test_files_of_a_container_that_has_expired_are_held_too(
     database: Database, filled: Filled
 ) -> None:

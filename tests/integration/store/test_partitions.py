@@ -87,6 +87,7 @@ async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
         assert await partition_of(database, tenant, response) == {"events_default"}
 
 
+@pytest.mark.slow
 async def test_processes_that_prepare_at_once_do_not_fail_each_other(database: Database) -> None:
     made = await asyncio.gather(*(sweep.make_partitions(database, today(), 5) for _ in range(4)))
     days = [day for days in made for day in days]

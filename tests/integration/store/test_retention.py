@@ -142,6 +142,7 @@ async def test_logs_in_the_default_partition_expire_by_tenant(
     assert len(await stored_ids(database, tenant)) == 2
 
 
+@pytest.mark.slow
 async def test_a_tenant_with_less_time_loses_rows_from_the_partitions_of_all(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
@@ -193,6 +194,7 @@ async def test_idempotency_keys_expire_and_their_responses_stay(
     assert await stored_ids(database, tenant) == {uuid}
 
 
+@pytest.mark.slow
 async def test_processes_that_delete_at_once_delete_everything_once(
     database: Database, tenant: TenantId
 ) -> None:

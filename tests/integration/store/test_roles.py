@@ -93,6 +93,7 @@ async def test_what_serves_sees_the_revision_and_whose_a_key_is(
     assert found.tenant_id == tenant
 
 
+@pytest.mark.slow
 async def test_what_serves_stores_claims_and_deletes(owner: Database, serving: Database) -> None:
     tenant = await new_tenant(owner)
     uuid = await store_turn(serving, tenant, "1")
@@ -158,6 +159,7 @@ async def test_what_serves_neither_reads_nor_changes_the_issuers_of_operators(
         assert await connection.scalar(count) == 1
 
 
+@pytest.mark.slow
 async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner(
     owner: Database, serving: Database
 ) -> None:

@@ -210,6 +210,7 @@ async def test_malformed_urls_are_told(browser: Browsing) -> None:
         assert "could not be opened" in (await browser.call("open", id=url)).output
 
 
+@pytest.mark.slow
 async def test_a_call_that_runs_again_has_the_same_cursor(site: str, browser: Browsing) -> None:
     call = ToolCall(0, "builtin:browser.open", json.dumps({"id": f"{site}/tower"}))
     first = await browser.session.run(call, lambda _: None)
@@ -369,6 +370,7 @@ async def test_pdf_is_read(site: str, browser: Browsing) -> None:
     assert "A wick of four rings" in opened.output
 
 
+@pytest.mark.slow
 async def test_links_are_not_fetched_again_for_a_while(
     site: str, database: Database, browser: Browsing
 ) -> None:

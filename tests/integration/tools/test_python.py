@@ -117,6 +117,7 @@ async def test_images_are_shown(pool: ContainerPool, tenant: TenantId) -> None:
     assert forged.shown["outputs"] == []
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_an_image_that_is_too_large_for_an_item_is_a_file(
     database: Database, tenant: TenantId
@@ -145,6 +146,7 @@ async def test_what_is_printed_is_made_plain(pool: ContainerPool, tenant: Tenant
     assert (await caller(pool, tenant).run(code)).output == "red ab\n30%\nerr\nbell"
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize(
     ("code", "outcome", "told"),
@@ -217,6 +219,7 @@ async def test_deleted_files_are_not_brought_back(
     assert (await response.run("os.listdir('.')")).output == "[]"
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_files_beyond_the_bounds_are_not_kept(database: Database, tenant: TenantId) -> None:
     bounds = files.FileBounds(10_000, 3000, 3)
@@ -263,6 +266,7 @@ async def test_tenants_have_containers_of_their_own(
     assert await stored(database, other_tenant, uuid) == {}
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_containers_expire(database: Database, tenant: TenantId) -> None:
     clock = Clock()
@@ -284,6 +288,7 @@ async def test_containers_expire(database: Database, tenant: TenantId) -> None:
         assert (await idle.run("x")).outcome == "refused"
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_another_replica_takes_a_container_over(database: Database, tenant: TenantId) -> None:
     async with (
@@ -305,6 +310,7 @@ async def test_another_replica_takes_a_container_over(database: Database, tenant
         assert (row.owner, row.epoch, row.engine) == ("me", 3, "linux")
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_a_result_is_found_again_and_nothing_runs_twice(
     pool: ContainerPool, tenant: TenantId, database: Database
@@ -322,6 +328,7 @@ async def test_a_result_is_found_again_and_nothing_runs_twice(
         assert await stranger.resume(1) is None
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_the_container_that_rested_longest_makes_room(
     database: Database, tenant: TenantId
@@ -338,6 +345,7 @@ async def test_the_container_that_rested_longest_makes_room(
         assert "started anew" in (await one.run("x = 2")).output
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_who_finds_all_containers_busy_is_told(database: Database, tenant: TenantId) -> None:
     policy = ContainerPolicy(open_max=1, busy_wait_s=0.05)
@@ -392,6 +400,7 @@ async def test_what_python_is_not_asked_for(pool: ContainerPool, tenant: TenantI
     await session.close()
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_warm_containers_are_used_once(database: Database, tenant: TenantId) -> None:
     async with open_pool(database, ENGINES["linux"](), ContainerPolicy(warm_max=1)) as pool:
@@ -459,6 +468,7 @@ async def test_files_that_the_database_does_not_take_fail_the_call(
     assert "could not be stored" in lost.output
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_containers_are_counted(database: Database, tenant: TenantId) -> None:
     metrics = Metrics()

@@ -41,6 +41,7 @@ def database(shared_database: Database) -> Database:
     return shared_database
 
 
+@pytest.mark.slow
 async def test_no_attack_succeeds() -> None:
     async with serving_containers(ENGINES["linux"]()) as (url, _), reaching(url) as engine:
         told = await engine.describe()
@@ -49,6 +50,7 @@ async def test_no_attack_succeeds() -> None:
         assert await allowed_attacks(engine) == []
 
 
+@pytest.mark.slow
 async def test_a_container_is_used_from_afar() -> None:
     async with serving_containers(ENGINES["linux"]()) as (url, server), reaching(url) as engine:
         python = await engine.open(LIMITS)
@@ -107,6 +109,7 @@ async def test_a_run_that_nobody_waits_for_is_interrupted() -> None:
         assert (await python.run("x", timeout_s=30)).output == "1\n"
 
 
+@pytest.mark.slow
 async def test_a_server_has_bounds() -> None:
     limits = WorkerServerLimits(containers_max=1, idle_s=0, body_bytes_max=2000)
     async with (
@@ -131,6 +134,7 @@ async def test_a_server_has_bounds() -> None:
         assert not server._served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -172,6 +176,7 @@ async def test_a_server_that_is_not_there() -> None:
             await engine.attach(b"x")
 
 
+@pytest.mark.slow
 async def test_a_server_that_goes_away() -> None:
     async with AsyncExitStack() as server:
         url, _ = await server.enter_async_context(serving_containers(ENGINES["linux"]()))

@@ -120,6 +120,7 @@ async def test_addresses_of_a_host_are_members_in_one_order() -> None:
         assert names(await found.fetch()) == ["10.0.0.1:8001", "10.0.0.3:8001"]
 
 
+@pytest.mark.slow
 async def test_addresses_of_the_other_family_count_where_there_are_no_others() -> None:
     async with dns_server(zone={("h", "AAAA"): ["fd00::1"]}) as server:
         (one,) = await source(kind="dns", host="h", servers=[server.address]).fetch()

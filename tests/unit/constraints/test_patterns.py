@@ -114,6 +114,7 @@ def test_a_translated_pattern_agrees_with_the_one_of_python(pattern: str, texts:
         assert is_allowed == matches or (matches and _REPEATED_TWICE.search(pattern)), text
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab()[]{}|*+?.^$\\-,12sdux\"\n:'/~%>!", max_size=40))
 def test_no_definition_makes_it_raise_anything_else(definition: str) -> None:
     for grammar in (TextGrammar("regex", definition), TextGrammar("lark", f"start: {definition}")):

@@ -14,6 +14,7 @@ from tests.unit.ledger.expected import refusal_of
 NOW = 1_790_000_000
 
 
+@pytest.mark.slow
 @given(
     start=st.integers(0, 4 * 86_400),
     length=st.integers(1, 40 * 86_400),

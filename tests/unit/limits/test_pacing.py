@@ -39,6 +39,7 @@ def test_after_the_wait_that_was_told_one_passes(steps: list[float], capacity: i
             assert not paces.take("key", capacity, now)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 100), st.integers(1, 500))
 def test_however_often_it_was_refused_it_passes_after_a_window(capacity: int, times: int) -> None:
     paces: Paces[str] = Paces()

@@ -126,6 +126,7 @@ def test_every_cut_of_a_turn_gives_its_rest(name: str) -> None:
     assert rests == [out[cut:] for cut in range(len(out) + 1)]
 
 
+@pytest.mark.slow
 def test_recorded_output_is_said_as_it_is_and_goes_on_after_any_cut(
     subtests: pytest.Subtests,
 ) -> None:

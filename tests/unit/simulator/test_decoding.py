@@ -128,6 +128,7 @@ def test_a_grammar_may_be_ignored_altogether() -> None:
     assert obeyed(prompt, turn(NOW)).ids == continuation(prompt)
 
 
+@pytest.mark.slow
 def test_a_body_that_is_shorter_is_held_to_its_grammar() -> None:
     text = "Say 12 [[sim drift=prose grammar_ids=300]]"
     said = obeyed(prompt_of(formatted(COUNT), user(text)), turn(answer(json_of(COUNT))))

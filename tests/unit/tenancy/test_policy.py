@@ -35,6 +35,7 @@ def test_settings_have_the_defaults_of_the_policy() -> None:
     assert settings.tenant_policy == DEFAULT_POLICY
 
 
+@pytest.mark.slow
 def test_each_value_has_a_column_and_an_option() -> None:
     shown = CliRunner().invoke(commands, ["tenants", "set", "--help"], env={"COLUMNS": "300"})
     columns = metadata.tables["tenants"].columns

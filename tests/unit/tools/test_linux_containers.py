@@ -139,6 +139,7 @@ async def test_worker_that_lies_or_ends_is_no_longer_used(code: str) -> None:
             await python.run(code, timeout_s=30)
 
 
+@pytest.mark.slow
 async def test_files_go_in_and_out() -> None:
     async with container() as python:
         content = os.urandom(7 << 20)
@@ -225,6 +226,7 @@ async def test_an_interpreter_that_is_missing_is_told() -> None:
             await LinuxEngine(options).open(ContainerLimits())
 
 
+@pytest.mark.slow
 async def test_an_engine_with_a_missing_wall_is_refused(tmp_path: Path) -> None:
     """A bubblewrap that leaves the network and the filter out, as a policy might."""
     leaky = tmp_path / "bwrap"
@@ -266,6 +268,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ENGINES if name not in PARTIAL])
 def test_nothing_outlives_a_process_that_is_killed(name: str) -> None:
     runsc = shutil.which("runsc") or "" if name == "gvisor" else ""
@@ -411,6 +414,7 @@ def _named(name: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_number", range(4))
 async def test_nothing_is_left_of_containers_that_were_being_opened(
     tmp_path: Path, round_number: int
@@ -479,6 +483,7 @@ def _names_of_children(pid: int) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_containers_whose_opening_is_cancelled(tmp_path: Path) -> None:
     interpreter = tmp_path / "python3"
     interpreter.symlink_to(SYSTEM_PYTHON)

@@ -203,6 +203,7 @@ async def test_credentials_that_are_gone_are_not_done_without(server: Process) -
     assert sent["authorization"] == "Bearer token"
 
 
+@pytest.mark.slow
 async def test_only_the_url_that_was_granted_is_called(server: Process) -> None:
     async with pool() as sessions:
         (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])

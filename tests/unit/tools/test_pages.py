@@ -119,6 +119,7 @@ def test_deep_nesting_is_read() -> None:
     assert body("<div>" * (DEPTH_MAX - 8) + "deep") == "deep"
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from([*"<>/aphref= \"'【】†:#", "\ue000", "\u200b"]), max_size=200))
 def test_no_page_forges_a_link(html: str) -> None:
     page = page_of(html, URL)
@@ -176,6 +177,7 @@ def test_find_shows_matches_with_their_lines() -> None:
     assert find(Page("", "", "n\n" * 400), "n").text.count("match at") == 50
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_plain_is_stable(text: str) -> None:
     assert plain(plain(text)) == plain(text)

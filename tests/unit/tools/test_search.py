@@ -323,6 +323,7 @@ async def test_slow_source_is_passed_over() -> None:
     assert raised.value.causes == ("mcp: no answer in 0.01 s",)
 
 
+@pytest.mark.slow
 @given(
     st.text(st.sampled_from("ab \n"), max_size=900),
     st.lists(st.sampled_from(["a.example", "b" * 60 + ".example"]), max_size=30).map(tuple),

@@ -43,6 +43,7 @@ DONE: Final = b"data: [DONE]\n\n"
 TAGS: Final = ("<think>", "</think>")
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
     ("<think>hm <b> </thin</think>\nHi <think>", "<t>hm <b> </thin<a>\nHi <think>"),
     ("\n<think></think>x", "<a>x"),

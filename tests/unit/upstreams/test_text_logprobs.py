@@ -38,6 +38,7 @@ def test_an_entry_is_read_as_far_as_it_makes_sense() -> None:
         assert tokens_of(nothing, 1) is None
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30), st.lists(st.integers(1, 4), max_size=60))
 def test_the_parts_are_the_text_and_have_all_tokens(text: str, sizes: list[int]) -> None:
     content, tokens = text.encode("utf-8", "replace"), []

@@ -284,6 +284,7 @@ async def test_each_operator_may_do_what_its_role_says(
             assert (answer.status_code == 403) != may, (role, route, answer.text)
 
 
+@pytest.mark.slow
 async def test_responses_are_found_without_what_they_say(site: AdminSite, auditor: Auditor) -> None:
     async with site.client() as admin:
         organization = admin.admin.organization.projects

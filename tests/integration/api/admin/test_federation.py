@@ -151,6 +151,7 @@ async def test_an_end_user_calls_with_a_token_of_an_issuer(site: AdminSite, trus
     assert trust.issuer.asked == ["/.well-known/openid-configuration", "/keys"]
 
 
+@pytest.mark.slow
 async def test_the_subject_is_the_end_user_of_the_usage(
     site: AdminSite, trust: Trust, admin: openai.AsyncOpenAI
 ) -> None:
@@ -176,6 +177,7 @@ async def test_the_subject_is_the_end_user_of_the_usage(
     assert "alice" not in str(found)
 
 
+@pytest.mark.slow
 async def test_limits_of_project_and_rule_hold_for_tokens(
     site: AdminSite, trust: Trust, admin: openai.AsyncOpenAI
 ) -> None:
@@ -435,6 +437,7 @@ async def test_the_sdk_understands_why_it_gets_no_token(site: AdminSite, trust: 
         assert "attribute_matchers" in str(error)
 
 
+@pytest.mark.slow
 async def test_the_token_endpoint_takes_forms_and_assertions(site: AdminSite, trust: Trust) -> None:
     form = exchange(trust, trust.issuer.token())
     assertion = {
@@ -593,6 +596,7 @@ async def test_an_issuer_of_one_tenant_makes_nobody_of_another(
             )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_tokens_open_no_admin_plane(site: AdminSite, trust: Trust) -> None:
     for token in (
         trust.issuer.token(),

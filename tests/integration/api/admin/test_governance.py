@@ -68,6 +68,7 @@ async def test_what_the_audit_log_cannot_tell_is_refused(
         await admin.admin.organization.audit_logs.list(**query)
 
 
+@pytest.mark.slow
 async def test_another_organization_sees_nothing_of_it(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:

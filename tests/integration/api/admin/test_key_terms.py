@@ -62,6 +62,7 @@ async def test_a_key_asks_for_its_own_models_alone(
         assert told["allowed_models"] == ["gpt-oss-120b"]
 
 
+@pytest.mark.slow
 async def test_a_key_is_made_with_its_limits(admin: openai.AsyncOpenAI, site: AdminSite) -> None:
     limits = {"max_requests_per_1_minute": 2, "max_concurrent_responses": 3}
     project, key = await made(admin, "Limited", limits=limits)
@@ -148,6 +149,7 @@ async def test_a_rotated_key_goes_on_beside_the_new_one(
         assert (await user.get("/v1/models")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
@@ -179,6 +181,7 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
         assert (await client.post(path, json={})).status_code == 400
 
 
+@pytest.mark.slow
 async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:

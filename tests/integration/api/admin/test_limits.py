@@ -45,6 +45,7 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
     assert f"in project {project} on requests per min" in answers[1].json()["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_the_name_of_a_model_may_have_a_slash(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_mode_that_is_left_out_stays(admin: openai.AsyncOpenAI) -> None:
     assert await mode_after({}, max_requests_per_1_minute=7) == "enforce"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["organization", "project"])
 async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     admin: openai.AsyncOpenAI, site: AdminSite, of: str

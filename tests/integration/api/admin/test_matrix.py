@@ -217,6 +217,7 @@ async def test_what_is_another_s_is_answered_as_what_is_not_there(
                 assert answer.status_code == 200, (path, answer.text)
 
 
+@pytest.mark.slow
 async def test_lists_have_what_is_the_project_s_own(
     site: AdminSite, victim: Victim, intruders: list[str]
 ) -> None:

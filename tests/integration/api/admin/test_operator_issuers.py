@@ -287,6 +287,7 @@ async def test_an_operator_decides_whom_an_issuer_speaks_for(
         assert await whose(site, token, "acme") == trust.project_id
 
 
+@pytest.mark.slow
 async def test_the_operator_s_issuer_comes_before_those_of_tenants(
     site: AdminSite,
     operator: httpx2.AsyncClient,
@@ -332,6 +333,7 @@ async def test_what_an_operator_cannot_mean_is_refused(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 async def test_of_the_operator_s_tokens_nothing_is_kept_where_nothing_may_be(
     site: AdminSite,

@@ -58,6 +58,7 @@ async def told(owner: httpx2.AsyncClient, type_: str, target: str) -> int:
     return len((await ok(owner.get(f"/v1/organization/audit_logs?{query}")))["data"])
 
 
+@pytest.mark.slow
 async def test_changes_of_one_project_wait_for_each_other(owner: httpx2.AsyncClient) -> None:
     project = await new_project(owner)
     changes: list[tuple[str, dict[str, Any]]] = [

@@ -56,6 +56,7 @@ async def test_of_people_and_external_keys_there_are_none(admin: openai.AsyncOpe
         assert refused.value.code == "unsupported_endpoint"
 
 
+@pytest.mark.slow
 async def test_another_tenant_s_project_is_not_there(
     admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI
 ) -> None:

@@ -48,6 +48,7 @@ async def test_every_tenant_has_a_default_project(admin: openai.AsyncOpenAI) -> 
         await projects.archive(default.id)
 
 
+@pytest.mark.slow
 async def test_a_list_goes_on_until_its_end(admin: openai.AsyncOpenAI) -> None:
     projects = admin.admin.organization.projects
     made = [(await projects.create(name=f"page {at}")).id for at in range(5)]
@@ -88,6 +89,7 @@ async def test_a_service_account_comes_with_a_key_that_works(
         assert (await user.get("/v1/models")).status_code == 401
 
 
+@pytest.mark.slow
 async def test_keys_of_a_project_are_listed_narrowed_and_deleted(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
@@ -125,6 +127,7 @@ async def test_keys_of_a_project_are_listed_narrowed_and_deleted(
         await keys.retrieve(made.id, project_id=project.id)
 
 
+@pytest.mark.slow
 async def test_admin_keys_are_made_used_and_deleted(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
@@ -146,6 +149,7 @@ async def test_admin_keys_are_made_used_and_deleted(
             await second.admin.organization.admin_api_keys.list()
 
 
+@pytest.mark.slow
 async def test_a_project_s_models_are_all_that_its_keys_see(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:

@@ -161,6 +161,7 @@ async def refused(asked: Awaitable[object]) -> tuple[str | None, str]:
     return None, ""
 
 
+@pytest.mark.slow
 async def test_a_project_s_tools_are_switched_off(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.fakes.chat_streams import chunks_of
 from tests.integration.api.chat.bodies import MODEL
 
@@ -43,6 +45,7 @@ async def test_a_bound_cuts_it_off(client: httpx2.AsyncClient) -> None:
     assert completion["usage"]["completion_tokens"] == 20
 
 
+@pytest.mark.slow
 async def test_what_is_not_text_is_refused(client: httpx2.AsyncClient) -> None:
     answer = await client.post("/v1/completions", json={"model": MODEL, "prompt": [1, 2, 3]})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")

@@ -58,6 +58,7 @@ async def test_they_come_with_the_text_and_stand_in_the_item(
     ).json() == response
 
 
+@pytest.mark.slow
 async def test_a_resumed_stream_has_the_same_ones(passing: Passing) -> None:
     passing.servers["toy-vllm"].script = lambda _: [THOUGHT, *text(ANSWER)]
     frames = await listed(created(passing.client, model="toy-vllm", input="Oslo?", **ASKED))
@@ -114,6 +115,7 @@ async def test_a_server_that_refuses_them_says_so(passing: Passing) -> None:
     assert (chat.status_code, chat.json()["error"]["param"]) == (400, "logprobs")
 
 
+@pytest.mark.slow
 async def test_the_sdk_reads_them_in_chat_completions(passing: Passing) -> None:
     passing.servers["toy-vllm"].script = lambda _: [THOUGHT, *text(ANSWER)]
     async with AsyncOpenAI(

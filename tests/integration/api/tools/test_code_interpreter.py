@@ -94,6 +94,7 @@ async def test_names_and_files_go_on_along_a_chain(sdk: openai.AsyncOpenAI) -> N
     assert calls(third)[0].container_id != one.container_id
 
 
+@pytest.mark.slow
 async def test_files_of_the_request_and_a_container_by_its_id(sdk: openai.AsyncOpenAI) -> None:
     file = await sdk.files.create(file=("in.csv", b"1,2,3"), purpose="user_data")
     steps = "python print(open('/mnt/data/in.csv').read()); quote"
@@ -111,6 +112,7 @@ async def test_files_of_the_request_and_a_container_by_its_id(sdk: openai.AsyncO
     assert "FileNotFoundError" in calls(gone)[0].outputs[0].logs
 
 
+@pytest.mark.slow
 async def test_events_come_in_their_order(sdk: openai.AsyncOpenAI) -> None:
     seen: list[str] = []
     code = ""
@@ -172,6 +174,7 @@ async def test_containers_that_cannot_be_had(
     assert (caught.value.status_code, caught.value.code) == (status, code)
 
 
+@pytest.mark.slow
 async def test_another_tenant_cannot_use_a_container(
     sdk: openai.AsyncOpenAI, running: RunningGateway, python_settings: Settings
 ) -> None:
@@ -185,6 +188,7 @@ async def test_another_tenant_cannot_use_a_container(
             await ask(stranger, "python print(secret); quote", made.id)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_response_ends_its_code(sdk: openai.AsyncOpenAI) -> None:
     stream = await sdk.responses.create(
         model=MODEL,

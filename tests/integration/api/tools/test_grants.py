@@ -612,6 +612,7 @@ async def test_an_answer_in_a_format_comes_after_the_tools(hosted: httpx2.AsyncC
     assert isinstance(orjson.loads(text(response))["a"], int)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.hosted-run")
 async def test_the_sdk_reads_what_tools_did_and_sends_it_again(
     hosting: RunningGateway, server: str

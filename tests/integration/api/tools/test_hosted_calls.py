@@ -205,6 +205,7 @@ async def test_a_call_that_is_demanded_comes_first_and_then_the_answer(
     assert types(response)[-1] == "message"
 
 
+@pytest.mark.slow
 async def test_an_answer_in_json_follows_the_calls(hosted: httpx2.AsyncClient, server: str) -> None:
     schema = {
         "type": "object",
@@ -286,6 +287,7 @@ async def test_who_cancels_a_response_cancels_its_call(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_container_goes_on_behind_a_response_that_somebody_else_ended(
     hosted: httpx2.AsyncClient,
 ) -> None:

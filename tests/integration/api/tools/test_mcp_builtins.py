@@ -64,6 +64,7 @@ def items(response: Json, kind: str) -> list[Json]:
     return [item for item in response["output"] if item["type"] == kind]
 
 
+@pytest.mark.slow
 async def test_server_of_the_operator_browses_runs_python_and_is_called_by_its_label(
     client: httpx2.AsyncClient, server: Process
 ) -> None:

@@ -200,6 +200,7 @@ def calls_of(response: Json) -> list[str]:
     return [kind for kind in kinds if kind not in {"reasoning", "message", "mcp_list_tools"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 async def test_no_text_becomes_a_control_id_or_a_citation(place: Place, source: str) -> None:
     """The frame around a result is the same, whatever it says."""
@@ -250,6 +251,7 @@ async def test_no_text_sends_anything_anywhere(place: Place, source: str) -> Non
     assert (opened["action"]["url"], opened["status"]) == (f"{target}{secret}", "failed")
 
 
+@pytest.mark.slow
 async def test_arguments_set_no_header(place: Place) -> None:
     """What a call brings along is data of its server, and changes nothing of how it is sent."""
     more = {"headers": {"authorization": "Bearer stolen"}, "_meta": {"x-evil": "1"}}

@@ -53,6 +53,7 @@ async def test_without_repairs_the_first_mistake_is_the_last(
     assert all(item["status"] == "incomplete" for item in told.calls)
 
 
+@pytest.mark.slow
 async def test_without_repairs_the_header_of_a_call_is_still_opened_once(
     strict_fleet: Asker,
 ) -> None:

@@ -55,6 +55,7 @@ async def test_a_program_sees_the_calls_of_shells_and_of_the_patcher(
     assert [item.type for item in response.output] == ["reasoning", f"{kind}_call"]
 
 
+@pytest.mark.slow
 async def test_an_operator_can_have_hosted_tools_refused(
     postgres: PostgresServer, template: str
 ) -> None:

@@ -129,6 +129,7 @@ async def test_an_incomplete_response_is_continued(peer: Peer) -> None:
     assert await peer.response("go on", previous_response_id=previous)
 
 
+@pytest.mark.slow
 async def test_who_stores_what_continues_an_unstored_response_stores_both(
     peer: Peer, client: httpx2.AsyncClient
 ) -> None:

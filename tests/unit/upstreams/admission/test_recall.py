@@ -83,6 +83,7 @@ def test_who_has_most_elsewhere_does_not_hide_who_has_most_here() -> None:
     assert not any(one.recalled for one in far)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from("abcd"), st.tuples(st.integers(1, 80), st.integers(1, 10_000)), min_size=1

@@ -93,6 +93,7 @@ def test_what_is_told_is_heard(
     assert (dict(report.loads), list(report.entries)) == (loads, placed)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_whatever_another_release_tells_does_no_harm(load: bytes, told: bytes) -> None:
     report = report_of(Message("r", 1, 2.0, load, told))

@@ -41,6 +41,7 @@ def test_what_others_wrote_is_read_or_left_alone(packed: bytes) -> None:
     assert placement is None or placement.pack() == packed
 
 
+@pytest.mark.slow
 @given(st.integers(1, 1500), st.integers(0, 900), st.integers(0, 600))
 def test_held_is_the_longest_of_its_marks_that_the_prompt_has(
     prompt: int, said: int, more: int
