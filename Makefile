@@ -229,8 +229,9 @@ dashboards: $(READY) ## write the boards for Grafana anew
 fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; REQUESTS= VISITS= SEED=
 	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))
 
-nightly: $(READY) ## the long form of the property tests
+nightly: $(READY) ## the long forms: of laws, of kills under load, of the simulated fleet
 	$(PYTEST) $(SPREAD) -m nightly --timeout 3600
+	$(PYTEST) $(SPREAD) -m "$(HERE)" --hypothesis-profile long --timeout 3600 tests/property
 
 lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
 	$(LOCK) pyproject.toml --extra embedded $(EXTRAS) --group dev -o requirements-dev.lock

@@ -34,6 +34,7 @@ pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.confor
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.register_profile("short", settings(), deadline=None, max_examples=10)
+settings.register_profile("long", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
@@ -73,8 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     They wait more than they work. At the front they are one worker's, so that the processes that
     they share are started once, and none of them is left to the end, when the others are idle.
+    So do those that may take long, as their own timeout says.
     """
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in OF_PROCESSES)
+    items.sort(key=lambda item: not (_is_of_processes(item) or item.get_closest_marker("timeout")))
+
+
+def _is_of_processes(item: pytest.Item) -> bool:
+    return item.path.relative_to(TESTS).parts[0] in OF_PROCESSES
 
 
 # Imported where used: most tests need no database, and should not wait for its libraries.

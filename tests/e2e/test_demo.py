@@ -163,6 +163,7 @@ def first_demo() -> Iterator[FirstDemo]:
         )
 
 
+@pytest.mark.slow
 def test_the_demo_answers_and_leaves_nothing_running(first_demo: FirstDemo) -> None:
     result = first_demo.result
     assert result.returncode == 0, result.stderr
@@ -175,6 +176,7 @@ def test_the_demo_answers_and_leaves_nothing_running(first_demo: FirstDemo) -> N
     assert first_demo.left == []
 
 
+@pytest.mark.slow
 def test_the_demo_shows_each_hosted_tool_at_work(first_demo: FirstDemo) -> None:
     printed = first_demo.result.stdout
     for step in ("index", "search", "python", "mcp", "cited", "plotted", "called"):
@@ -187,35 +189,29 @@ def test_the_demo_shows_each_hosted_tool_at_work(first_demo: FirstDemo) -> None:
     assert "cntr_" in plotted
 
 
+@pytest.mark.slow
 def test_secrets_on_disk_are_for_this_user_only(first_demo: FirstDemo) -> None:
     for name in ("demo.env", "pepper"):
         assert stat.S_IMODE((first_demo.folder / "data" / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.slow
-def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment_says(
+def test_the_next_demo_has_data_and_key_of_the_first_and_its_own_pages_and_port(
     first_demo: FirstDemo, port: int
 ) -> None:
     key = saved(first_demo.folder)["OPENAI_API_KEY"]
-    result = once(first_demo.folder, environ={"PORT": str(port)})
-    assert result.returncode == 0, result.stderr
-    assert "✓ cited " not in result.stdout
-    assert f"http://127.0.0.1:{port}" in result.stdout
-    assert saved(first_demo.folder)["OPENAI_API_KEY"] == key
-    for shown in (first_demo.result, result):
-        assert key not in shown.stdout + shown.stderr
-
-
-@pytest.mark.slow
-def test_pages_of_an_earlier_demo_under_another_port_are_gone(first_demo: FirstDemo) -> None:
     noted = first_demo.folder / "data" / "demo-site"
     (before,) = noted.read_text("utf-8").split()
     port_before = int(before.rstrip("/").rpartition(":")[2])
     with ExitStack() as stack:
         with suppress(OSError):  # taken by another program is as good
             stack.enter_context(socket.create_server(("127.0.0.1", port_before)))
-        result = once(first_demo.folder, "--examples", "--port", str(free_port()))
+        result = once(first_demo.folder, "--examples", environ={"PORT": str(port)})
     assert result.returncode == 0, result.stderr
+    assert f"http://127.0.0.1:{port}" in result.stdout
+    assert saved(first_demo.folder)["OPENAI_API_KEY"] == key
+    for shown in (first_demo.result, result):
+        assert key not in shown.stdout + shown.stderr
     (after,) = noted.read_text("utf-8").split()
     assert after != before
     assert f"pages of {after}" in result.stdout
@@ -243,12 +239,17 @@ def indexed(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_second_gateway_is_refused_the_database_that_ends_with_the_first(
+@pytest.mark.timeout(300)
+def test_more_of_the_demo_works_when_pasted_and_a_second_gateway_is_refused_its_database(
     folder: Path, port: int
 ) -> None:
     """Their data folder names one database, which the first stops when it ends."""
     with running(folder, "demo", "--port", str(port)) as first:
-        until(first, "Ctrl-C ends it")
+        printed = until(first, "Ctrl-C ends it")
+        more = matched(r"(?<=^More: ).*$", printed)
+        assert f"GATEWAY_DATA_DIR={folder}" in more
+        source = matched(r"^\. .*demo\.env$", printed)
+        shown_results(folder, source, pasted(folder, more))
         before = saved(folder)
         (folder / "gateway.yaml").write_text(UNREACHABLE)
         for second in ("demo", "serve"):
@@ -271,6 +272,7 @@ def test_a_second_gateway_is_refused_the_database_that_ends_with_the_first(
             assert first.poll() is None
         first.send_signal(signal.SIGTERM)
         assert first.wait(END_S) == 0
+    assert not (folder / "data" / "demo-examples.txt").exists()
 
 
 @pytest.mark.slow
@@ -292,16 +294,14 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert len(printed.splitlines()) <= FIRST_LINES_MAX
         assert f"http://127.0.0.1:{port}" in printed
         assert "I am a scripted server, not a model" in printed
+        assert "✓ cited " not in printed, "without --examples"
         children = psutil.Process(process.pid).children(recursive=True)
-        source = first(r"^\. .*demo\.env$", printed)
-        curl = first(r"^curl .*\\\n.*$", printed)
+        source = matched(r"^\. .*demo\.env$", printed)
+        curl = matched(r"^curl .*\\\n.*$", printed)
         (python,) = PYTHON.findall(printed)
         answers = pasted(folder, source, curl, python)
         assert "event: response.completed" in answers
         assert answers.rstrip().endswith("I am a scripted server, not a model 🤖.")
-        more = first(r"(?<=^More: ).*$", printed)
-        assert f"GATEWAY_DATA_DIR={folder}" in more
-        shown_results(folder, source, pasted(folder, more))
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
         process.send_signal(signal.SIGINT)
         assert process.wait(END_S) == 0
@@ -309,10 +309,9 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert "Traceback" not in process.stdout.read()
     assert children
     assert [child for child in children if lives(child)] == []
-    assert not (folder / "data" / "demo-examples.txt").exists()
 
 
-def first(pattern: str, printed: str) -> str:
+def matched(pattern: str, printed: str) -> str:
     found = re.search(pattern, printed, re.MULTILINE)
     assert found, printed
     return found[0]

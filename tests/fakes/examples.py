@@ -6,13 +6,12 @@ from typing import Final
 
 from hypothesis import settings
 
-SHORT: Final = "short"
-"""The profile of `make test-fast`."""
-SHORTER: Final = 10
+SHARES: Final = {"short": 10, "untimed": 2, "long": 1}
+"""Of each profile: `make test-fast`, the runs of every day and `make nightly`. Each run has other
+examples, so that the days make up for what a run leaves out.
+"""
 
 
 def examples(number: int) -> int:
-    """`number`, or a tenth of it in the short form: a number of its own overrules a profile's."""
-    if settings.get_current_profile_name() == SHORT:
-        return max(2, number // SHORTER)
-    return number
+    """Return the profile's share of `number`: a number of its own overrules a profile's."""
+    return max(2, number // SHARES[settings.get_current_profile_name()])

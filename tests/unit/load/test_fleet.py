@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from random import Random
 
 SHORT = {"warm_s": 150.0, "seconds": 150.0}
+LONGEST = "chat"
+"""The workload that takes as long as all others together."""
 simulated = functools.cache(simulate)
 """A plan has one result, which several tests look at."""
 
@@ -30,7 +32,10 @@ def plan(workload: str, **more: object) -> Plan:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", sorted(TARGETS))
+@pytest.mark.parametrize(
+    "workload",
+    [pytest.param(LONGEST, marks=pytest.mark.nightly), *sorted(TARGETS.keys() - {LONGEST})],
+)
 def test_the_targets_are_reached_by_three_replicas(workload: str) -> None:
     oracle = simulate(plan(workload, policy="oracle", replicas=1))
     assert list(missed(workload, simulated(plan(workload)), oracle)) == []
@@ -43,7 +48,7 @@ def test_members_that_take_turns_find_less_than_half_of_it() -> None:
     assert simulated(plan("agents")).goodput > 1.5 * taking_turns.goodput
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
     """Each of the two makes up for the other, nearly."""
     shares = {
@@ -63,7 +68,7 @@ def test_without_the_weight_of_what_is_read_the_cache_is_not_used() -> None:
     assert result.share < TARGETS["agents"].share
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_slack_the_fleet_collapses_above_what_it_can_carry() -> None:
     over = plan("rag", load=1.15)
     ours = simulate(over)
@@ -119,7 +124,7 @@ def test_a_part_of_a_result_is_of_that_time_and_of_these_sessions() -> None:
     assert result.between(0.0, 9.5, {"rag"}).share == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_when_all_is_over_nothing_is_owed_by_anybody() -> None:
     fleet = Fleet(plan("mix"))
     fleet.run()

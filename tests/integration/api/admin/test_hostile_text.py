@@ -59,12 +59,12 @@ def urls(route: AdminRoute, project: str, turn: Iterator[int]) -> Iterator[str]:
     Of the ids and of the values some, by turns: no two routes in a row have the same.
     """
     known = {"project_id": project}
-    some = HOSTILE[next(turn) % 3 :: 3]
+    some = HOSTILE[next(turn) % 6 :: 6]
     for name, value in itertools.product(PARAMETER.findall(route.url), some):
         yield filled(route.url, known | {name: value or "%20"})
     if route.method == "GET":
         for at, name in enumerate(NAMES):
-            for value in HOSTILE[(at + next(turn)) % 8 :: 8]:
+            for value in HOSTILE[(at + next(turn)) % 16 :: 16]:
                 yield f"{filled(route.url, known)}?{quote(name, safe='%[]')}={value}"
 
 
