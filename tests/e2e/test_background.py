@@ -34,7 +34,7 @@ MODEL = "gpt-oss-20b"
 BRIEF = "[[sim think=2 say=ok]] go"
 SLOW = "[[sim tokens_per_s=100 tokens=400 think=none]] go"
 SLOW_TOKENS = 404
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def ended(client: OpenAI, response_id: str) -> Response:

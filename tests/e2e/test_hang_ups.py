@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 LATE = "[[sim first_token_delay_s=60]] go"
 SLOW = "[[sim tokens_per_s=50 tokens=5000 think=none]] go"
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SETTLED = frozenset({"stop", "length", "disconnected", "rejected", "die", "error", "end", "abort"})
 
 

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 MODEL = "gpt-oss-20b"
 

@@ -309,8 +309,10 @@ def test_every_id_has_its_logprob() -> None:
 def test_the_packed_form_of_a_spelled_text_never_changes() -> None:
     token = TextToken(b"ab", -0.5, ((b"c", -2.0),))
     told = (TextLogprob(), TextLogprob((token,)), TextLogprob(), TextLogprob(None))
-    packed = pack([Text((ANSWER, *ids_of("ab!")), told)])
+    text = Text((ANSWER, *ids_of("ab!")), told)
+    packed = pack([text])
     assert packed.hex() == "018003ff04f96162210102026162000000bf010163000000c00100"
+    assert unpack(packed) == [text]
 
 
 def test_a_handle_is_short() -> None:

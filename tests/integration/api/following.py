@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 DONE = "data: [DONE]\n\n"
 
 

@@ -152,7 +152,7 @@ async def test_of_many_at_once_one_goes_on(
         if len(refusals) == 7:
             all_but_one.set()
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for one in (client, second) * 2:
             for background in (False, True):
                 group.create_task(attempt(one, background=background))
@@ -251,7 +251,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(client: httpx2.Async
     conversation = await begun(client)
     begun_stream = created(client, input=ENDLESS, conversation=conversation, background=False)
     await taken(begun_stream, is_delta)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             body = {"model": MODEL, "input": "Hi", "conversation": conversation}
             answer = await client.post("/v1/responses", json=body)

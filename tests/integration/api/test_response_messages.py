@@ -61,7 +61,6 @@ async def test_only_the_end_of_a_stream_shows_them(where: Site) -> None:
     assert with_them == ["response.completed"]
 
 
-@pytest.mark.slow
 async def test_ids_are_shown_of_what_they_were_asked_for(where: Site) -> None:
     response = await where.post(input="Hi", include=["output_messages.token_ids"])
     assert all("token_ids" in one for one in response["output_messages"])

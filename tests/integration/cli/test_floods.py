@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COUNT = 100
-WAIT_S = 20.0
+WAIT_S = 60.0
 BYTE_S = 1.0
 BEGINNINGS = (
     b"",

@@ -55,7 +55,7 @@ def watch() -> Watch:
     return Watch()
 
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

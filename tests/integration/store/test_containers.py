@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 PARTIES = 3
-WAIT_S = 30.0
+WAIT_S = 60.0
 ROOM = FileBounds(tenant_bytes_max=6, container_bytes_max=9, container_files_max=9)
 """For two files of three bytes."""
 BOUNDS = FileBounds(10_000_000, 5_000_000, 3)

@@ -15,7 +15,7 @@ from gateway.store.notices import Notice
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 ONE, TWO = ids.new_uuid(), ids.new_uuid()
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 pytestmark = pytest.mark.usefixtures("short_heads")
 SETTINGS = ServerSettings(drain_grace_s=5, keepalive_timeout_s=5)
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 async def hello(_: Request) -> PlainTextResponse:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-WAIT_S = 20
+WAIT_S = 60.0
 FLOOD_BYTES = 32 * 2**20
 UPGRADE = (
     b"%s %s HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"

@@ -151,7 +151,7 @@ async def test_change_of_tools_is_told(server: Process) -> None:
         whom = peer(server.url)
         sessions.on_list_changed = lambda one: told.set() if one == whom else None
         await sessions.list_tools(whom)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not told.is_set():  # the server may not listen yet
                 await call(sessions, whom, "grow")
 
@@ -215,7 +215,7 @@ async def test_cancelled_call_is_cancelled_on_the_server(server: Process, tmp_pa
         await call(sessions, whom, "say", text="there")
         error = await failure(sessions, whom, "wait", timeout_s=0.5, folder=str(made))
         assert (error.code, error.sent) == (-32001, True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not made.exists():
                 await call(sessions, whom, "say", text="still there")
 
@@ -317,7 +317,7 @@ async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
     async with pool(limits=replace(PATIENT, sessions_max=2)) as sessions:
         for name in "abc":
             assert await call(sessions, peer(server.url, **{"x-n": name}), "say", text=name) == name
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sessions.count > 2:
                 await call(sessions, peer(server.url, **{"x-n": "c"}), "say", text="x")
 
@@ -387,7 +387,7 @@ async def test_idle_connection_ends_and_is_made_again(server: Process) -> None:
         for _ in range(2):
             assert await call(sessions, peer(server.url), "say", text="x") == "x"
             (shared,) = sessions._shared.values()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await shared.owner
             assert sessions.count == 0
 
