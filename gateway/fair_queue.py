@@ -24,13 +24,13 @@ COST_S: Final = 0.002
 """About how many seconds a request takes until it waits for something."""
 SHARE: Final = 0.25
 """The part of a round that is for requests that begin; other work may make a round long."""
-BURST_S: Final = 0.005
-"""Seconds of parsing, one read after the other, before the event loop has its turn.
+BURST_BYTES: Final = 128 * 1024
+"""Work on reads, in bytes, after which the event loop has its turn: some milliseconds of it.
 
 An engine's step brings a token to each of its streams at once. A read that waits for another round
 costs 40 % more than one that does not, so a step of a hundred streams should fit."""
-PAUSE_S: Final = 0.001
-"""With a longer pause between two reads the event loop has had its turn."""
+READ_BYTES: Final = 512
+"""What a read costs beside its bytes, as if they were so many more."""
 
 
 class FairQueue(Generic[T]):
@@ -133,66 +133,57 @@ class Turns:
 class ReadTurns:
     """Gate of the reads of one process's streams: once there is much work they take turns.
 
-    An engine gives a token to each of hundreds of streams in one step. After `BURST_S` of parsing
-    the others wait for the next rounds of the loop. Time between two reads is taken off the burst:
-    then the loop does other work, or waits. A tenant with nothing that waits may have one read
-    parsed all the same.
+    An engine gives a token to each of hundreds of streams in one step. After `BURST_BYTES` of reads
+    the others wait for the next rounds of the loop. Work is counted in bytes, not in seconds: a
+    process that gets little of a busy machine would let all its reads wait, which takes even more
+    of it. A tenant with nothing that waits may have one read parsed all the same.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        # `clock` gives seconds and never goes back.
-        self._clock = clock
-        self._seen_at = clock()
-        """When a read was begun, ended or told to wait last."""
-        self._burst_s = 0.0
+    def __init__(self) -> None:
+        self._burst_bytes = 0
+        """Work since the loop had its turn."""
         self._served: set[Hashable] = set()
         """Tenants that had a turn in this round, while others wait."""
-        self._waiting: FairQueue[Callable[[], None]] = FairQueue()
+        self._waiting: FairQueue[tuple[int, Callable[[], None]]] = FairQueue()
         self._is_due = False
         """The next round is scheduled."""
 
-    def begin(self, tenant: Hashable) -> bool:
-        """Return True if a read of this tenant may be parsed now.
-
-        Then call `end`, otherwise `wait`.
-        """
-        now = self._clock()
-        pause_s, self._seen_at = now - self._seen_at, now
-        self._burst_s = max(0.0, self._burst_s - pause_s) if pause_s <= PAUSE_S else 0.0
-        if not self._waiting:
-            return self._burst_s < BURST_S
-        if tenant in self._waiting or tenant in self._served:
+    def begin(self, tenant: Hashable, size: int) -> bool:
+        """Return True if a read of so many bytes may be parsed now; otherwise call `wait`."""
+        if self._waiting:
+            if tenant in self._waiting or tenant in self._served:
+                return False
+            self._served.add(tenant)
+            return True
+        if self._burst_bytes >= BURST_BYTES:
             return False
-        self._served.add(tenant)
+        self._burst_bytes += size + READ_BYTES
+        if self._burst_bytes >= BURST_BYTES // 2:
+            # The round begins before the burst is over, unless all of it is one turn of the loop.
+            self._schedule_round()
         return True
 
-    def end(self) -> None:
-        now = self._clock()
-        self._burst_s += now - self._seen_at
-        self._seen_at = now
-
-    def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:
-        """Call `callback` when it is the turn of this tenant."""
-        if not self._is_due:
-            self._schedule_round()
-        self._waiting.put(tenant, callback)
+    def wait(self, tenant: Hashable, size: int, callback: Callable[[], None]) -> None:
+        """Call `callback`, which parses so many bytes, when it is the turn of this tenant."""
+        self._schedule_round()
+        self._waiting.put(tenant, (size, callback))
 
     def _schedule_round(self) -> None:
-        self._is_due = True
-        # In an empty context, or it keeps that of the request which happens to be the first.
-        asyncio.get_running_loop().call_soon(self._run_round, context=Context())
+        if not self._is_due:
+            self._is_due = True
+            # In an empty context, or it keeps that of the request which happens to be the first.
+            asyncio.get_running_loop().call_soon(self._run_round, context=Context())
 
     def _run_round(self) -> None:
         self._served.clear()
-        until = self._clock() + BURST_S
+        self._burst_bytes = 0
+        self._is_due = False
         try:
-            while self._waiting:
-                tenant, callback = self._waiting.take()
+            while self._waiting and self._burst_bytes < BURST_BYTES:
+                tenant, (size, callback) = self._waiting.take()
                 self._served.add(tenant)
+                self._burst_bytes += size + READ_BYTES
                 callback()
-                if self._clock() >= until:
-                    break
         finally:
-            self._is_due = False
             if self._waiting:
                 self._schedule_round()

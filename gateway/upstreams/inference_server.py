@@ -168,16 +168,15 @@ class TokenStream:
             self._read_on(connection)
 
     def take(self, data: bytes) -> None:
-        if self.connection is None or self._turns.begin(self._tenant):
+        if self.connection is None or self._turns.begin(self._tenant, len(data)):
             self._pass_on(self._reader.feed(data))
-            self._turns.end()
         else:
             self._reader.keep(data)
             self._defer(self.connection)
 
     def _defer(self, connection: Connection) -> None:
         connection.defer()
-        self._turns.wait(self._tenant, self._on_turn)
+        self._turns.wait(self._tenant, self._reader.slice_bytes, self._on_turn)
 
     def _on_turn(self) -> None:
         if self._is_done or self.connection is None:

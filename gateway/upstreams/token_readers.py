@@ -178,6 +178,11 @@ class CompletionReader:
             self._unread = b""
         return chunk
 
+    @property
+    def slice_bytes(self) -> int:
+        # What the next `go_on` parses.
+        return min(SLICE_BYTES, len(self._unread) - self._unread_from)
+
     def end(self, why: str) -> TokenChunk | None:
         """End the stream: the body ended, the connection broke, or the timeout expired."""
         if not self._is_over:

@@ -1,4 +1,4 @@
-"""Reads are looked at in turns, tenant by tenant, and none is left behind."""
+"""Reads are parsed in turns, tenant by tenant, and none is left behind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fair_queue import BURST_S, PAUSE_S, ReadTurns
-from tests.fakes.clock import Clock
+from gateway.fair_queue import BURST_BYTES, READ_BYTES, ReadTurns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,70 +20,65 @@ A, B, C = (UUID(int=n) for n in range(3))
 
 
 class Reads:
-    """Reads that take `each_s`, and which of them were looked at, in their order."""
+    """Reads of `share` of a burst each, and which of them were parsed, in their order."""
 
-    def __init__(self, each_s: float) -> None:
-        self.clock = Clock(0.0)
-        self.turns = ReadTurns(self.clock)
-        self.looked: list[tuple[UUID, int]] = []
-        self._each_s = each_s
+    def __init__(self, share: float) -> None:
+        self.turns = ReadTurns()
+        self.parsed: list[tuple[UUID, int]] = []
+        self._size = int(share * BURST_BYTES) - READ_BYTES
 
     def come(self, tenant: UUID, number: int = 0) -> bool:
-        """Whether it was looked at when it came."""
-        look = partial(self._look, tenant, number)
-        if self.turns.begin(tenant):
-            look()
-            self.turns.end()
+        """Return True if the read was parsed when it came."""
+        parse = partial(self.parsed.append, (tenant, number))
+        if self.turns.begin(tenant, self._size):
+            parse()
             return True
-        self.turns.wait(tenant, look)
+        self.turns.wait(tenant, self._size, parse)
         return False
-
-    def _look(self, tenant: UUID, number: int) -> None:
-        self.clock.now += self._each_s
-        self.looked.append((tenant, number))
 
 
 async def test_one_by_one_none_waits() -> None:
-    reads = Reads(each_s=BURST_S)
+    reads = Reads(1.0)
     for _ in range(20):
         assert reads.come(A)
-        reads.clock.now += 2 * PAUSE_S
+        await asyncio.sleep(0)
 
 
-async def test_a_steady_load_is_no_burst_however_short_its_pauses_are() -> None:
-    reads = Reads(each_s=PAUSE_S / 20)
-    for _ in range(1000):
-        assert reads.come(A)
-        reads.clock.now += PAUSE_S / 5
+async def test_a_steady_load_is_no_burst_however_slow_the_machine_is() -> None:
+    reads = Reads(0.2)
+    for _ in range(300):
+        assert all(reads.come(A) for _ in range(4))
+        await asyncio.sleep(0)
 
 
-async def test_pauses_shorter_than_the_reads_do_not_end_a_burst() -> None:
-    reads = Reads(each_s=BURST_S / 10)
-    came = []
-    for _ in range(20):
-        came.append(reads.come(A))
-        reads.clock.now += BURST_S / 100
-    assert came == [True] * 12 + [False] * 8
+async def test_the_step_of_a_hundred_streams_is_no_burst() -> None:
+    turns = ReadTurns()
+    assert all(turns.begin(A, 400) for _ in range(100))
 
 
 async def test_of_a_burst_the_rest_waits_and_another_tenant_does_not() -> None:
-    reads = Reads(each_s=0.26 * BURST_S)
+    reads = Reads(0.26)
     assert [reads.come(A) for _ in range(10)] == [True] * 4 + [False] * 6
     assert [reads.come(B) for _ in range(3)] == [True, False, False]
-    del reads.looked[:]
+    del reads.parsed[:]
     await asyncio.sleep(0)
-    assert [tenant for tenant, _ in reads.looked] == [A, B, A, B]
+    assert [tenant for tenant, _ in reads.parsed] == [A, B, A, B]
     assert not reads.come(B), "it had its turns in this round"
     await asyncio.sleep(0)
-    assert [tenant for tenant, _ in reads.looked[4:]] == [A, B, A, A]
+    assert [tenant for tenant, _ in reads.parsed[4:]] == [A, B, A, A]
 
 
-async def test_long_reads_are_one_burst_although_each_takes_longer_than_a_pause() -> None:
-    reads = Reads(each_s=10 * PAUSE_S)
+async def test_small_reads_are_a_burst_too() -> None:
+    turns = ReadTurns()
+    assert sum(turns.begin(A, 1) for _ in range(2000)) <= BURST_BYTES // READ_BYTES
+
+
+async def test_long_reads_are_parsed_one_in_a_round() -> None:
+    reads = Reads(10.0)
     assert [reads.come(A) for _ in range(3)] == [True, False, False]
     for count in (2, 3):
         await asyncio.sleep(0)
-        assert len(reads.looked) == count
+        assert len(reads.parsed) == count
 
 
 async def test_one_that_fails_stops_no_other() -> None:
@@ -93,23 +87,23 @@ async def test_one_that_fails_stops_no_other() -> None:
 
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    reads = Reads(each_s=BURST_S)
+    reads = Reads(1.0)
     reads.come(A)
-    reads.turns.wait(A, fail)
+    reads.turns.wait(A, 1, fail)
     reads.come(A, 1)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert reads.looked == [(A, 0), (A, 1)]
+    assert reads.parsed == [(A, 0), (A, 1)]
     assert len(told) == 1
 
 
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.booleans()), max_size=60))
-def test_each_is_looked_at_once_and_in_the_order_of_its_tenant(
+def test_each_is_parsed_once_and_in_the_order_of_its_tenant(
     coming: Sequence[tuple[UUID, bool]],
 ) -> None:
-    reads = Reads(each_s=BURST_S / 3)
+    reads = Reads(0.34)
 
     async def main() -> None:
         for number, (tenant, is_next_round) in enumerate(coming):
@@ -121,5 +115,5 @@ def test_each_is_looked_at_once_and_in_the_order_of_its_tenant(
 
     asyncio.run(main())
     for tenant in (A, B, C):
-        own = [number for one, number in reads.looked if one == tenant]
+        own = [number for one, number in reads.parsed if one == tenant]
         assert own == [number for number, (one, _) in enumerate(coming) if one == tenant]

@@ -99,13 +99,13 @@ async def test_reads_are_looked_at_in_the_turns_of_their_tenant(client: Client) 
         """Each of them has to wait."""
 
         @override
-        def begin(self, tenant: Hashable) -> bool:
+        def begin(self, tenant: Hashable, size: int) -> bool:
             return False
 
         @override
-        def wait(self, tenant: Hashable, look: Callable[[], None]) -> None:
+        def wait(self, tenant: Hashable, size: int, callback: Callable[[], None]) -> None:
             waited.append(tenant)
-            super().wait(tenant, look)
+            super().wait(tenant, size, callback)
 
     async with serving((b"".join(events),)) as server:
         backend = Backend("gpu-1", server.url)
