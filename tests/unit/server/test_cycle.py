@@ -14,7 +14,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.server.http_protocol import BoundedFlowControl, Cycle
+from gateway.server.http_protocol import PARTS_TOGETHER, BoundedFlowControl, Cycle, PartWrites
 from tests.fakes.cases import each
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ def ours(
     expects: bool = False,
     on_response: Callable[[], None] = lambda: None,
     version: str = "1.1",
+    part_writes: PartWrites | None = None,
 ) -> Cycle:
     protocol: Any = SimpleNamespace(
         transport=wire,
+        part_writes=part_writes or PartWrites(),
         flow=FlowControl(wire),
         logger=LOG,
         access_logger=LOG,
@@ -264,6 +266,30 @@ async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length(
     refused += [not answer.write_part(b"behind the end")]
     assert all(refused)
     assert wire.writes[1:] == [b"4\r\npart\r\n", b"0\r\n\r\n"]
+
+
+async def test_parts_of_several_answers_are_written_at_the_end_of_the_turn() -> None:
+    part_writes = PartWrites()
+    wires = [Wire() for _ in range(3)]
+    answers = [ours(wire, part_writes=part_writes) for wire in wires]
+    for answer in answers:
+        await answer.send(START)
+    assert all(answer.write_part(b"part") for answer in answers)
+    assert not any(wire.writes[1:] for wire in wires)
+    wires[1].close()
+    await asyncio.sleep(0)
+    assert [wire.writes[1:] for wire in wires] == [[b"4\r\npart\r\n"], [], [b"4\r\npart\r\n"]]
+
+
+async def test_parts_wait_for_a_bounded_number_of_others() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    await answer.send(START)
+    for _ in range(PARTS_TOGETHER + 1):
+        assert answer.write_part(b"part")
+    assert len(wire.writes[1:]) == PARTS_TOGETHER
+    await asyncio.sleep(0)
+    assert len(wire.writes[1:]) == PARTS_TOGETHER + 1
 
 
 @pytest.mark.parametrize(
