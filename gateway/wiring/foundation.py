@@ -115,7 +115,7 @@ class Foundation:
             settings=settings,
             owner=owner,
             metrics=metrics,
-            tracing=_tracing(settings, owner),
+            tracing=_tracing(settings, owner, metrics),
             database=database,
             lifeline=to_database(
                 pool_size_max=LIFELINE_POOL_SIZE,
@@ -231,7 +231,7 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
     return ImageFetcher(http, policy, visits, user_agent=settings.tools.web.agent, metrics=metrics)
 
 
-def _tracing(settings: Settings, owner: str) -> Tracing | None:
+def _tracing(settings: Settings, owner: str, metrics: Metrics) -> Tracing | None:
     if not settings.telemetry.traces:
         return None
     try:
@@ -242,7 +242,7 @@ def _tracing(settings: Settings, owner: str) -> Tracing | None:
             where="telemetry.traces",
             remedy=f"Install it with: {installation('otel')}",
         ) from error
-    return Tracing(ratio=settings.telemetry.trace_share, owner=owner)
+    return Tracing(ratio=settings.telemetry.trace_share, owner=owner, metrics=metrics)
 
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:

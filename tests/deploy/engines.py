@@ -30,7 +30,9 @@ _LABEL: Final = f"label=com.docker.compose.project={PROJECT}"
 _PODMAN_COMPOSE: Final = MADE / "tools" / "bin" / "podman-compose"
 IMAGE: Final = "harmony-gateway"
 IMAGE_BEFORE: Final = f"{IMAGE}:before"
-"""Of the commit before, made by the test that upgrades."""
+"""Of an earlier commit, made by the test that upgrades."""
+BUILD_MAX_S: Final = 1_800
+"""Seconds that a build takes at most: the first one, on a busy machine, installs all packages."""
 REPLICAS: Final = ("gateway-1", "gateway-2")
 REVISION: Final = "revision-under-test"
 _NEEDED: Final = ("podman", "buildah", "mmdebstrap", "unshare", "nsenter", "ip")
@@ -86,7 +88,8 @@ class Engine:
     def build(self, root: Path, image: str) -> None:
         """Build an image of ours from another tree."""
         dockerfile = str(root / "deploy" / "Dockerfile")
-        run([self.program, "build", "-f", dockerfile, "-t", image, str(root)], timeout_s=900)
+        build = [self.program, "build", "-f", dockerfile, "-t", image, str(root)]
+        run(build, timeout_s=BUILD_MAX_S)
 
     def begin(self, service: str) -> None:
         """Start one alone; return when it is healthy."""
@@ -115,6 +118,11 @@ class Engine:
         """What the engine knows of its container."""
         (found,) = json.loads(self.command("container", "inspect", self.container(service)))
         return dict(found)
+
+    def address(self, service: str, network: str) -> str:
+        """The address of its container in a network of the project."""
+        networks = self.inspect(service)["NetworkSettings"]["Networks"]
+        return str(networks[f"{PROJECT}_{network}"]["IPAddress"])
 
     def execute(self, service: str, *command: str) -> str:
         """Run a command in its container, as whoever the container runs as."""
@@ -240,7 +248,7 @@ def _build_ours(root: Path, image: str, begin: list[str]) -> None:
     given = [word for name in values for word in ("--build-arg", f"{name}={values[name]}")]
     ours = ["-f", str(root / "deploy" / "Dockerfile"), "-t", image, str(root)]
     command = [*begin, *stand_ins.BUILD, *given, *ours]
-    run(command, environ=podman_environment(), timeout_s=900)
+    run(command, environ=podman_environment(), timeout_s=BUILD_MAX_S)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.errors import ConfigError
+from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace_context import CURRENT, recorded
 from gateway.telemetry.tracing import Tracing
 from gateway.tools.mcp.server_tools import call_meta
@@ -35,7 +36,9 @@ class Recording:
 
     def __init__(self, ratio: float) -> None:
         self._exporter = InMemorySpanExporter()
-        self.tracing = Tracing(ratio=ratio, owner="r-1", exporter=self._exporter)
+        self.tracing = Tracing(
+            ratio=ratio, owner="r-1", metrics=Metrics(), exporter=self._exporter
+        )
 
     def request(self, *traceparents: str, trusted: bool = False) -> Span:
         headers = [(b"traceparent", one.encode()) for one in traceparents]

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,12 +21,16 @@ from gateway.telemetry.logs import configure_logging, outlet
 from gateway.wiring.membership import backends
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import http_client
-from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fakes.processes import (
+    gateway_process,
+    module_process,
+    reserved_port,
+    simulator_process,
+)
 from tests.fakes.stream import parse_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     import httpx2
 
@@ -40,6 +45,7 @@ pytestmark = pytest.mark.slow
 MODEL = "gpt-oss-20b"
 WORDS = 60
 SLOW = f"[[sim tokens_per_s=20]] {'word ' * WORDS}"
+LISTENING = '"listening"'
 RELOADED, REFUSED = "the configuration was reloaded", "the configuration was not reloaded"
 
 
@@ -276,3 +282,34 @@ async def test_every_reloadable_setting_arrives_where_it_counts(database_url: st
     configure_logging("warning", "json")
     assert arrived == {path: value for path, (value, _) in CHANGED.items()}
     assert server.config.ws_max_size == 13 * TOLERATED
+
+
+async def test_a_hangup_while_a_gateway_starts_does_not_end_it(
+    tmp_path: Path, database_url: str
+) -> None:
+    """It is ignored as soon as the program runs, long before the configuration is read."""
+    with (
+        reserved_port() as port,
+        simulator_process(port) as backend,
+        module_process(
+            "gateway", tmp_path, database_url, [backend.url], {}, checkout=Path.cwd()
+        ) as gateway,
+    ):
+        child = gateway.child
+        async with asyncio.timeout(60):
+            while not ignores(signal.SIGHUP, child.process.pid):
+                assert LISTENING not in child.output
+                await asyncio.sleep(0.001)
+            while LISTENING not in child.output:
+                child.process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(0.01)
+        assert child.process.poll() is None
+        async with http_client(gateway.url) as client:
+            text = (await client.get("/metrics")).text
+        assert 'gateway_reloads_total{outcome="failed"} 0.0' in text
+
+
+def ignores(number: signal.Signals, pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    (mask,) = (int(line.split()[1], 16) for line in status if line.startswith("SigIgn:"))
+    return bool(mask >> (number - 1) & 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -11,7 +12,13 @@ import pytest
 from tests.fakes.collector import collector
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import NO_TLS
-from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fakes.processes import (
+    START_TIMEOUT_S,
+    STEP_S,
+    gateway_process,
+    reserved_port,
+    simulator_process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,7 +148,43 @@ async def test_it_is_told_when_spans_are_sent_again(
         at.answer("400")
         _ask(gateway, key)
         gateway.child.until(LOST)
+        until_counted(gateway, "lost", REQUESTS)
         at.answer("200")
         _ask(gateway, key)
         gateway.child.until("spans are sent again")
         assert gateway.child.output.count(LOST) == 1
+        until_counted(gateway, "sent", REQUESTS)
+
+
+async def test_spans_that_the_queue_does_not_hold_are_counted(
+    tmp_path: Path, database_url: str, backend: SimulatorProcess
+) -> None:
+    key = await new_key(gateway_settings(database_url, []), "acme")
+    with (
+        collector() as at,
+        gateway_process(
+            tmp_path,
+            database_url,
+            [backend.url],
+            environment={**at.environment, **SMALL_QUEUE},
+            telemetry={"traces": True, "trace_share": 1.0},
+        ) as gateway,
+    ):
+        at.answer("never")
+        _ask(gateway, key)
+        # A request has two spans at least; one batch is with the collector, and four spans wait.
+        until_counted(gateway, "lost", 2 * REQUESTS - 6)
+
+
+def until_counted(gateway: GatewayProcess, outcome: str, spans: int) -> None:
+    """Wait until the gateway counts so many spans, or more."""
+    line = f'gateway_trace_spans_total{{outcome="{outcome}"}} '
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with httpx2.Client(verify=NO_TLS, trust_env=False) as client:
+        while True:
+            text = client.get(f"{gateway.url}/metrics").text
+            (value,) = (one.removeprefix(line) for one in text.splitlines() if line in one)
+            if float(value) >= spans:
+                return
+            assert time.monotonic() < deadline, f"{value} spans were {outcome}, not {spans}"
+            time.sleep(STEP_S)
