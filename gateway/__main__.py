@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    # A server that has not read its configuration yet has nothing to read again: SIGHUP, which would
+    # A server that has not read its configuration has nothing to read again: SIGHUP, which would
     # end it, is ignored until `serve` listens for it. So this comes before the imports.
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

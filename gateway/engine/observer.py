@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.errors import Overloaded, RequestError, StoreError
+from gateway.errors import ClaimLost, ContentSealed, Overloaded, RequestError
 from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import PROVIDER, recorded
 from gateway.tools.tool_contract import kind_of
@@ -60,7 +60,8 @@ class Observer:
         """
         if isinstance(error, RequestError):
             return
-        if isinstance(error, StoreError):
+        # What the database itself refuses is counted there.
+        if isinstance(error, (ClaimLost, ContentSealed)):
             self._metrics.store_failed(type(error).__name__)
         # An overload refuses many, as it should: that is no fault of each.
         tell = _log.warning if isinstance(error, Overloaded) else _log.error

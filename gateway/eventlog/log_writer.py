@@ -489,7 +489,6 @@ class LogWriter:
         self._lose(channel)
 
     async def _pause(self, error: StoreUnavailable) -> None:
-        self._metrics.store_failed(type(error).__name__)
         if not self._is_away:
             self._is_away = True
             _log.warning("logs are not written: the database is away", error=error)

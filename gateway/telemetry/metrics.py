@@ -148,12 +148,7 @@ class Metrics:
         self._add_tools()
         self._add_routing()
         self._add_admission()
-        spans = self._counter("trace_spans", "Recorded spans that a collector got, or not.", "outcome")
-        _begin(spans, "sent", "lost")
-        self.spans_left: Callable[[Literal["sent", "lost"], int], None] = _adding(spans)
-        reloads = self._counter("reloads", "Times the configuration was read again.", "outcome")
-        _begin(reloads, "ok", "failed")
-        self.reloaded: Callable[[Literal["ok", "failed"]], None] = _counting(reloads)
+        self._add_process()
         self._connections = self._counter("connections", "WebSocket connections opened.")
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
@@ -181,6 +176,15 @@ class Metrics:
         )
         self.followers = self._gauge("followers", "Streams that follow a durable log.").inc
         self.notice_heard = self._counting("notices", "Notices heard from other replicas.", "kind")
+
+    def _add_process(self) -> None:
+        recorded = "Recorded spans that a collector got, or not."
+        spans = self._counter("trace_spans", recorded, "outcome")
+        _begin(spans, "sent", "lost")
+        self.spans_left: Callable[[Literal["sent", "lost"], int], None] = _adding(spans)
+        reloads = self._counter("reloads", "Times the configuration was read again.", "outcome")
+        _begin(reloads, "ok", "failed")
+        self.reloaded: Callable[[Literal["ok", "failed"]], None] = _counting(reloads)
 
     def _add_tools(self) -> None:
         self._tool_calls = self._counter(

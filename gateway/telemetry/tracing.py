@@ -268,7 +268,7 @@ class SpanQueue(BatchSpanProcessor):
     """
 
     def __init__(self, exporter: Exporter, metrics: Metrics) -> None:
-        chosen = os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, "")
+        chosen = os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, "")  # noqa: TID251 - a variable of the SDK
         self._spans_max = int(chosen) if chosen.isdecimal() else QUEUE_SPANS_MAX
         super().__init__(exporter, max_queue_size=self._spans_max)
         self._sending = exporter

@@ -10,7 +10,7 @@ from gateway.store.postgres.database import CONNECT_TIMEOUT_S, Database
 from gateway.store.tenant_keys import TenantKeys, in_database_of_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gateway.encryption.keyring import KeyProvider
     from gateway.services.federation import Federation
@@ -85,11 +85,12 @@ def connect(
     answer_within_s: float | None = None,
     for_runs: bool = False,
     keyring: Keyring = OFF,
+    on_failure: Callable[[str], None] | None = None,
 ) -> Database:
     """Return the database of `settings`, which must have its URL.
 
-    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` is
-    that of `Database`.
+    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` and
+    `on_failure` are those of `Database`.
     """
     database = settings.database
     patience_s = float("inf") if answer_within_s is None else answer_within_s
@@ -100,6 +101,7 @@ def connect(
         connect_timeout_s=min(CONNECT_TIMEOUT_S, patience_s),
         for_runs=for_runs,
         keyring=keyring,
+        on_failure=on_failure,
     )
 
 

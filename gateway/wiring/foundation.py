@@ -101,7 +101,8 @@ class Foundation:
         owner, limits = ids.new_replica_id(), settings.limits
         metrics = Metrics(tenant_label_max=settings.telemetry.tenant_label_max)
         keys = keys_database(settings)
-        to_database = partial(connect, settings, keyring=new_keyring(settings, keys))
+        keyring = new_keyring(settings, keys)
+        to_database = partial(connect, settings, keyring=keyring, on_failure=metrics.store_failed)
         database = to_database()
         metrics.database_reads(
             taken=lambda: database.taken, count_max=settings.database.pool_size_max

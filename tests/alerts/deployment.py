@@ -174,9 +174,7 @@ async def deployment(folder: Path) -> AsyncIterator[Deployment]:
         config.write_text(json.dumps(_settings(ports[1:3], outside, discovery)), encoding="utf-8")
         replicas = [_replica(config, port, postgres.url) for port in ports[4:]]
         _start_all(stack, [*backends, tool_server, *replicas])
-        clients = [
-            await stack.enter_async_context(_client(port, key)) for port in ports[4:]
-        ]
+        clients = [await stack.enter_async_context(_client(port, key)) for port in ports[4:]]
         users = Users(clients[0])
         running = Deployment(
             postgres,
@@ -209,9 +207,7 @@ def _start_all(stack: AsyncExitStack | ExitStack, services: list[Service]) -> No
 def _settings(backends: list[int], outside: str, discovery: Path) -> dict[str, Any]:
     search = {"kind": "searxng", "url": outside, "api_key": "key-of-the-search-engine"}
     return {
-        "backends": [
-            {"name": f"b{port}", "url": f"http://127.0.0.1:{port}"} for port in backends
-        ],
+        "backends": [{"name": f"b{port}", "url": f"http://127.0.0.1:{port}"} for port in backends],
         "discovery": [{"name": "more", "kind": "file", "path": str(discovery)}],
         "admission": {"slots_max": SLOTS, "queue_length_max": SLOTS, "wait_max_s": 2},
         "background": {"lease_s": 3},

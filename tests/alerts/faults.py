@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-import asyncpg
 from openai import APIError
 
 from gateway.store.migration.verification import GRANTS
@@ -125,12 +124,12 @@ async def database_read_only(deployment: Deployment) -> AsyncIterator[None]:
 
 
 async def _read_only(deployment: Deployment, value: str) -> None:
-    await deployment.execute(
-        "SET default_transaction_read_only = off;"
-        f"ALTER DATABASE postgres SET default_transaction_read_only = {value}"
-    )
-    with suppress(asyncpg.PostgresError):
-        await deployment.execute(
+    async with deployment.connection() as connection:
+        await connection.execute("SET default_transaction_read_only = off")
+        await connection.execute(
+            f"ALTER DATABASE postgres SET default_transaction_read_only = {value}"
+        )
+        await connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
@@ -147,7 +146,7 @@ async def slow_commits(deployment: Deployment) -> AsyncIterator[None]:
                     await connection.execute("LOCK TABLE flushes IN SHARE MODE")
                     await asyncio.sleep(BLOCKED_S)
 
-    async with _tasks([block()]):
+    async with _tasks([block()]), deployment.users.asking(BRIEF, background=True):
         yield
 
 
@@ -188,15 +187,10 @@ async def storage_used(deployment: Deployment) -> AsyncIterator[None]:
     """A limit of what the tenant has stored already."""
     await deployment.command("limits", "set", TENANT, "--stored-bytes", "1000000000000")
     stored = 0
-
-    async def measured() -> bool:
-        nonlocal stored
-        async with deployment.connection() as connection:
+    async with deployment.connection() as connection:
+        while not stored:
             stored = await connection.fetchval(STORED) or 0
-        return stored > 0
-
-    while not await measured():
-        await asyncio.sleep(BLOCKED_S)
+            await asyncio.sleep(BLOCKED_S)
     await deployment.command("limits", "set", TENANT, "--stored-bytes", str(int(stored * 1.05)))
     try:
         yield

@@ -13,7 +13,7 @@ from gateway.ledger import sinks
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.replication.storage_meter import StorageMeter
 
-HURRY: Final = 60
+HURRY: Final = 40
 JOBS: Final = (Adding, Reconciliation, sinks.Delivery, StorageMeter)
 
 

@@ -20,6 +20,8 @@ from tests.deploy.isolation import namespaces
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.deploy.isolation import Namespaces
+
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE_FILE: Final = ROOT / "deploy" / "compose.yaml"
 MADE: Final = ROOT / ".make" / "deploy"
@@ -171,8 +173,9 @@ class Podman(Engine):
     program = "podman"
     compose_program = (str(_PODMAN_COMPOSE), "--in-pod", "false")
 
-    def __init__(self, secrets: Path, published: str, begin: list[str]) -> None:
-        super().__init__(secrets, published, begin)
+    def __init__(self, secrets: Path, published: str, own: Namespaces) -> None:
+        super().__init__(secrets, published, own.begin)
+        self._begin_outside = own.begin_outside
         self._environ |= podman_environment()
         self._environ |= {"POSTGRES_IMAGE": stand_ins.POSTGRES, "HAPROXY_IMAGE": stand_ins.HAPROXY}
 
@@ -190,7 +193,7 @@ class Podman(Engine):
 
     @override
     def build(self, root: Path, image: str) -> None:
-        _build_ours(root, image, self._begin)
+        _build_ours(root, image, self._begin_outside)
 
     @override
     def is_healthy(self, service: str) -> bool:
@@ -257,7 +260,7 @@ def podman(secrets: Path, published: str) -> Iterator[Podman]:
     with namespaces() as own:
         _build(own.begin)
         with own.network():
-            engine = Podman(secrets, published, own.begin)
+            engine = Podman(secrets, published, own)
             engine.command("rm", "--all", "--force", "--time", "0")
             engine.command("volume", "prune", "--force")
             yield engine

@@ -30,9 +30,12 @@ rmdir $folders 2>/dev/null || :
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """`begin` is what a command has to begin with to see the mounts."""
+    """`begin` is what a command has to begin with to see the mounts, and `begin_outside` what one
+    has to that installs packages: it sees them too, and has the network of the machine.
+    """
 
     begin: list[str]
+    begin_outside: list[str]
     pid: int
 
     @contextmanager
@@ -55,10 +58,13 @@ def namespaces() -> Iterator[Namespaces]:
         assert holder.stdout is not None
         if holder.stdout.readline() != b"ready\n":
             raise OSError("no namespaces can be made here")
+        outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
-            begin = ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--"]
-            yield Namespaces(begin, holder.pid)
+            enter = ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt"]
+            network = f"--net=/proc/{os.getpid()}/fd/{outside}"
+            yield Namespaces([*enter, "--"], [*enter, network, "--"], holder.pid)
         finally:
+            os.close(outside)
             holder.stdin.close()
 
 

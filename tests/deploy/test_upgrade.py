@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import tarfile
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -158,5 +159,6 @@ async def test_replicas_are_replaced_under_load_and_no_stream_fails(
                 engine.use(IMAGE)
                 load.over.set()
     print(f"{load.streams} streams, {load.resumed} resumed, {len(load.failures)} failed")
+    print(*Counter(load.failures).most_common(5), sep="\n")
     assert load.failures == []
     assert load.resumed > 0

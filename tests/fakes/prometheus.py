@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROGRAM: Final = shutil.which("prometheus")
 """None: it is not installed."""
 INTERVAL: Final = "1s"
-"""Between two scrapes, and two evaluations of the rules; a test has no minutes for them."""
+"""Between two scrapes and two evaluations of the rules; a test has no minutes for them."""
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _WINDOW: Final = re.compile(r"\[(\d+)([smhd])\]")
 _AGE: Final = re.compile(r"(_behind_seconds\)\s*>\s*)(\d+)")
@@ -65,11 +65,11 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: Sequence[str], *, hurry: int = 1
+    folder: Path, targets: Sequence[str], *, hurry: int = 1, scraped_each: str = INTERVAL
 ) -> Iterator[Prometheus]:
     """It scrapes the gateways at `targets`; its rules are `hurried`."""
     assert PROGRAM is not None
-    configure(folder, targets, hurry)
+    configure(folder, targets, hurry, scraped_each)
     since = time.time()
     with reserved_port() as port, (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
@@ -91,10 +91,10 @@ def prometheus(
             process.wait(START_TIMEOUT_S)
 
 
-def configure(folder: Path, targets: Sequence[str], hurry: int) -> None:
-    """Write our configuration with these targets, and our rules, at the `INTERVAL`."""
+def configure(folder: Path, targets: Sequence[str], hurry: int, scraped_each: str) -> None:
+    """Write our configuration with these targets, and our rules, evaluated at the `INTERVAL`."""
     config = yaml.safe_load((RULES.parent / "prometheus.yaml").read_text("utf-8"))
-    config["global"] = dict.fromkeys(config["global"], INTERVAL)
+    config["global"] = {"scrape_interval": scraped_each, "evaluation_interval": INTERVAL}
     (job,) = (one for one in config["scrape_configs"] if one["job_name"] == "gateway")
     del job["dns_sd_configs"]
     job["static_configs"] = [{"targets": list(targets)}]

@@ -36,9 +36,7 @@ class Recording:
 
     def __init__(self, ratio: float) -> None:
         self._exporter = InMemorySpanExporter()
-        self.tracing = Tracing(
-            ratio=ratio, owner="r-1", metrics=Metrics(), exporter=self._exporter
-        )
+        self.tracing = Tracing(ratio=ratio, owner="r-1", metrics=Metrics(), exporter=self._exporter)
 
     def request(self, *traceparents: str, trusted: bool = False) -> Span:
         headers = [(b"traceparent", one.encode()) for one in traceparents]

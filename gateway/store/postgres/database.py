@@ -27,7 +27,7 @@ import asyncpg
 from typing_extensions import override
 
 from gateway.encryption.keyring import OFF
-from gateway.errors import StoreError, StoreUnavailable
+from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
@@ -355,6 +355,7 @@ class Database:
         statement_cache_size: int | None = None,
         for_runs: bool = False,
         keyring: Keyring = OFF,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
         """Make a pool for `url` (`driver_url`) that opens connections when they are needed.
 
@@ -363,8 +364,9 @@ class Database:
         transaction. `connect_timeout_s` bounds the wait for a free or new connection.
         `statement_cache_size` None: a useful number on a direct connection, none behind a pooler.
         `for_runs`: only for `runs_transaction`; those `in_bulk` then take one round trip on a
-        direct connection. `keyring` has the tenants' keys; the caller closes it. Raises
-        `StartupError` for an invalid URL.
+        direct connection. `keyring` has the tenants' keys; the caller closes it. `on_failure` gets
+        the class of each error but conflicts, which callers expect. Raises `StartupError` for an
+        invalid URL.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -373,6 +375,7 @@ class Database:
         self._statements_max = statement_cache_size
         self._for_runs = for_runs
         self.keyring = keyring
+        self._on_failure = on_failure
         self._timeout_ms = max(1, int(command_timeout_s * 1000))
         self._pool: asyncpg.Pool | None = None
         self._project_id: ProjectId | None = None
@@ -439,11 +442,13 @@ class Database:
         return session
 
     def meaning(self, error: BaseException) -> StoreError:
-        """Translate a driver's error for callers, and record it if the database cannot write."""
+        """Translate and count a driver's error; note if the database cannot write."""
         meaning = translate(error)
         reason = _CANNOT_WRITE.get(meaning.state)
         if reason is not None:
             self.write_fault = f"the database cannot write: {reason} ({meaning.state})"
+        if self._on_failure is not None and not isinstance(meaning, StoreConflict):
+            self._on_failure(type(meaning).__name__)
         return meaning
 
     async def close(self) -> None:

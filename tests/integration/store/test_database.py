@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gateway import ids
-from gateway.errors import StoreError, StoreUnavailable
+from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.database import Database, Transaction
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
@@ -322,3 +322,26 @@ async def test_a_statement_that_goes_alone_and_fails_leaves_a_connection_that_ca
             async with single.bulk_transaction(tenant) as connection:
                 await connection.execute(Statement("SELECT 1 / 0"))
     assert await standing(single.bulk_transaction(tenant)) == (for_one(tenant), True)
+
+
+async def test_failures_are_reported_and_conflicts_are_not(database_url: str) -> None:
+    failures: list[str] = []
+    database = Database(
+        database_url, pool_size_max=1, command_timeout_s=30, on_failure=failures.append
+    )
+    read_only = "SET TRANSACTION READ ONLY"
+    add = "INSERT INTO tenants (id, name, created_at) VALUES (gen_random_uuid(), 'acme', now())"
+    try:
+        async with database.owner_transaction() as connection:
+            await connection.execute(Statement(add))
+        with pytest.raises(StoreConflict):
+            async with database.owner_transaction() as connection:
+                await connection.execute(Statement(add))
+        assert failures == []
+        with pytest.raises(StoreUnavailable):
+            async with database.owner_transaction() as connection:
+                await connection.script(read_only)
+                await connection.execute(Statement(add))
+        assert failures == ["StoreUnavailable"]
+    finally:
+        await database.close()
