@@ -186,10 +186,10 @@ async def no_right_to_counters(deployment: Deployment) -> AsyncIterator[None]:
 async def storage_used(deployment: Deployment) -> AsyncIterator[None]:
     """A limit of what the tenant has stored already."""
     await deployment.command("limits", "set", TENANT, "--stored-bytes", "1000000000000")
-    stored = 0
+    stored = 0.0
     async with deployment.connection() as connection:
         while not stored:
-            stored = await connection.fetchval(STORED) or 0
+            stored = float(await connection.fetchval(STORED) or 0)
             await asyncio.sleep(BLOCKED_S)
     await deployment.command("limits", "set", TENANT, "--stored-bytes", str(int(stored * 1.05)))
     try:

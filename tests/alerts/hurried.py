@@ -18,9 +18,10 @@ JOBS: Final = (Adding, Reconciliation, sinks.Delivery, StorageMeter)
 
 
 def hurry() -> None:
-    """Raises `KeyError` or `AttributeError` when something has another name now."""
+    """Raises `KeyError`, `AssertionError` or `AttributeError` when something has another name now."""
     for job in JOBS:
         defaults = job.__init__.__kwdefaults__
+        assert defaults is not None
         defaults["interval_s"] /= HURRY
     sinks.PAUSE_MAX_S /= HURRY  # type: ignore[misc]
 

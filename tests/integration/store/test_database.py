@@ -329,19 +329,24 @@ async def test_failures_are_reported_and_conflicts_are_not(database_url: str) ->
     database = Database(
         database_url, pool_size_max=1, command_timeout_s=30, on_failure=failures.append
     )
-    read_only = "SET TRANSACTION READ ONLY"
-    add = "INSERT INTO tenants (id, name, created_at) VALUES (gen_random_uuid(), 'acme', now())"
-    try:
+
+    async def add(setting: str) -> None:
         async with database.owner_transaction() as connection:
-            await connection.execute(Statement(add))
+            await connection.script(f"SET TRANSACTION {setting}")
+            await connection.execute(
+                Statement(
+                    "INSERT INTO tenants (id, name, created_at)"
+                    " VALUES (gen_random_uuid(), 'acme', now())"
+                )
+            )
+
+    try:
+        await add("READ WRITE")
         with pytest.raises(StoreConflict):
-            async with database.owner_transaction() as connection:
-                await connection.execute(Statement(add))
+            await add("READ WRITE")
         assert failures == []
         with pytest.raises(StoreUnavailable):
-            async with database.owner_transaction() as connection:
-                await connection.script(read_only)
-                await connection.execute(Statement(add))
+            await add("READ ONLY")
         assert failures == ["StoreUnavailable"]
     finally:
         await database.close()
