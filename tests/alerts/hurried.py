@@ -18,7 +18,7 @@ JOBS: Final = (Adding, Reconciliation, sinks.Delivery, StorageMeter)
 
 
 def hurry() -> None:
-    """Raises `KeyError`, `AssertionError` or `AttributeError` when something has another name now."""
+    """Raise an error if something has another name now."""
     for job in JOBS:
         defaults = job.__init__.__kwdefaults__
         assert defaults is not None
