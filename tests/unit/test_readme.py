@@ -144,8 +144,11 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text(encoding="utf-8")
-    steps = re.findall(r"^(?!#).*\bmake ([a-z-]+)", text, re.MULTILINE)
-    assert steps == ["lint", "helm", "test", "test-all", "core-coverage-report", "newest-sdk"]
+    commands = re.sub(r"^#.*", "", text, flags=re.MULTILINE)
+    steps = re.findall(r"\bmake ([a-z-]+)", commands)
+    assert sorted(steps) == [
+        "core-coverage-report", "helm", "lint", "newest-sdk", "test", "test-all",
+    ]  # fmt: skip
     (covering,) = re.findall(r"^covering=\([^)]*\)", text, re.MULTILINE)
     print_them = f"{covering}; printf '%s\\n' \"${{covering[@]}}\""
     printed = subprocess.run(["bash", "-c", print_them], check=True, capture_output=True, text=True)

@@ -42,7 +42,7 @@ class Later(ReadTurns):
     """Each read has to wait for its turn."""
 
     @override
-    def begin(self, tenant: Hashable) -> bool:
+    def begin(self, tenant: Hashable, size: int) -> bool:
         return False
 
 
