@@ -81,6 +81,8 @@ def listen(
 
 FORCED_END_S = 1.0
 """Seconds the application may take to end when nothing is to be waited for."""
+ACCEPT_TURNS = 4
+"""Turns of the event loop in which a connection that waits is accepted and its protocol made."""
 TICK_S = 0.1
 """Between two looks at whether a signal came, as in uvicorn's own loop."""
 DATE_TICK_S = 1.0
@@ -199,6 +201,7 @@ class Server(uvicorn.Server):
         try:
             await self._drain()
         finally:
+            await self._stop_accepting()
             await self.shutdown(sockets=[self._listener])
         if self.force_exit:
             with suppress(TimeoutError):
@@ -233,6 +236,16 @@ class Server(uvicorn.Server):
             leaving.cancel()
         self._draining.end_streams()
 
+    async def _stop_accepting(self) -> None:
+        # What waits in the backlog is reset when its socket is closed, and so is what asyncio
+        # accepts in the turn in which it closes a server. A proxy may not send either again.
+        loop = asyncio.get_running_loop()
+        await _turns(ACCEPT_TURNS)
+        for server in self.servers:
+            for listener in server.sockets:
+                loop.remove_reader(listener.fileno())
+        await _turns(ACCEPT_TURNS)
+
     def _stop(self) -> None:
         self.should_exit = True
         self._stopping.set()
@@ -242,6 +255,11 @@ class Server(uvicorn.Server):
         # The second signal stops at once.
         self.force_exit = self.should_exit
         self._stop()
+
+
+async def _turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _websockets(settings: Settings | None) -> dict[str, Any]:

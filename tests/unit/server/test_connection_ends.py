@@ -443,6 +443,18 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector() -> None:
     assert not ours
 
 
+async def test_a_server_that_stops_answers_those_that_wait_to_be_accepted() -> None:
+    async with serving() as server:
+        address = HOST, int(server.url.rpartition(":")[2])
+        clients = [socket.create_connection(address) for _ in range(20)]
+        for client in clients:
+            client.sendall(get())
+    # Nothing was accepted until the server began to stop.
+    for client in clients:
+        with closing(client):
+            assert client.recv(1_000_000).startswith(OK)
+
+
 async def test_a_server_that_stops_answers_the_request_that_is_on_its_way() -> None:
     async def ask_late(client: Client, port: int) -> bytes:
         with suppress(ConnectionRefusedError):
