@@ -359,7 +359,8 @@ class Pool:
             return NoUpstreamAvailable(
                 name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
-        if (configured or model in self._configured) and self.awaits_backends():
+        are_to_come = self._applying.locked() or self.awaits_backends()
+        if (configured or model in self._configured) and are_to_come:
             return NoUpstreamAvailable(
                 name, AWAITED, retry_after_s=self._policy.schedule.health_interval_s
             )
