@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -207,9 +208,10 @@ async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[R
 async def brief_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """In front of the same server; it allows few words before a call that is required."""
     settings = patient_settings(database_url_of_all, [vllm.url])
-    with bounds("replica.GuardLimits", preamble_tokens_max=PREAMBLE_TOKENS_MAX):
-        async with running_gateway(settings) as running:
-            yield running
+    async with AsyncExitStack() as stack:
+        with bounds("replica.GuardLimits", preamble_tokens_max=PREAMBLE_TOKENS_MAX):
+            running = await stack.enter_async_context(running_gateway(settings))
+        yield running
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,10 @@ def python_settings(own_database_url: str, backends: Backends) -> Settings:
 
 @pytest.fixture(scope="module")
 async def running(python_settings: Settings) -> AsyncIterator[RunningGateway]:
-    with bounds("python.FileBounds", container_bytes_max=5 << 20, container_files_max=4):
-        async with running_gateway(python_settings) as gateway:
-            yield gateway
+    async with AsyncExitStack() as stack:
+        with bounds("python.FileBounds", container_bytes_max=5 << 20, container_files_max=4):
+            gateway = await stack.enter_async_context(running_gateway(python_settings))
+        yield gateway
 
 
 async def client_of(running: RunningGateway, settings: Settings) -> openai.AsyncOpenAI:

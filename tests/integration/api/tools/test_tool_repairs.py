@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,9 +29,12 @@ async def strict_fleet(
     request: pytest.FixtureRequest, postgres: PostgresServer, template: str
 ) -> AsyncIterator[Asker]:
     """A gateway that repairs nothing."""
-    with bounds("replica.GuardLimits", repairs_max=0):
-        async with asker_of(postgres, template, FLEETS[request.param]) as asker:
-            yield asker
+    async with AsyncExitStack() as stack:
+        # Other gateways may be started while this one serves: theirs are the usual bounds.
+        with bounds("replica.GuardLimits", repairs_max=0):
+            strict = asker_of(postgres, template, FLEETS[request.param])
+            asker = await stack.enter_async_context(strict)
+        yield asker
 
 
 @pytest.mark.slow
