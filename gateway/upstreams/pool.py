@@ -722,7 +722,7 @@ class Pool:
 
     async def _poll_until_left(self, member: Member, *, is_new: bool, is_known: bool) -> None:
         if is_new:
-            await self._poll(member, is_back=is_known)
+            await self._poll(member, is_new=True, is_back=is_known)
         while True:
             await asyncio.sleep(self._policy.schedule.health_interval_s)
             await self._poll(member)
@@ -732,9 +732,9 @@ class Pool:
             await asyncio.sleep(self._policy.schedule.describe_interval_s)
             await self._describe(member)
 
-    async def _poll(self, member: Member, *, is_back: bool = False) -> None:
+    async def _poll(self, member: Member, *, is_new: bool = False, is_back: bool = False) -> None:
         was_reachable = member.health.reachable and not is_back
-        had_failed = member.has_failed_check
+        had_failed = member.has_failed_check or is_new
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(

@@ -97,6 +97,15 @@ async def test_no_request_comes_between_one_that_leaves_and_one_that_replaces_it
         assert known.served()[-1] == 1
 
 
+async def test_the_models_of_one_that_joins_may_be_other_than_before() -> None:
+    joined: list[str] = []
+    new = backend_server(turn(IDS))
+    async with running(backend_server(turn(IDS))) as known, new:
+        known.pool.on_return = joined.append
+        await known.pool.apply([of(known.servers[0], "gpu-0"), of(new, "new")])
+        await until(lambda: joined == ["m"])
+
+
 async def test_one_that_does_not_answer_replaces_another_all_the_same() -> None:
     async with running(backend_server(turn(IDS))) as known:
         with reserved_port() as port:
