@@ -407,8 +407,8 @@ class PartWrites:
 
     An engine's step brings a token to each of its streams. A write takes as long as all else that
     a token needs, and evicts from the processor's caches what the next one needs: a number of
-    tokens, and then their writes, take about a tenth less CPU than both in turn. A part waits for the
-    rest of the turn of the event loop, or for `PARTS_TOGETHER`.
+    tokens, and then their writes, take about a tenth less CPU than both in turn. A part waits for
+    the rest of the turn of the event loop, or for `PARTS_TOGETHER`.
     """
 
     def __init__(self) -> None:
