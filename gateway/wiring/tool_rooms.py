@@ -237,11 +237,11 @@ class Sources:
         *,
         anew: bool,
     ) -> Sequence[Listing]:
-        from gateway.tools.mcp.listing import AskedServer
+        from gateway.tools.mcp.listing import RequestedServer
         from gateway.tools.mcp.servers import UrlTerms
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
-        asked = [AskedServer.of(tool, path) for path, tool in tools]
+        asked = [RequestedServer.of(tool, path) for path, tool in tools]
         terms = UrlTerms(allowed, domains)
         return await self._rooms.mcp.servers.list(tenant_id, asked, terms, anew=anew)
 
