@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.audit import AuditEvent, Author
-    from gateway.ledger.jobs import Adding, Found, Reconciliation
+    from gateway.ledger.jobs import Adding, Differences, Reconciliation
     from gateway.store.postgres.database import Database, Row
 
 _FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
@@ -73,7 +73,7 @@ class SinkResume(WireModel):
     delivered: bool = False
 
 
-def reconciliation_body(found: Found) -> Json:
+def reconciliation_body(found: Differences) -> Json:
     return {
         "object": "usage.reconciliation",
         "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
@@ -116,7 +116,7 @@ class Ledger:
         self._adding = adding
         self._reconciliation = reconciliation
 
-    async def reconcile(self, author: Author, *, repairs: bool = True) -> Found:
+    async def reconcile(self, author: Author, *, repairs: bool = True) -> Differences:
         """Find what does not agree; with `repairs` wrong sums are computed again."""
         await self._adding.round()
         found = await self._reconciliation.round(repairs=repairs)

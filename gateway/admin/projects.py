@@ -23,7 +23,7 @@ from gateway.protocol.admin_bodies import (
 )
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
-from gateway.store.callers import found_controls
+from gateway.store.callers import controls_of_row
 from gateway.store.tables import TABLES
 from gateway.tenancy import DEFAULT_PROJECT_NAME, Project, ProjectId, TenantId
 from gateway.tenancy.policy import HostedTool, ModelPermissions, ModelsMode, TierDefault
@@ -246,7 +246,7 @@ def _project(row: Row) -> Project:
         row.created_at,
         row.archived_at,
         permissions,
-        found_controls(row),
+        controls_of_row(row),
     )
 
 

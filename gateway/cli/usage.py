@@ -20,7 +20,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.wiring.admin import ledger_of
 
 if TYPE_CHECKING:
-    from gateway.ledger.jobs import Found
+    from gateway.ledger.jobs import Differences
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -100,7 +100,7 @@ async def _ledger(gateway: Installation) -> Ledger:
     return ledger_of(gateway.settings, database, Metrics())
 
 
-def _show(found: Found, *, repaired: bool) -> None:
+def _show(found: Differences, *, repaired: bool) -> None:
     terminal.step(
         terminal.BAD if found.unmetered else terminal.OK,
         "responses",

@@ -12,9 +12,9 @@ is left of a pair the conversation would be refused for ever. So it is left out 
 A client may send items that the context has already, as copies (`ContextIndex`). An item is
 recognised by its id, if this gateway made that: clients give any ids to their own items, one id to
 several of them, too. Clients drop ids as well. A call is then recognised by its `call_id`, its
-output by that of the call, and an answer to an MCP approval request by the id of the request. A copy need
-not have all members of its item: clients drop some, and add empty ones. What it has must be the
-same, as far as a model is shown it.
+output by that of the call, and an answer to an MCP approval request by the id of the request. A
+copy need not have all members of its item: clients drop some, and add empty ones. What it has must
+be the same, as far as a model is shown it.
 
 Reasoning and summaries that a client got sealed and sends back are opened first (`unseal`).
 """

@@ -210,7 +210,7 @@ class Limiter:
 
     async def _hold(self, principal: Principal, size: int) -> StoredCharge:
         storage, terms = self.gates.storage, principal.terms
-        if not storage.is_known(principal.tenant_id, terms.stored):
+        if not storage.is_loaded(principal.tenant_id, terms.stored):
             self.gates.needs_round = True
             await self._ask()
         return storage.hold(principal.tenant_id, terms, size, self.gates.elsewhere)
@@ -318,7 +318,7 @@ class Limiter:
         # Buckets that a request waits for come first, without a limit on their number.
         asked: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
-        for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
+        for key, bucket in sorted(self.gates.live_buckets(), key=lambda one: not one[1].is_needed):
             if len(asked) >= BUCKETS_MAX and not bucket.is_needed:
                 break
             if (ask := bucket.ask(now)) is not None:
@@ -345,7 +345,7 @@ class Limiter:
             yield key, meter, meter.rows(now)
 
     def _reports(self) -> dict[Key, int]:
-        aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
+        aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_loaded}
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:

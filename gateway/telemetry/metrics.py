@@ -250,7 +250,7 @@ class Metrics:
             "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
         )
         self._ledger_lines = self._counter("ledger_sink_lines", "Lines that sinks took.", "sink")
-        self.ledger_found = self._setting(
+        self.ledger_discrepancies = self._setting(
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 

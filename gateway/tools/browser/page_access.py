@@ -56,7 +56,9 @@ class KeptPages:
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
         try:
-            await web_pages.put_page(self.database, self.tenant_id, stored, asked=requested_url)
+            await web_pages.put_page(
+                self.database, self.tenant_id, stored, requested_url=requested_url
+            )
         except StoreError as error:
             _log.warning("a page of the browser was not stored", error=error)
         return key
