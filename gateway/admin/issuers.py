@@ -443,7 +443,7 @@ def provider_body(provider: IdentityProvider) -> Json:
         "lifetime_max_seconds": provider.lifetime_max_s,
     }
     if provider.tenants is None:
-        told_by = provider.tenant_told_by
+        told_by = provider.tenant_binding
         return body | {"harmony": {"bearer": provider.bearer, "tenant_told_by": told_by, **extras}}
     return body | {
         "id": ids.operator_issuer_id(provider.id),

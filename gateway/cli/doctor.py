@@ -255,7 +255,7 @@ async def _shortcomings(database: Database) -> list[Finding]:
 
 
 async def _web_search(subject: Subject) -> AsyncIterator[Finding]:
-    from gateway.wiring.web import Workshop, asked_for_one_page
+    from gateway.wiring.web import Workshop, probe_search
 
     web = subject.settings.tools.web
     if not web.enabled:
@@ -268,7 +268,7 @@ async def _web_search(subject: Subject) -> AsyncIterator[Finding]:
     try:
         engines = [one for one in web.providers if one.kind not in {"index", "mcp"}]
         for provider in engines:
-            why = await asked_for_one_page(workshop, provider)
+            why = await probe_search(workshop, provider)
             about = f"search by {provider.kind}"
             yield Finding(about, not why, why or "it answers", _SEARCH_REMEDY if why else "")
         if not web.providers or any(one.kind == "index" for one in web.providers):

@@ -33,7 +33,7 @@ from gateway.cli.doctor import examine
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError
 from gateway.settings import Settings, load_settings
-from gateway.settings.loading import given_variables, sources, variables
+from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
 from gateway.store.migration.verification import missing
@@ -196,7 +196,7 @@ def _settings(settings: Settings, config: Path | None) -> dict[str, Any]:
         for key in variable.path:
             value = getattr(value, key)
         shown[name] = {"value": safe(value), "source": places.get(name, "default")}
-    return {"settings": shown, "variables": given_variables()}
+    return {"settings": shown, "variables": variable_names()}
 
 
 def safe(value: object) -> object:

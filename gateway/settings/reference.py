@@ -100,14 +100,14 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
                 yield ""
 
 
-def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
+def _item(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
     # The first line of a list entry begins with a dash.
     first = True
     for key, field in model.model_fields.items():
         yield from _comment(_summary(field), 2 if first else 4)
         lead = "  - " if first else "    "
-        value = given[key] if key in given else _default(key, field)
-        yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
+        value = values[key] if key in values else _default(key, field)
+        yield f"{lead}{'' if key in values else '# '}{key}: {value}".rstrip()
         first = False
 
 
