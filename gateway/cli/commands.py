@@ -113,6 +113,7 @@ PANELS: Final = {
     },
     "Operators and stored data": {
         "operators": Entry("operators", "commands", "Create, list and disable keys of operators."),
+        "console": Entry("console", "commands", "Sign in to the pages for operators."),
         "operator-issuers": Entry(
             "issuers",
             "operator_commands",
@@ -132,10 +133,13 @@ ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in pa
 
 def loaded(name: str) -> Any:
     entry = ENTRIES[name]
-    gc.disable()  # a collection would find nothing; they are a tenth of the time of an import
+    # A collection would free nothing. Those during the import are a tenth of its time, and the
+    # first one after it, which freezing spares, as much again.
+    gc.disable()
     try:
         attribute = getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
     finally:
+        gc.freeze()
         gc.enable()
     holder = typer.Typer(callback=root)
     if isinstance(attribute, typer.Typer):

@@ -22,6 +22,7 @@ EXCEPTED = frozenset(
         "admin/inspection.py",
         "cli/demo.py",
         "cli/serve.py",
+        "console",
         "engine",
         "entries.py",
         "eventlog",
