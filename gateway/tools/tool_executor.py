@@ -158,7 +158,7 @@ SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "python": frozenset({"transport_error"}),
     "mcp": frozenset({"transport_error", "timeout"}),
 }
-"""Outcomes that tell of the server, and not of the page that was asked for, or of slow code."""
+"""Outcomes that are failures of the server, rather than of the requested page or of slow code."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """Pattern of a string in JSON. One that is not closed goes on to the end: otherwise each quote in
 it would begin another."""
@@ -375,7 +375,7 @@ class _Session:
         budget, limits = self.scope.grants.budget, self.executor.limits
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
         ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
-        # What no prompt can hold must not fail a response whose call had its effect.
+        # Characters that UTF-8 cannot encode must not fail a response whose call had its effect.
         returned = result.output.encode("utf-8", "replace")
         output = returned.decode()
         self.result_bytes += len(returned)
@@ -386,7 +386,7 @@ class _Session:
         self.result_ids += ids
         if len(shown) != len(output):
             self.executor.metrics.tool_truncated(kind_of(call.name))
-        # Who takes the response over counts on from here.
+        # A process that takes the response over continues the count with this.
         state = {**result.state, RESULT_BYTES: len(returned)}
         return replace(result, output=shown, state=state)
 

@@ -588,7 +588,7 @@ def _action(shown: Shown) -> Mapping[str, Any]:
 
 
 def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
-    # Of calls that ended before. A damaged state has no page.
+    # Yield the pages that earlier calls showed. A damaged state has no page.
     for state in states:
         try:
             yield _PAGE.validate_python(state.get("page"))

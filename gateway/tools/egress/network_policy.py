@@ -70,7 +70,7 @@ class NetworkPolicy:
 
     @classmethod
     def to(cls, destinations: Destinations, *, plain_http: bool = True) -> NetworkPolicy:
-        # What the operator's settings allow.
+        # The policy of the operator's settings.
         return cls(
             networks=tuple(map(ip_network, destinations.allowed_networks)),
             hosts=destinations.hosts,

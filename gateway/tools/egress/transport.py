@@ -274,7 +274,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Noted:
-    """A trace of httpcore2 that notes whom a request has left for, and passes on what it hears."""
+    """A trace of httpcore2 that notes the host a request was sent to, and passes all events on."""
 
     def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
         self._host = host

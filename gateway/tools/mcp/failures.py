@@ -146,7 +146,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
     if code == PARSE_ERROR or message.startswith("SSE stream failed"):
         return McpError("http_error", 0, UNREADABLE, sent=sent)
     if message.startswith(_UNREAD):
-        # What was asked may have been done all the same.
+        # The server may have executed the request all the same.
         return McpError("http_error", 0, message, sent=sent)
     if code == CONNECTION_CLOSED:
         return McpError("http_error", 0, LOST, sent=sent)

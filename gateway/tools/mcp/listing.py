@@ -257,14 +257,14 @@ class McpServers:
     def _grant_tools(
         self, tools: Sequence[ServerTool], entry: RequestedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
-        # As granted and as shown. Raises `McpError` for too many tools.
+        # Return the tools as granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
         is_requested = matches(entry.tool.allowed_tools)
         asks = needs_approval(entry.tool.require_approval)
         for tool in tools:
-            # What may be called is narrowed by what the server says of its tools; a lie gains it
+            # The server's own list can only narrow the tools that may be called, so a lie gains it
             # nothing.
             is_offered = server.allowed_tools is None or tool.name in server.allowed_tools
             if not is_offered or not is_requested(tool.name, tool.read_only):

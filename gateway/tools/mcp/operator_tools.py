@@ -1,11 +1,11 @@
-"""Built-in tools of the model that an operator's MCP server does the work of.
+"""Built-in tools of the model that an operator's MCP server executes.
 
     browser    the server's tools `search`, `open` and `find`
     python     its tool `python`, which takes the code
     search     its tool `search`, which the gateway's own browser asks for hits
 
-As vLLM does, the server is told in `x-session-id` which response a call is of, so that it can keep
-pages and variables apart. So each response has a connection of its own.
+As in vLLM, the header `x-session-id` identifies the response that a call belongs to, so that the
+server can keep pages and variables apart. So each response has a connection of its own.
 
 Such a server counts its cursors anew with each session. The model is shown cursors that go on along
 the chain of responses, as those of the gateway's own browser do: each page that a server shows has

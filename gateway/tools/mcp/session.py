@@ -10,10 +10,10 @@ happens to the server, a caller gets an `McpError`.
 The SDK is imported with the first session: it costs half a second and 20 MiB.
 
 Tools that cannot be read are left out of a server's listing, so that they do not cost the rest. The
-SDK reads a page of tools as a whole: one that is not as the protocol wants it, such as an input
-schema without `"type": "object"`, is an error of all of them. So of a page that it would refuse it
-is asked of each tool alone, before it sees the page. Where no tool is left the page stays as it
-was, for the SDK to refuse.
+SDK validates a page of tools as a whole: one invalid tool, such as one with an input schema without
+`"type": "object"`, fails all of them. So if the SDK would refuse a page, each tool is validated
+alone first, and invalid ones are removed. If no tool is left the page stays as it was, and the SDK
+refuses it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ToolCheck:
         )
 
     def _fault(self, page: Mapping[str, Any]) -> str | None:
-        # Where and why the SDK would reject a page; None: it would not.
+        # Return where and why the SDK would reject a page, or None.
         from mcp.types.methods import parse_server_result
 
         assert self.version is not None

@@ -1,8 +1,8 @@
 """All connections of a process to MCP servers: one for each tenant, server and set of credentials.
 
 A connection is made for the first question, shared by all who ask the same server with the same
-credentials for the same tenant, and ended when nobody has asked for long. What one of them is given
-never goes to another: its HTTP client is its own.
+credentials for the same tenant, and ended when it has not been used for long. Connections share
+nothing: each has an HTTP client of its own.
 
 There are so many of all tenants together, and so many of each. Who finds none waits. A slot that
 becomes free goes to the tenant that holds the fewest, and among its questions to the first: whoever

@@ -267,8 +267,8 @@ if ends:
     libc.prctl(1, 9)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""A program that stops being root, has itself killed when this process ends, where that is asked
-for, and becomes another program. uvloop starts none as a user.
+"""A program that gives up root, on request has itself killed when this process ends, and becomes
+another program. uvloop cannot start a process as another user.
 """
 
 
