@@ -1,7 +1,7 @@
-"""Text of results: without characters that nobody sees, and shortened for the model.
+"""Text of results: without invisible characters, and shortened for the model.
 
-Characters that a reader does not see, or that change how others are read, a model may obey. What
-tools return, wherever it comes from, loses them before a model or a client is shown it.
+A model may obey characters that a reader does not see, or that change how others are read. So they
+are removed from all results of tools before a model or a client sees these.
 """
 
 from __future__ import annotations

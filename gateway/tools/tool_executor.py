@@ -1,8 +1,8 @@
-"""Runs the calls of all hosted tools, each in the session that knows its tool, within bounds.
+"""Run the calls of all hosted tools, each in the session of its tool, within bounds.
 
-A session does its work and says what came of it; how long it may take, how many calls run at once,
-how much of a result the model is shown, and when there have been enough calls is decided here,
-alike for all tools. Whatever happens in one, its caller gets a result.
+A session executes a call and returns its result. The bounds of time, of concurrency, of the size of
+results and of the number of calls are enforced here, alike for all tools. The caller gets a result
+even if a session fails.
 
 | bound                                   | outcome of a call beyond it             |
 |-----------------------------------------|-----------------------------------------|
@@ -186,9 +186,9 @@ class ToolLimits:
     """Bounds of a single call, and of all those that run at once.
 
     After `breaker_failures_max` failures in a row a server is not called for `breaker_rest_s` by
-    that tenant. `repeats_max` is how often in a row a call with the same arguments is run. What is
-    no answer of a tool is `error_ids_max` ids at most, and so is every result once a response has
-    had its share of ids.
+    that tenant. `repeats_max` is how often in a row a call with the same arguments is run.
+    Errors have at most `error_ids_max` ids, and so has every result once a response has used its
+    share of ids.
     """
 
     call_max_s: Mapping[ToolKind, float] = field(default_factory=lambda: CALL_MAX_S)

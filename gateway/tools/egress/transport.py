@@ -119,8 +119,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
-    a body or of one event; None: nobody reads any at once.
+    """Bounds of every request that leaves through here. `values_max` bounds the values of JSON
+    (`ValueCount`) in a body or an event; None if its JSON is not parsed as a whole.
     """
 
     body_bytes_max: int = 5 * 1024 * 1024

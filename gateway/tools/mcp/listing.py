@@ -63,7 +63,7 @@ Matches = Callable[[str, bool], bool]
 
 
 def matches(wanted: ToolFilter | None) -> Matches:
-    """Return the rule of a filter: a tool has to satisfy what is given."""
+    """Return the rule of a filter: a tool has to satisfy all members that the filter has."""
     if wanted is None:
         return lambda _name, _is_read_only: True
     names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
@@ -354,7 +354,7 @@ def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
-        # Under names that the server chose there are schemas, whatever the names are.
+        # The value of each name that the server chose is a schema, even if it is a keyword.
         return {
             _require_visible(key): _clean(inner, depth_left - 1)
             if is_named

@@ -337,7 +337,7 @@ class ContainerPool:
         while True:
             live = await self._place(tenant_id, uuid)
             async with live.lock:
-                # Whoever had it before may have given it up.
+                # The holder of the lock before may have closed the container.
                 if self._live.get(live.key) is live:
                     yield live
                     return

@@ -124,8 +124,7 @@ def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
 
 NAME: Final = "builtin:python"
 PRINTED_SHARE: Final = 4
-"""Multiple of the characters that are shown (`logs_chars_max`) that is read of what code
-printed."""
+"""Factor by which more characters of the output are read than shown (`logs_chars_max`)."""
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {

@@ -145,7 +145,7 @@ _WORKS: Final = "print(6 * 7)"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engine that runs Python, with what it can do; and why others do not."""
+    """The engine that runs Python with its capabilities, and why others were refused."""
 
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None

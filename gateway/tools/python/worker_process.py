@@ -1,7 +1,7 @@
 """A container that is a process of this machine, which speaks the protocol of `worker.py`.
 
-How the process is walled in is the business of whoever starts it (`linux.py`). Files go into an
-interpreter and out of it in pieces, one in each message.
+The caller that starts the process isolates it (`linux.py`). Files go into an interpreter and out of
+it in pieces, one in each message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORDS_BYTES_MAX: Final = 1000
 UNBEGUN_GRACE_S: Final = 2.0
 """For the end of one that is still being started."""
 RESULTS_MAX: Final = 8
-"""Results of past runs that are kept for whoever asks again."""
+"""Results of past runs that are kept for repeated requests."""
 
 
 async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
