@@ -365,7 +365,7 @@ FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=F
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and what it is sent.
+    """Format of one model: how its server handles thoughts and calls, and the form of requests.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.

@@ -294,7 +294,7 @@ def rerendered_ids(
 
     They are messages, and another is begun behind each turn. A turn is its ids, prefill
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
-    left out: nobody can answer it.
+    left out, because it cannot have an output.
     """
     rerendered: list[int] = []
     for ids, finish in turns:
