@@ -133,8 +133,8 @@ ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in pa
 
 def loaded(name: str) -> Any:
     entry = ENTRIES[name]
-    # A collection would free nothing. Those during the import are a tenth of its time, and the first
-    # one after it, which freezing spares, as much again.
+    # A collection would free nothing. Those during the import are a tenth of its time, and the
+    # first one after it, which freezing spares, as much again.
     gc.disable()
     try:
         found = getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
