@@ -53,8 +53,8 @@ class AdminCaller:
         **details: Any,
     ) -> None:
         """Record a change in the audit log, after it in the same transaction."""
-        told = self.author.event(event, target, project_id, **details)
-        await audit_log.record(connection, self.tenant_id, told)
+        audit_event = self.author.event(event, target, project_id, **details)
+        await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class Transactions:

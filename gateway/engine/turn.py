@@ -243,7 +243,7 @@ class TurnRunner:
         if prefill is None:
             return None
         turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
-        generated = len(self._format.said_ids(turns))
+        generated = len(self._format.turn_ids(turns))
         results = sum(len(turn.result) for turn in fold.turns)
         return prefill if self._room(generated, generated + results) > 0 else None
 
@@ -641,7 +641,7 @@ class PastTurns:
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
         said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
-        return ids, len(self._format.said_ids(said))
+        return ids, len(self._format.turn_ids(said))
 
     def ids_with(self, last: Turn) -> list[int]:
         # As sent to a backend: finished turns rendered, `last` id for id.

@@ -307,7 +307,7 @@ class SpecBuilder:
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
             runs_tools=grants is not None and grants.has_tools,
-            asked_effort=request.reasoning.effort,
+            requested_effort=request.reasoning.effort,
             rendered=given.rendered,
             new_items=request.input,
         )

@@ -343,7 +343,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     async with database.owner_transaction() as connection:
         for table in ("limits", "budgets", "spend_alerts", "prices"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
-    await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), asked="")
+    await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), requested_url="")
     await web_pages.put_documents(
         database, tenant, [StoredPage("x:", "secret", "secret")], language="simple"
     )
