@@ -104,7 +104,9 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).with_state(spec.template_state)
+        self._format = engine.format_of(spec.model)
+        if spec.template_state:
+            self._format = self._format.with_state(spec.template_state)
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
@@ -112,7 +114,7 @@ class TurnRunner:
             limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
-            continues_preambles=engine.continues_preambles(spec.model),
+            continues_preambles=partial(engine.continues_preambles, spec.model),
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
@@ -175,6 +177,8 @@ class TurnRunner:
         if fold.rules.grammars:
             await self._translate()
         if tools is not None:
+            for listing in self._spec.listings[fold.listed :]:
+                self._journal.append(listing)
             if not fold.turns:
                 await self._run_hosted_call(tools)
             self._append_approved_result()

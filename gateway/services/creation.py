@@ -45,7 +45,7 @@ from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import PRIORITIES, DueSummary
+from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_tier
 from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
@@ -55,7 +55,7 @@ from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
     from gateway.engine.run_spec import RunSpec
@@ -300,13 +300,15 @@ class Creation:
         retrieval: Retrieval,
         lease_keeper: LeaseKeeper,
         models: Models,
+        require_room: Callable[[str, int, str], None],
         limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
         """Keep an idempotency key valid for `key_ttl_s` seconds.
 
         While the heartbeat of `lease_keeper` finds the database down, requests that store something
-        are refused at once.
+        are refused at once. `require_room` raises `Overloaded` if no request for the model, of this
+        priority and tenant, can be sent or wait.
         """
         self._dependencies = dependencies
         self._runs = runs
@@ -315,6 +317,7 @@ class Creation:
         self._retrieval = retrieval
         self._lease_keeper = lease_keeper
         self._models = models
+        self._require_room = require_room
         self._limiter = limiter
         self._key_ttl_s = key_ttl_s
 
@@ -433,14 +436,15 @@ class Creation:
 
     async def _start(self, command: CreateCommand) -> Generation:
         # Gate 1: charge the request to its key before its prompt is made.
-        principal, request, model = command.principal, command.request, self._model(command)
+        principal, request = command.principal, command.request
+        model, tier = self._model(command), service_tier(request, principal.policy)
         if command.generate and not request.background:
             # Before anything is read, made or stored for what would be refused.
-            self._models.require_room(model, PRIORITIES[command.tier], principal.tenant_id.hex)
+            self._require_room(model.id, PRIORITIES[tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
-            charge = await self._limiter.enter(principal, model.id, command.tier, stores=stores)
+            charge = await self._limiter.enter(principal, model.id, tier, stores=stores)
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 built = await self._builder.build(command, model)

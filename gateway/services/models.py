@@ -182,10 +182,6 @@ class Models:
         # `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
         self._pool.require_logprobs(model.id)
 
-    def require_room(self, model: Model, priority: int, tenant: str) -> None:
-        # Raises `Overloaded` if no request can be sent or wait.
-        self._pool.require_room(model.id, priority, tenant)
-
     def _candidates(self, name: str) -> Iterable[str]:
         bare = name.removeprefix(VENDOR_PREFIX)
         for spelling in (name, bare, VENDOR_PREFIX + bare):
