@@ -199,7 +199,7 @@ class Pool:
         self._listed: dict[str, list[Member]] = {}
         """Members of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
-        self._models: tuple[ModelInfo, ...] = ()
+        self.models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
         """By backend, why one of its adapters is not used."""
@@ -313,9 +313,6 @@ class Pool:
     async def close(self) -> None:
         # Streams in progress end with an error.
         await self.client.aclose()
-
-    def models(self) -> tuple[ModelInfo, ...]:
-        return self._models
 
     def parent_of(self, model: str) -> str | None:
         # None for a model that is no adapter.
@@ -798,7 +795,7 @@ class Pool:
             if (listed := [member for member in members if member.listed is not None])
         }
         self._parents = parents
-        self._models = tuple(
+        self.models = tuple(
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()
         )
 
