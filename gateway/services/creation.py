@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
-    from gateway.services.models import Model, Models
+    from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.runs.compaction import CompactedContext
     from gateway.services.runs.run_builder import CreateCommand, RunBuilder
@@ -379,7 +379,8 @@ class Creation:
         Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
         `RateLimited`.
         """
-        principal, model = command.principal, self._model(command)
+        principal = command.principal
+        model = self._models.get(command.request.model, principal.policy, task="generate")
         if principal.keeps_nothing:
             permitted(command)
         charge = await self._limiter.enter(principal, model.id, "default")
@@ -403,18 +404,15 @@ class Creation:
         It is charged as a request, because it is parsed and tokenised like one. Raises what
         `RunBuilder.count` raises, and `RateLimited`.
         """
-        model = self._model(command)
-        charge = await self._limiter.enter(command.principal, model.id, "default")
+        principal = command.principal
+        model = self._models.get(command.request.model, principal.policy, task="generate")
+        charge = await self._limiter.enter(principal, model.id, "default")
         try:
             tokens = await self._builder.count(command, model)
         finally:
             if charge is not None:
                 charge.settle(NOTHING_USED)
         return tokens, () if charge is None else charge.headers
-
-    def _model(self, command: CreateCommand) -> Model:
-        request, policy = command.request, command.principal.policy
-        return self._models.get(request.model, policy, task="generate")
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         # None if the key is unused or its response was deleted.
@@ -437,7 +435,8 @@ class Creation:
     async def _start(self, command: CreateCommand) -> Generation:
         # Gate 1: charge the request to its key before its prompt is made.
         principal, request = command.principal, command.request
-        model, tier = self._model(command), service_tier(request, principal.policy)
+        model = self._models.get(request.model, principal.policy, task="generate")
+        tier = service_tier(request, principal.policy)
         if command.generate and not request.background:
             # Before anything is read, made or stored for what would be refused.
             self._require_room(model.id, PRIORITIES[tier], principal.tenant_id.hex)
