@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import StartupError, installation
+from gateway.services.sign_in import SignIn
 from gateway.wiring.admin import admin_services
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def console(
     from gateway.console.sessions import Sessions
 
     base = process.foundation
+    chosen = base.settings.console.sign_in
     tenant = admin_services(base.settings, base.database, process.access, process.models)
     sessions = Sessions(base.database, process.access.peppers)
     return Console(
@@ -46,5 +48,6 @@ def console(
         Services(services, tenant, sessions),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
+        sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
         trusted_proxies=trusted_proxies,
     )
