@@ -229,7 +229,7 @@ class _ProviderFields(NullableModel):
         issuer, audience = columns["issuer"], columns["audience"]
         keys = self.keys(issuer)
         if keys is None and (before is None or before.keys == discovered(before.issuer)):
-            # Where nobody said otherwise, it is the issuer that says where its keys are.
+            # By default the issuer's own configuration names its keys.
             keys = discovered(issuer)
         columns |= {} if keys is None else keys._asdict()
         # It was this issuer and audience that the operator confirmed.

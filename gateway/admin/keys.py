@@ -173,7 +173,7 @@ class AccountKeyCreate(NullableModel):
 
 
 class ServiceAccountCreate(NullableModel):
-    """`POST …/service_accounts`: an account, and unless only that is asked for a first key."""
+    """`POST …/service_accounts`: an account, and unless only that is requested a first key."""
 
     name: DisplayName
     create_service_account_only: bool = False

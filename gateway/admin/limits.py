@@ -408,7 +408,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        # As it is stored and shown.
+        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 

@@ -1,7 +1,7 @@
 """`/v1/organization/roles` and `/v1/projects/{id}/roles`: roles of keys, which are fixed here.
 
 People sign in elsewhere, so there are no users, invites and groups; external keys, storage and
-certificates are the operator's. What is asked of these is a 404 that says so (`LACKING`).
+certificates are the operator's. Requests for these get a 404 that says so (`LACKING`).
 """
 
 from __future__ import annotations

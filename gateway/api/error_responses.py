@@ -2,8 +2,8 @@
 
 The envelope has four keys, always. Never 409 or 422: OpenAI's SDKs retry the first by themselves
 and know the second from no OpenAI route (responses-api §5). The message of a `RequestError` is for
-the caller; that of an upstream, a database or a bug is for the operator's log, and the caller is
-told what to do instead.
+the caller; that of an upstream, a database or a bug is for the operator's log, and the caller
+gets advice instead.
 """
 
 from __future__ import annotations

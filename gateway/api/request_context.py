@@ -140,7 +140,7 @@ def _method(scope: Scope) -> str:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    # Where the server cannot answer an upgrade over HTTP, closing it sends a 403.
+    # If the server cannot answer an upgrade over HTTP, closing the WebSocket sends a 403.
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)

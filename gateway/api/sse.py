@@ -128,7 +128,7 @@ def _head(type_: str) -> bytes:
 
 
 def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
-    # Those of the next numbers stand one after the other: nothing is left but to shorten each.
+    # Paddings of consecutive numbers are adjacent in the list, and need only be cut to length.
     every, step = _every_padding(), PADDING_STEP
     begin = sequence_number % _STARTS * step
     end = begin + len(texts) * step

@@ -101,7 +101,7 @@ class EventStream:
             await source(self)
             if self._head is not None:
                 await self._send(head)
-        # What is shown last goes with the end: that is one system call for both.
+        # Send the last part together with the end, in one system call.
         rest = begin(self._send({"type": "http.response.body", "body": self._last}))
         if rest is not None:
             await self._wait(rest)
@@ -193,7 +193,7 @@ class EventStream:
     def _write_comment(self) -> bool:
         # False: the client has more to read first, and the comment was not written.
         if self._write_part is None:
-            # Nobody can tell whether a server that waits now does so because of the client.
+            # If the server waits now, the cause may be the client or the server itself.
             body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
             if (rest := begin(self._send(body))) is not None:
                 rest.close()

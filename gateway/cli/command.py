@@ -1,4 +1,4 @@
-"""What commands share: options, and the way from them to settings, database and a running loop."""
+"""Common parts of commands: options, and from them settings, a database and a running loop."""
 
 from __future__ import annotations
 

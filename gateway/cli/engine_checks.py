@@ -1,4 +1,4 @@
-"""What `doctor` looks at of a backend beside its models: its clock, and the flags of its engine."""
+"""Checks of `doctor` on a backend beside its models: its clock, and the flags of its engine."""
 
 from __future__ import annotations
 

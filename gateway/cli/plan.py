@@ -135,7 +135,7 @@ def planned(load: Load) -> Plan:
 
 
 def _bytes_a_day(load: Load, requests_per_s: float, durable_per_s: float) -> tuple[float, ...]:
-    # Of responses with their items, of logs, and of usage lines.
+    # Return the bytes of responses with their items, of logs, and of usage lines.
     tokens = load.prompt_tokens + load.output_tokens
     stored = requests_per_s * (ROW.value + tokens * ITEM_TOKEN.value)
     return (
@@ -146,7 +146,7 @@ def _bytes_a_day(load: Load, requests_per_s: float, durable_per_s: float) -> tup
 
 
 def _settings(load: Load, of_one: int, pool: int) -> dict[str, Any]:
-    # Those that differ with the load, or are part of what was reckoned with.
+    # Return the settings that depend on the load, or that the estimate assumes.
     log_s = math.ceil(load.log_days * DAY_S)
     return {
         "server": {"connections_max": max(4_096, 2 * of_one)},

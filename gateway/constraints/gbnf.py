@@ -546,7 +546,7 @@ _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?))")
 COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-"""How often what stands before each sign may come."""
+"""Repetitions of the part in front of each sign: at least, and at most."""
 
 
 def language_of(pattern: str, flags: str = "") -> Language:

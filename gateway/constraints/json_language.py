@@ -160,7 +160,7 @@ class JsonLanguage:
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
 
-    # What refers to, or is made of, other schemas -------------------------------------------------
+    # References, and schemas that combine others --------------------------------------------------
 
     def _referred(self, reference: str) -> Language:
         if reference not in self._references:
@@ -189,7 +189,7 @@ class JsonLanguage:
         return flat
 
     def _both(self, first: Schema, second: object) -> Schema:
-        # Where the intersection cannot be expressed, the result allows more than it.
+        # An intersection that cannot be expressed is replaced by a schema that allows more.
         if not isinstance(second, dict):
             return first if second is True else {"enum": []}
         merged = {**second, **first}
@@ -273,7 +273,7 @@ class JsonLanguage:
         properties = dict(schema.get("properties", {}))
         required = dict.fromkeys(schema.get("required", ()))
         other = schema.get("additionalProperties", True)
-        # What is required and not described is like all that is not described.
+        # A required property without a schema has that of all undescribed properties.
         properties |= {name: other for name in required if name not in properties}
         members = [
             (_member(name, self._value(one)), name in required) for name, one in properties.items()

@@ -121,9 +121,9 @@ class AnswerFormat:
 class OutputRules:
     """All demands of a request on its output.
 
-    `tools` are the tools that the model is told of, by the name it knows. Of these only `allowed`
-    may be called; names that are no tool at all may be, too, if `open_calls` (clients answer "no
-    such tool", and the model corrects itself). With `calls` "required" a turn must not end without
+    `tools` are the tools in the prompt, by their names there. Of these only `allowed` may be
+    called; with `open_calls` names of no tool may be called, too (clients answer "no such tool",
+    and the model corrects itself). With `calls` "required" a turn must not end without
     a call; with "none" none may be made. `one_call`: no more than one. `stop` ends the answer.
     `summary` is how much of the reasoning is repeated as its summary.
     """

@@ -136,7 +136,7 @@ class ContextIndex:
         is_output = item.type in OUTPUT_KINDS
         if item.id is not None and ids.is_item_id(item.id):
             original = self._by_id.get(item.id)
-            # Of a call that was deleted, and is sent again, the output comes again, too.
+            # If a deleted call is sent again, its output is new, too.
             if original is not None and not (is_output and original.call_id in self._awaited):
                 return original
         if is_output or item.type in CALL_KINDS:
@@ -467,8 +467,8 @@ class _Intake:
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
         if _is_call(item):
-            # One that its provider marked as cut off, and that nobody answers, stays so. A search
-            # of a server has no `call_id`: the client is not asked for its output either.
+            # A call that its provider marked as incomplete stays so unless it is answered. A search
+            # by a server has no `call_id`, and the client owes it no output either.
             is_owed = item.status != "incomplete" and item.call_id is not None
             complete = is_owed or ordinal in self.answered
             name = call_of(item).name
@@ -524,7 +524,7 @@ def _is_output(item: InputItem) -> TypeIs[OutputItem]:
 def _message_item(message: Message, item_id: str) -> ContextItem:
     match message:
         case Message(status=None, phase=None, content=(InputText(text=text),)):
-            # What `_body` makes of a message that is one text, as most are.
+            # The result of `_body` for a single text, the most frequent form, at less cost.
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
             body = {"type": "message", **named, "role": message.role, "content": content}
@@ -574,7 +574,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
         if item.kind == "message" or _is_cut_call(item):
             continue
         if item.kind == "compaction":
-            # What it hides is over: an output behind it could not be shown with its call.
+            # An output behind a compaction could not be shown with its call in front of it.
             _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
@@ -698,7 +698,7 @@ class _OpenCalls:
 
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
-    # That of a server's search is nowhere listed.
+    # Outputs of a server's searches are not listed, so they need no `call_id` in their JSON.
     is_listed = output.json and output.kind != "tool_search_output"
     body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
     return replace(
@@ -749,7 +749,7 @@ def _is_cut_call(item: ContextItem) -> bool:
 
 
 def _find_answered(items: Iterable[ContextItem]) -> set[int]:
-    # Of several open calls with one `call_id` a complete one takes the output, or else the last.
+    # Among open calls with the same `call_id`, a complete one takes the output, else the last.
     waiting: dict[str | None, tuple[int, ContextItem]] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):

@@ -299,7 +299,7 @@ class Limiter:
         """Write what was spent before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
-            # One that was not known yet is written once its row was read.
+            # A meter whose row was read just now is written in the second round.
             await self.once()
 
     async def _wait_until(self, due_at: float) -> None:

@@ -172,7 +172,7 @@ class TakeoverScheduler:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
     def _seconds_until_due(self, work: ClaimableWork) -> float:
-        # Nobody announces that a lease lapses.
+        # There is no notice when a lease lapses.
         interval_s, quiet_s = self.limits.interval_s, self.limits.quiet_s
         if not self._lease_keeper.trusted:
             return interval_s

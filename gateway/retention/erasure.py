@@ -134,8 +134,8 @@ _THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
 
 
 class ReadResponse(NamedTuple):
-    """A response as it is looked at: what it continues, for whom it says that it is, and what it
-    used. `names` is empty where it says nothing.
+    """The parts of a response that erasure reads: what it continues, the end users that it names,
+    and the resources that it used.
     """
 
     uuid: UUID
@@ -358,7 +358,7 @@ class Erasing:
             self._nameless |= {one.uuid: one for one in newest}
 
     async def _nobodys(self, candidates: Iterable[ReadResponse]) -> list[ReadResponse]:
-        # Those that name nobody, nor does usage name another person.
+        # Return the responses that name nobody, and whose usage names no other person.
         listed = self._named.keys() | self._nameless.keys()
         some = {one.uuid: one for one in candidates if not one.names and one.uuid not in listed}
         others: set[UUID] = set()

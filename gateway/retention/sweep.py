@@ -508,7 +508,7 @@ REMOVED: Final = {
     "containers": "containers",
     "responses": "responses",
 }
-"""What a round removes, by name: what log lines and `db maintain` call it."""
+"""The rows that a round removes, by name: their description in log lines and `db maintain`."""
 _NAMES: Final = {"pages": "tool_pages", "approvals": "tool_approvals"}
 _SWEPT: Final = {
     name: table for name in REMOVED if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED

@@ -120,8 +120,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     cycle: Cycle | None  # type: ignore[assignment]
     """The request that is answered; None between two."""
 
-    # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
-    # connections': each would have one of its own, of 800 bytes.
+    # With these and uvicorn's attributes, instances would have too many to share the keys of their
+    # dicts: each connection would hold a dict of its own, of 800 bytes.
     __slots__ = (
         *("_ignores_input", "_incoming", "_is_half_closed", "_is_last", "_is_new"),
         *("_is_read_scheduled", "_peer", "_timer", "_unread", "_unstarted", "is_lost"),
@@ -130,7 +130,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # What uvicorn made and is not used here takes a kilobyte: each head has its own parser.
+        # uvicorn's parser, a kilobyte, is not used: each head has a parser of its own.
         self.parser = self.pipeline = None  # type: ignore[assignment]
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
@@ -481,7 +481,7 @@ class Cycle(RequestResponseCycle):
     @override
     async def send(self, message: ASGISendEvent) -> None:
         self._protocol.part_writes.flush()
-        # What follows must not wait, so that it is decided for the state that it is written in.
+        # The rest must not wait, so that decisions and writes see the same state.
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if message["type"] == "http.response.start" and not self.response_started:
@@ -492,7 +492,7 @@ class Cycle(RequestResponseCycle):
                     self._is_event_stream = value.startswith(b"text/event-stream")
                 has_length |= lowered == b"content-length"
             if self.more_body:
-                # Where another request would begin on this connection is not known.
+                # The request's body has not ended, so the begin of a next request is unknown.
                 self.keep_alive = False
             if self._is_http_1_0 and not has_length:
                 # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).

@@ -761,7 +761,7 @@ class Smtp(Section):
 
 
 class Alerts(Section):
-    """Recipients of spend alerts, beside those whom the alert names."""
+    """Recipients of spend alerts, beside those that the alert names."""
 
     webhook_url: str = Field(
         "",

@@ -127,8 +127,8 @@ async def page(
 
 
 def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
-    # As the role that serves, which need not own the table. The nil tenant has the operator's
-    # chain.
+    # Read with the role that serves, which need not own the table. The nil tenant has the
+    # operator's chain.
     return database.transaction(TenantId(tenant_id or EVERYONE))
 
 

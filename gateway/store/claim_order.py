@@ -42,7 +42,7 @@ ALPHA: Final = 0.1
 KEPT_DAYS: Final = 7
 """Days that the estimates of a tenant are remembered."""
 
-# Who has no row begins where those are that go now.
+# A tenant without a row begins at the `served` of the tenant whose turn was last.
 _MAKE: Final = Statement("""
 INSERT INTO background_shares (tenant_id, served, expected, at)
 SELECT one.tenant_id, coalesce(last.served, 0), :expected, clock_timestamp()

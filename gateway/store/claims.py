@@ -202,7 +202,7 @@ CROSS JOIN LATERAL (
     ORDER BY id LIMIT keys.number
 ) AS one
 """)  # noqa: S608 - constants only
-# What was chosen was read unlocked, so its state is compared again once it is locked.
+# The chosen rows were read without locks, so their state is compared again under the lock.
 _CLAIM: Final = Statement("""
 WITH locked AS (
     SELECT one.*
@@ -267,7 +267,7 @@ FROM ({_CLAIM_ROWS}) AS claim, LATERAL (
     FOR NO KEY UPDATE
 ) AS one
 """)  # noqa: S608 - constants only
-# Nobody's from now on; when that began is kept, for `abandoned`.
+# The response has no owner from now on; `lease_until` keeps the time, for `abandoned`.
 _RELEASE: Final = Statement(
     _HELD.format(
         claims_sql=_CLAIM_ROWS,

@@ -83,7 +83,8 @@ WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
 RETURNING key_id, project_id, model, background, created_at, conversation_id
 """)
-# What its owner has of one that was ended without it. Once: the epoch moves on.
+# The owner adds its output to a response that another process ended. It can do so only once,
+# because the epoch moves on.
 _DEPOSIT: Final = Statement("""
 UPDATE responses
 SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, tool_state),
@@ -95,8 +96,9 @@ RETURNING key_id, project_id, model, background
 _LINE: Final = "tenant_id, response_id, key_id, project_id, model, at, status, background"
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
-# As several of `_END`, and what follows it. Those that others have locked are left out, because
-# whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
+# Several `_END`s in one statement, with their usage and logs. Rows that others have locked are left
+# out, because waiting for one would delay all the others; so are turns of a conversation, which
+# lock it.
 _END_ALL: Final = Batch(
     f"""
 WITH sent AS MATERIALIZED (

@@ -75,8 +75,8 @@ class LogRow:
 # seen then, because what is locked is compared again; a join that takes no lock would insert beside
 # it. Whatever locks several heads does so in this order: appends and heartbeats never deadlock. The
 # lateral query takes them one by one, by key, whatever the planner thinks of their number. The
-# arrays are told to the update again, because only then it finds its rows by key in a hash join.
-# It answers with what was fenced off: hardly ever anything, so there is nothing to send or to read.
+# update repeats the arrays, because only then it finds its rows by key in a hash join. The result
+# is the entries that were fenced off: hardly ever any, so there is nothing to send or to read.
 # Arrays come as text and all entries as one string, because the driver takes far longer to encode
 # an array than both sides take for the same as text.
 _APPEND: Final = Statement("""

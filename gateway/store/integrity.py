@@ -259,4 +259,4 @@ CHECKS: Final[Mapping[str, TenantCheck]] = {
     "conversations": check_conversations,
     "content": check_content,
 }
-"""Of one tenant, by what they are called."""
+"""Checks of one tenant's rows, by name."""

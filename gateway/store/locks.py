@@ -69,7 +69,7 @@ async def removing(connection: Connection) -> None:
 
 
 async def removing_of(connection: Connection, tenant_id: UUID) -> None:
-    # As `removing`, for the rows of one tenant.
+    # Like `removing`, for the rows of one tenant.
     await connection.execute(
         _SHARE_OF_TENANT, {"key": int(TenantLock.HOLD), "tenant": str(tenant_id)}
     )

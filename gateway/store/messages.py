@@ -57,9 +57,9 @@ class StoredHistory:
 
 
 class NeededJson(NamedTuple):
-    """Which items of a history are read with their `json`: of the others the ids are enough.
+    """Selection of the items of a history that are read with their `json`; others only with ids.
 
-    Rendering needs that of some items, whatever this says (`NEEDED_ITEM`). `with_all`: all are
+    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are
     shown, not only continued; `with_tool_lists`: lists of MCP servers' tools; `with_calls`: calls
     and their outputs; `repeated`: items with these ids.
     """

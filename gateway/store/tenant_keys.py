@@ -62,7 +62,7 @@ GROUP BY tenant_id
 HAVING max(created_at) < clock_timestamp() - make_interval(secs => :settled_s)
 ORDER BY tenant_id
 """)
-# What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
+# Overwritten keys stay in dead rows until a full vacuum, which rewrites the pages.
 _VACUUM: Final = "VACUUM FULL tenant_keys"
 ALL: Final = 2**31 - 1
 

@@ -126,7 +126,7 @@ class Tracing:
         self._complaints = Complaints()
         _SDK.addHandler(self._complaints)
         _SDK.propagate = False
-        # What the environment says of the process goes before what it says of itself.
+        # Attributes of the process in the environment take precedence over these.
         resource = Resource.create(
             {
                 "service.name": "harmony-gateway",

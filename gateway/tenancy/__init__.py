@@ -189,7 +189,7 @@ class Principal:
     (`tenancy.issuers`)."""
     end_user: str | None = None
     """End user of a `token`, as its issuer names them; it overrides the one of the request."""
-    # What follows from the others is asked for several times a request, and decided once a key.
+    # Derived from the others once a key, because each request reads them several times.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""
     project: ProjectId = field(init=False, repr=False, compare=False)

@@ -1,18 +1,17 @@
-"""Tokens of issuers that a tenant trusts: what its claims are mapped to, and whom they stand for.
+"""Tokens of issuers that a tenant trusts: the attributes of their claims, and rules on these.
 
-An identity provider is an issuer with an audience, and whence its keys come. Its rules say which of
-its tokens act for which service account, and so for which project: all attributes that a rule names
-must have the values that it names. Attributes are the claims of a token by their names, and those
-that the provider makes of claims by expressions such as `assertion.repository` or
-`assertion['kubernetes.io'].namespace`.
+An identity provider is an issuer with an audience and a source of keys. Its rules map tokens to a
+service account, and so to a project: all attributes that a rule names must have the values that it
+names. Attributes are the claims of a token by their names, and those that the provider makes of
+claims by expressions such as `assertion.repository` or `assertion['kubernetes.io'].namespace`.
 
-Two attributes mean something of their own: `harmony.end_user` is whom a request is for (without it
-the claim `sub`), `harmony.scopes` which scopes the token may have, of those that its rule gives.
+Two attributes have a meaning of their own: `harmony.end_user` is the end user of a request (by
+default the claim `sub`), and `harmony.scopes` narrows the scopes that the token gets from its rule.
 
-Issuers of operators have no rules: their tokens say for which tenant they are (`harmony.tenant`),
-and may say for which of its projects (`harmony.project`) and as what (`harmony.role`).
+Issuers of operators have no rules: their tokens name their tenant (`harmony.tenant`), and may name
+one of its projects (`harmony.project`) and a role (`harmony.role`).
 
-Whose a bearer token is that names no tenant is told by its issuer and audience alone, so these must
+A bearer token that names no tenant belongs to the tenant of its issuer and audience, so these must
 be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
 takes the header `OpenAI-Organization` beside it.
 """

@@ -28,7 +28,7 @@ HINT_CHARS: Final = 4
 _CHECK_CHARS: Final = 6
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PEPPER_IDS: Final = 2**15
-"""As many as a `smallint` has that are not negative."""
+"""The number of values of a `smallint` that are not negative."""
 
 
 def secret_of(kind: SecretKind, random: bytes) -> str:

@@ -162,7 +162,7 @@ class Process:
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
-        # What the block leaves undone is handed over or ended.
+        # At the end of the block, hand unfinished work over or end it.
         base, replica = self.foundation, self.replica
         try:
             await replica.rooms.start()

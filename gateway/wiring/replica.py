@@ -352,7 +352,7 @@ def _dependencies(
             flusher.heads,
             WriterBounds(flush_interval_s=FLUSH_INTERVAL_S),
             metrics=base.metrics,
-            # While nobody listens, nobody is known to follow a log, and nothing is told.
+            # Without listeners no follower of a log is known, and no notice is sent.
             committed=notifier.committed,
             flusher=flusher,
         ),

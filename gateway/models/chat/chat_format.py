@@ -405,7 +405,7 @@ class ChatFormat(ServerRenderedFormat):
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._lexicon.encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
-            # What stood behind the thought was taken back, white space and all.
+            # The ids behind the thought were cut off, its white space among them.
             return [*ids, *self._lexicon.encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 

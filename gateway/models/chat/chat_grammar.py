@@ -170,7 +170,7 @@ def turn_constraint(
 
     if message or place.where is Where.BODY:
         return made()
-    # How a turn goes that has not begun depends on nothing else.
+    # The grammar of a turn that has not begun depends on nothing else, so it is cached.
     return rules.derive(("chat", syntax, vocabulary, place.where, place.called, options), made)
 
 
@@ -212,7 +212,7 @@ class _Turn:
         markers = tuple(sorted(self._lexicon.texts))
         return Constraint(rest, None, len(self._tools), exact=self._exact, markers=markers)
 
-    # What is left of a turn.
+    # The rest of a turn that has begun.
 
     def _rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if place.where is Where.BODY:
@@ -296,7 +296,7 @@ class _Turn:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
 
-    # What a turn may be.
+    # A whole turn.
 
     def _whole(self) -> Node | None:
         rest = self._behind_thought()

@@ -423,7 +423,7 @@ class ChatParser:
         thought, prose = self._syntax.reasoning, self._prose
         is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
         if is_late and thought is not None and marker == thought.opening:
-            # Who has begun to answer speaks of thoughts, and does not begin one.
+            # A thought does not begin inside an answer: the marker is text of the answer.
             self._write(marked)
         else:
             self._mark(marker, marked[0].start, marked[-1].end)

@@ -103,7 +103,7 @@ def turn_constraint(
 
     if message or place.where is Where.BODY:
         return made()
-    # How a turn goes that has not begun depends on nothing else.
+    # The grammar of a turn that has not begun depends on nothing else, so it is cached.
     return rules.derive(("harmony", place.where, options), made)
 
 

@@ -283,7 +283,7 @@ class _WrittenMessage:
 
     @property
     def is_kept(self) -> bool:
-        # Nobody can answer a call that was cut off.
+        # A call that was cut off cannot have an output.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
@@ -430,7 +430,7 @@ class HarmonyFormat(Renderer, FixedFormat):
         ]
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        # Beside an answer in a format preambles are reasoning.
+        # If the answer has a format, preambles are reasoning.
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)

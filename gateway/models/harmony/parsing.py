@@ -225,7 +225,7 @@ class SegmentWriter:
         `tokens` are the positions of the ids that spell it, if they are known.
         """
         if draft.callee and not draft.braced and (front := text.lstrip()):
-            # What may be a call begins like one, or is what its header says.
+            # A body that begins with a brace is read as a call; any other is what its header says.
             draft.braced = front.startswith("{")
             if not draft.braced:
                 self._follow_header(draft)

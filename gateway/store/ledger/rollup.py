@@ -245,10 +245,12 @@ _SNAPSHOT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSpan:
-    """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
-    `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
-    Where sums by the hour may have become sums by the day, both are at the beginning of a day, and
-    the question is asked by the day.
+    """Lines with `start` <= at < `end`.
+
+    For `inner_start` <= at < `inner_end` sums by `sums` ("minute" or "hour", at whose beginnings
+    both bounds are) are read instead of lines; None: only lines are read. Where sums by the hour
+    may have become sums by the day, both bounds are beginnings of days, and so is the unit of the
+    query.
     """
 
     start: datetime

@@ -76,7 +76,7 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Alert when so much is spent. `channel` says who is told and how, as its JSON was given."""
+    """Alert at a threshold of spending. `channel` is the JSON of its recipients and transport."""
 
     id: UUID
     scope: Scope

@@ -41,7 +41,8 @@ PRESENT: Final = "replica"
 
 Key = tuple[UUID, str]
 
-# Who does not know yet that a limit was raised takes nothing away of what that gave: see `resize`.
+# A replica that still has the lower capacity of a limit that was raised does not cut the level
+# that the raise has added: see `resize`.
 _BUCKETS: Final = Statement("""
 WITH asked AS (
     SELECT * FROM unnest(

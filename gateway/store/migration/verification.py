@@ -135,8 +135,8 @@ def _policies_of(table: str, access: Access) -> Iterator[Requirement]:
 
 
 def _may_as_owner(table: str) -> str:
-    # As `pg_get_expr` writes it, which verification compares it with. A user who inherits the role
-    # of tenants has its privileges, so privileges cannot keep these rows from what serves.
+    # Spelled like the output of `pg_get_expr`, with which verification compares it. A user who
+    # inherits the role of tenants has its privileges, so privileges cannot hide these rows from it.
     of_table = f"pg_class.oid = '{table}'::regclass::oid"
     owner = f"SELECT pg_class.relowner FROM pg_class WHERE {of_table}"  # noqa: S608 - a name of ours
     return f"pg_has_role(({owner}), 'USAGE')"
@@ -438,7 +438,7 @@ def repair_access(connection: Connection) -> Repaired:
 
 
 def _word(requirement: Requirement) -> str:
-    # Of a policy: its text without the condition.
+    # The text without the condition that policies have.
     return requirement.text.partition(": ")[0]
 
 

@@ -276,7 +276,7 @@ SETTINGS: Final = Lifetime()
 """Rows go with their tenant, or where somebody removes them."""
 OF_NO_TENANT: Final = Lifetime(stays="of no tenant, or numbers of the moment")
 DERIVED: Final = "counters that are made of the rest, or of the moment"
-"""Why a table is not exported."""
+"""Reason of tables that are not exported."""
 ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
 """Rows are updated often: half of each page is left for their next versions."""
 EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"

@@ -203,7 +203,7 @@ identity_providers: Final = table(
     lifetime=SETTINGS,
     access=Access(app="SELECT, INSERT, UPDATE", operated=True, of_others="tenants IS NULL"),
 )
-# Which of their tokens act for a service account; `matchers` are JSON.
+# Rules by which an issuer's tokens act for a service account; `matchers` are JSON.
 federation_rules: Final = table(
     "federation_rules",
     tenant_id(),
@@ -222,7 +222,7 @@ federation_rules: Final = table(
     lifetime=SETTINGS,
     access=Access(app="SELECT, INSERT, UPDATE", operated=True),
 )
-# Of those who run the gateway, under the nil tenant.
+# Keys of operators, who run the gateway; rows of the nil tenant.
 operator_keys: Final = table(
     "operator_keys",
     tenant_id(),
@@ -241,8 +241,8 @@ operator_keys: Final = table(
     access=Access(operated=True),
     not_exported="of no tenant",
 )
-# Who changed what, chained (`gateway.audit`); the nil tenant's are the operator's. `actor`
-# and `details` are JSON. No foreign key: it outlives the tenant.
+# Changes and their actors, chained (`gateway.audit`); the nil tenant has the operator's chain.
+# `actor` and `details` are JSON. No foreign key: the log outlives the tenant.
 audit_log: Final = table(
     "audit_log",
     tenant_id(),

@@ -1,12 +1,12 @@
 """Calls of hosted tools: their audit, and the approvals of those of MCP servers.
 
-The audit has one row for each attempt at a call that the gateway answered. It says who called what
-when, and how much that was, in numbers and digests: no argument and no result is kept. It outlives
-the response, like its usage.
+The audit has one row for each attempt at a call that the gateway answered: the caller, the tool,
+the time and sizes, in numbers and digests. No argument and no result is kept. The rows outlive the
+response, like its usage.
 
-An approval says what was asked for, and what came of it. Each can be used once. Its row holds
-digests and times only, so that it may exist for responses that are not stored: digests under a key
-that is not in the database, so that nobody who reads it can try arguments.
+An approval is a request and its outcome, and can be used once. Its row holds digests and times
+only, so that it may exist for responses that are not stored. The digests are made with a key that
+is not in the database, so that a reader of the database cannot guess arguments.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)
 VALUES (:tenant, :request_id, :digest, now(), now() + make_interval(secs => :ttl_s))
 ON CONFLICT (tenant_id, request_id) DO NOTHING
 """)
-# One statement: of two responses that use the same approval at once, the second waits for the row,
-# finds it used, and changes nothing.
+# If two responses use the same approval at once, the second waits for the row, finds it used, and
+# changes nothing.
 _CONSUME_APPROVAL: Final = Statement("""
 UPDATE tool_approvals SET used_by = :used_by, used_at = now()
 WHERE tenant_id = :tenant AND request_id = :request_id
