@@ -26,6 +26,7 @@ SECRET = {
 
 def content_in(sql: str) -> list[str]:
     """The columns with content that a statement names, or may read by a star."""
+    sql = re.sub(r"'[^']*'", "''", sql)
     words = set(re.findall(r"\w+", sql))
     tables = [table for table, columns in SECRET.items() if columns and table in words]
     named = [f"{table}.{column}" for table in tables for column in SECRET[table] & words]
