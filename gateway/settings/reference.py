@@ -101,13 +101,20 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
 
 
 def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
-    # The first line of a list entry begins with a dash.
+    # The first line of a list entry begins with a dash. What is not given says what it is behind
+    # it, where that fits.
     first = True
     for key, field in model.model_fields.items():
-        yield from _comment(_summary(field), 2 if first else 4)
         lead = "  - " if first else "    "
-        value = given[key] if key in given else _default(key, field)
-        yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
+        if key in given:
+            yield from _comment(_summary(field), 2 if first else 4)
+            yield f"{lead}{key}: {given[key]}"
+        else:
+            line = f"{lead}# {key}: {_default(key, field)}".rstrip()
+            both = f"{line}  # {_summary(field)}"
+            fits = len(both) <= _LINE_WIDTH
+            yield from () if fits else _comment(_summary(field), 2 if first else 4)
+            yield both if fits else line
         first = False
 
 

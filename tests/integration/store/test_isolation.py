@@ -333,6 +333,8 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
+        session = plain_row("console_sessions", tenant, uuid)
+        await add_rows(connection, "console_sessions", session | {"hash": uuid.bytes})
     async with database.runs_transaction() as connection:
         for table in (
             *("usage_hours", "usage_minutes", "usage_days", "usage_end_user_days", "usage_cursors"),
