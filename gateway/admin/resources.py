@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.admin import (
     audit_log,
     backends,
+    content_access,
     data_retention,
     inspection,
     issuers,
@@ -20,6 +21,7 @@ from gateway.admin import (
     operator_keys,
     prices,
     projects,
+    responses,
     roles,
     service_accounts,
     tenants,
@@ -28,6 +30,7 @@ from gateway.admin import (
 
 if TYPE_CHECKING:
     from gateway.admin.backends import Backends
+    from gateway.admin.content_access import ContentAccess
     from gateway.admin.data_retention import RetentionControls
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.tenants import Tenants
@@ -56,6 +60,7 @@ class AdminServices:
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
+    content_access: ContentAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class OperatorServices:
     prices: Prices
     ledger: Ledger
     database: Database
+    responses: StoredResponses
     audit: AuditLogs
 
 
@@ -82,6 +88,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
         *data_retention.routes(services.retention),
+        *content_access.routes(services.content_access),
         *roles.routes(services.projects),
     ]
 
@@ -95,5 +102,6 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
         *inspection.routes(services.database),
+        *responses.routes(services.responses),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

@@ -2,25 +2,22 @@
 
 Each token is linked to the entry that has it, to the event that it went into and to the item that
 the event belongs to. Tokens that a repair took back stay in their place, with the rule that did it.
-Reading a log takes time in proportion to its length, in slices; a page of it is cut out afterwards.
+Reading a log takes time in proportion to its length.
 """
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from codecs import getincrementaldecoder
 from itertools import groupby
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import Hop, Repair, Singles, Tokens, TurnStarted
-from gateway.eventlog.fold_slices import SLICE_S
 from gateway.generation import TokenLogprob
 from gateway.protocol.stream_events import Deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from gateway.entries import Entry, Portion
     from gateway.eventlog.fold.fold import Fold
@@ -107,11 +104,19 @@ class TokenView:
         return run | {name: value for name, value in optional.items() if value}
 
     def _token(self, at: int) -> list[Any]:
-        spelling = self.pieces[at].spelling.decode("utf-8", "backslashreplace")
+        spelling = _spelled(self.pieces[at].spelling)
         numbers = (None if one == UNKNOWN else one for one in (self.entries[at], self.events[at]))
         token: list[Any] = [self.ids[at], spelling, *numbers]
         told = self.logprobs.get(at)
         return [*token, round(told.logprob, 4)] if isinstance(told, TokenLogprob) else token
+
+
+def _spelled(spelling: bytes) -> str | dict[str, str]:
+    # A token may be a part of a character.
+    try:
+        return spelling.decode()
+    except UnicodeDecodeError:
+        return {"hex": spelling.hex()}
 
 
 class LogView(TokenView):
@@ -126,15 +131,6 @@ class LogView(TokenView):
         """Part of a message that the model goes on with behind the prefill of the open turn."""
         self._said: list[int] = []
         """Positions of the tokens of the open turn that nothing took back, without the prefill."""
-
-    async def read(self, portions: Iterable[Portion]) -> None:
-        """Read more of the log, with a pause for other work after each slice of time."""
-        until = monotonic() + SLICE_S
-        for portion in portions:
-            self.add(portion)
-            if monotonic() >= until:
-                await asyncio.sleep(0)
-                until = monotonic() + SLICE_S
 
     def add(self, portion: Portion) -> None:
         """Read one portion. Raises `ValueError` for one that cannot stand here."""

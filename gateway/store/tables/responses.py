@@ -106,6 +106,7 @@ responses: Final = table(
     one_of("status", *RUNNING, *TERMINAL),
     # Not for those without: a look-up by id must not be planned on it.
     index("tenant_id", "parent_id", where="parent_id IS NOT NULL"),
+    index("tenant_id", "conversation_id", where="conversation_id IS NOT NULL"),
     # Neither owner, lease nor head is indexed, so that heartbeats and appends stay HOT updates.
     index(
         "tenant_id", "id", name="ix_responses_running", where="status IN ('queued', 'in_progress')"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,8 @@ def viewed(entries: Iterable[Entry]) -> tuple[LogView, list[Any]]:
     """The view of a log, and its events as clients see them."""
     log = list(entries)
     view, fold = new_view(), folds(response_head(), NO_RULES)()
-    asyncio.run(view.read(portions(pack(log))))
+    for portion in portions(pack(log)):
+        view.add(portion)
     return view, [event for entry in log for event in fold.apply(entry)]
 
 
@@ -174,6 +174,11 @@ def test_likelihoods_stand_beside_their_tokens() -> None:
     told = TokenLogprob(-0.25, ((1, -0.25),))
     view, _ = viewed([TurnStarted(1), Tokens(tuple(FINAL), (told,) * len(FINAL))])
     assert view.page(-1, 1)[0]["tokens"] == [[FINAL[0], "<|channel|>", 1, None, -0.25]]
+
+
+def test_parts_of_characters_are_shown_as_bytes() -> None:
+    view, _ = viewed([TurnStarted(1), Tokens((harmony().vocabulary.byte_ids[0x80],))])
+    assert view.page(-1, 1)[0]["tokens"][0][1] == {"hex": "80"}
 
 
 def test_of_a_response_without_a_log_the_ids_of_its_items_are_left() -> None:
