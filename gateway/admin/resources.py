@@ -24,6 +24,7 @@ from gateway.admin import (
     responses,
     roles,
     service_accounts,
+    system,
     tenants,
     usage,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.system import System
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
     from gateway.services.audit_logs import AuditLogs
@@ -73,6 +75,7 @@ class OperatorServices:
     issuers: OperatorIssuers
     prices: Prices
     ledger: Ledger
+    system: System
     database: Database
     responses: StoredResponses
     audit: AuditLogs
@@ -101,6 +104,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *issuers.operator_routes(services.issuers),
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
+        *system.routes(services.system),
         *inspection.routes(services.database),
         *responses.routes(services.responses),
         *audit_log.operator_routes(services.audit, services.tenants),
