@@ -61,7 +61,7 @@ class Load:
             self.streams += 1
 
     async def _stream(self, *, background: bool) -> list[Json]:
-        body = {"model": "gpt-oss-20b", "input": FIFTEEN_SECONDS, "background": background}
+        body = {"model": "gpt-oss-120b", "input": FIFTEEN_SECONDS, "background": background}
         events: list[Json] = []
         request = self.client.build_request("POST", "/v1/responses", json=body | {"stream": True})
         async for event in self._events(request):
