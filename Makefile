@@ -22,7 +22,7 @@ RELEASE := .make/release
 UV := $(BIN)/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
-EXTRAS := --extra web --extra mcp --extra sandbox --extra chat --extra otel
+EXTRAS := --extra web --extra mcp --extra sandbox --extra chat --extra otel --extra console
 CLIENTS := tests/e2e/clients
 E2E := .make/e2e
 E2E_READY := $(patsubst $(CLIENTS)/%/requirements.txt,$(E2E)/%/.python,$(wildcard $(CLIENTS)/*/requirements.txt)) \

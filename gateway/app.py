@@ -34,8 +34,9 @@ from gateway.wiring.process import Process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.admin.resources import OperatorServices
     from gateway.settings import Settings
     from gateway.tenancy import Network
 
@@ -104,7 +105,21 @@ class AdminGateway(RequestContext):
             services.operators,
             trusted_proxies=_trusted_proxies(process),
         )
-        super().__init__(authentication, process.foundation.metrics, served)
+        super().__init__(
+            self._with_console(authentication, process, services),
+            process.foundation.metrics,
+            served,
+        )
+
+    def _with_console(self, app: ASGIApp, process: Process, services: OperatorServices) -> ASGIApp:
+        # In front of the keys of the admin API: it has sessions of its own.
+        if not process.foundation.settings.console.enabled:
+            return app
+        from gateway.wiring.console import console
+
+        return console(
+            app, process, services, _bodies(process), trusted_proxies=_trusted_proxies(process)
+        )
 
 
 def create_app(settings: Settings) -> Gateway:

@@ -42,8 +42,8 @@ class Metering:
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
         """Read what `as_json` returned. Raises `ValueError`, `TypeError` or `LookupError`."""
-        told = kept["end_user"]
-        return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
+        end_user = kept["end_user"]
+        return cls(None if end_user is None else bytes.fromhex(end_user), dict(kept["tags"]))
 
 
 NOBODY: Final = Metering()

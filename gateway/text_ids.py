@@ -124,10 +124,10 @@ def prompt_tokens(ids: Sequence[int]) -> int:
     """
     content = _content(ids)
     images = [
-        found.end(1) - found.start(1)
+        match.end(1) - match.start(1)
         for line in content.split(b"\n")
         if line.startswith(MESSAGE_START) and not line.startswith(ASSISTANT_START)
-        for found in _IMAGE.finditer(line)
+        for match in _IMAGE.finditer(line)
     ]
     return (len(content) - sum(images)) // _WORD + IMAGE_TOKENS * len(images)
 

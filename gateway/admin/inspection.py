@@ -30,8 +30,8 @@ SPAN_MAX: Final = timedelta(days=31)
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 QUERY: Final = (
-    *(*PAGE, "id", "tenant", "project_id", "api_key_id", "model", "created_at[gte]"),
-    *("created_at[lt]", *several("status")),
+    *(*PAGE, "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
+    *("created_at[gte]", "created_at[lt]", *several("status")),
 )
 """Query parameters of the search for stored responses."""
 
@@ -47,6 +47,7 @@ WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
   AND (CAST(:project AS uuid) IS NULL
        OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
   AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
+  AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
   AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
   AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
   AND r.created_at >= CAST(:from_at AS timestamptz)
@@ -59,15 +60,19 @@ LIMIT :rows_max
 
 def routes(database: Database) -> list[AdminRoute]:
     async def listed(call: AdminCall) -> Json:
-        query = call.request.query_params
-        limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
-        parameters = {**_parameters(query), "rows_max": limit + 1}
-        # The role that may not read content.
-        async with database.runs_transaction() as connection:
-            rows = await connection.execute(_SEARCH, parameters)
-        return list_body([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
+        return await search(database, call.request.query_params)
 
     return [AdminRoute("GET", "/responses", "responses.read", listed, query=QUERY)]
+
+
+async def search(database: Database, query: QueryParams) -> Json:
+    """Return a page of stored responses, the newest first. Raises `InvalidRequest`."""
+    limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
+    parameters = {**_parameters(query), "rows_max": limit + 1}
+    # The role that may not read content.
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_SEARCH, parameters)
+    return list_body([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
 def _parameters(query: QueryParams) -> Json:
@@ -96,6 +101,7 @@ def _parameters(query: QueryParams) -> Json:
         "id": _parsed(query, "id", ids.parse_response_id),
         "project": _parsed(query, "project_id", ids.parse_project_id),
         "key": _parsed(query, "api_key_id", ids.parse_api_key_id),
+        "conversation": _parsed(query, "conversation_id", ids.parse_conversation_id),
         "model": query.get("model"),
         "statuses": list(statuses) or None,
         "after": _parsed(query, "after", ids.parse_response_id),

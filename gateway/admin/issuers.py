@@ -243,24 +243,24 @@ class _ProviderFields(NullableModel):
 
         Raises `InvalidRequest`.
         """
-        given = self.verification
+        verification = self.verification
         if self.harmony.jwks_url is not None:
-            if given is not None:
+            if verification is not None:
                 raise invalid(
                     "harmony.jwks_url", "'verification' says whence the keys come already"
                 )
             return KeySource(jwks_url=self.harmony.jwks_url)
-        if isinstance(given, UploadedJwks):
-            jwks = orjson.dumps(given.jwks)
-            if len(jwks) > JWKS_BYTES_MAX or not isinstance(given.jwks.get("keys"), list):
+        if isinstance(verification, UploadedJwks):
+            jwks = orjson.dumps(verification.jwks)
+            if len(jwks) > JWKS_BYTES_MAX or not isinstance(verification.jwks.get("keys"), list):
                 raise invalid(
                     "verification.jwks",
                     f"it has to be a JSON Web Key Set of {JWKS_BYTES_MAX} bytes at most",
                 )
             return KeySource(jwks=jwks)
-        if given is None:
+        if verification is None:
             return None
-        return discovered(issuer, given.discovery_url)
+        return discovered(issuer, verification.discovery_url)
 
 
 class ProviderCreate(_ProviderFields):
@@ -347,8 +347,8 @@ class _RuleFields(NullableModel):
         if self.attribute_matchers is not None:
             columns["matchers"] = self.attribute_matchers
         if self.permissions is not None:
-            given = self.permissions
-            scopes = given.scopes if isinstance(given, RestrictedPermissions) else ()
+            permissions = self.permissions
+            scopes = permissions.scopes if isinstance(permissions, RestrictedPermissions) else ()
             columns["scopes"] = scopes_of(scopes)
         return columns
 
@@ -398,8 +398,8 @@ def routes(providers: IdentityProviders) -> list[AdminRoute]:
 
 
 def operator_routes(issuers: OperatorIssuers) -> list[AdminRoute]:
-    def shown_all(found: Sequence[IdentityProvider]) -> Json:
-        return whole_page(list(map(provider_body, found)))
+    def shown_all(providers: Sequence[IdentityProvider]) -> Json:
+        return whole_page(list(map(provider_body, providers)))
 
     may_read: Final = "issuers.read"
     may_write: Final = "issuers.write"
@@ -443,8 +443,8 @@ def provider_body(provider: IdentityProvider) -> Json:
         "lifetime_max_seconds": provider.lifetime_max_s,
     }
     if provider.tenants is None:
-        told_by = provider.tenant_told_by
-        return body | {"harmony": {"bearer": provider.bearer, "tenant_told_by": told_by, **extras}}
+        binding = provider.tenant_binding
+        return body | {"harmony": {"bearer": provider.bearer, "tenant_told_by": binding, **extras}}
     return body | {
         "id": ids.operator_issuer_id(provider.id),
         "object": "issuer",
@@ -510,7 +510,7 @@ _GIVE_WAY: Final = CoreStatement(
 _DELETE_RULES: Final = CoreStatement(
     update(RULES).where(*of_tenant(RULES), *_RULE_IS_THERE).values(deleted_at=func.now())
 )
-_KNOWN_TENANTS: Final = CoreStatement(
+_SELECT_TENANTS: Final = CoreStatement(
     select(TENANTS.c.name).where(TENANTS.c.name == any_(bindparam("names", type_=ARRAY(Text))))
 )
 
@@ -661,10 +661,10 @@ class IdentityProviders:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
-            columns = body.columns(found)
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
+            columns = body.columns(provider)
             await _check(connection, caller.tenant_id, columns)
-            updated = await _update(connection, found, columns)
+            updated = await _update(connection, provider, columns)
             await caller.note(
                 connection,
                 f"{PROVIDER_EVENT}.updated",
@@ -676,11 +676,13 @@ class IdentityProviders:
     async def delete(self, caller: AdminCaller, provider_id: str) -> None:
         # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
-            row = {"tenant": caller.tenant_id, "id": found.id, "provider": found.id}
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
+            row = {"tenant": caller.tenant_id, "id": provider.id, "provider": provider.id}
             await connection.execute(_DELETE_RULES, row)
             await connection.execute(mark_by_id(PROVIDERS, "deleted_at"), row)
-            await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
+            await caller.note(
+                connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=provider.name
+            )
 
     async def create_rule(
         self, caller: AdminCaller, provider_id: str, body: RuleCreate
@@ -856,10 +858,10 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
-            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
-            columns = body.columns(found)
+            provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
+            columns = body.columns(provider)
             await self._check(connection, columns)
-            updated = await _update(connection, found, columns)
+            updated = await _update(connection, provider, columns)
             data = _audited_provider(updated)
             await _note(connection, author, "updated", updated, changes_requested=data)
             return updated
@@ -867,11 +869,11 @@ class OperatorIssuers:
     async def delete(self, author: Author, issuer_id: str) -> None:
         # Tokens of the issuer stop working, and tenants may trust it themselves.
         async with self._changing() as connection:
-            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
+            provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             await connection.execute(
-                mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": found.id}
+                mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": provider.id}
             )
-            await _note(connection, author, "deleted", found, name=found.name)
+            await _note(connection, author, "deleted", provider, name=provider.name)
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
         """Return the providers that a tenant trusts, the oldest first.
@@ -905,16 +907,16 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         tenant_id = await self._tenant_id(name)
         async with self._changing(tenant_id) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
-            if not found.bearer:
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
+            if not provider.bearer:
                 raise InvalidRequest(
                     "Tokens of this provider are for exchange alone, which names it always. Let "
                     "its tenant set 'harmony.bearer' first.",
                     code="no_bearer_tokens",
                     param="workload_identity_provider_id",
                 )
-            is_unnamed = is_confirmed or bool(organizations_named(found.audience))
-            updated = await _update(connection, found, {"unnamed_bearer": is_unnamed})
+            is_unnamed = is_confirmed or bool(organizations_named(provider.audience))
+            updated = await _update(connection, provider, {"unnamed_bearer": is_unnamed})
             event = author.event(
                 f"{PROVIDER_EVENT}.updated",
                 provider_id,
@@ -931,9 +933,9 @@ class OperatorIssuers:
                 "token is for",
             )
         named = [name for name in columns["tenants"] if name != ANY_TENANT]
-        known = {row.name for row in await connection.execute(_KNOWN_TENANTS, {"names": named})}
+        existing = {row.name for row in await connection.execute(_SELECT_TENANTS, {"names": named})}
         for name in named:
-            if name not in known:
+            if name not in existing:
                 raise invalid("tenants", f"there is no tenant '{shown(name)}'")
 
     async def _all(self, tenant_id: TenantId) -> Sequence[IdentityProvider]:

@@ -456,8 +456,8 @@ class Keys:
         # Expired keys are listed, too.
         async with self._transactions.reading(tenant_id) as connection:
             project = await _project(connection, tenant_id, project_id)
-            found = await _ROWS.page(connection, page, tenant=tenant_id, project=project)
-            return Page(await _with_owners(connection, tenant_id, found.rows), found.has_more)
+            key_page = await _ROWS.page(connection, page, tenant=tenant_id, project=project)
+            return Page(await _with_owners(connection, tenant_id, key_page.rows), key_page.has_more)
 
     async def change(
         self, caller: AdminCaller, project_id: str, key_id: str, body: ProjectKeyUpdate
@@ -474,8 +474,8 @@ class Keys:
         async with self._transactions.changing(tenant_id) as connection:
             key = await self._required(connection, tenant_id, project_id, key_id, is_active=True)
             row = {"tenant": tenant_id, "id": key.id, **values}
-            found = (await connection.execute(_CHANGE, row)).one_or_none()
-            if found is None:
+            changed_row = (await connection.execute(_CHANGE, row)).one_or_none()
+            if changed_row is None:
                 raise _key_expired(key_id)
             await caller.note(
                 connection,
@@ -484,7 +484,7 @@ class Keys:
                 key.project,
                 changes_requested=audited(body),
             )
-            return (await _with_owners(connection, tenant_id, [key_of_row(found)]))[0]
+            return (await _with_owners(connection, tenant_id, [key_of_row(changed_row)]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
         """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
@@ -613,8 +613,8 @@ class Keys:
         most, end = self._lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
-        asked = max(1, round((end - old.created_at).total_seconds()))
-        return asked if most is None else min(asked, most)
+        lifetime_s = max(1, round((end - old.created_at).total_seconds()))
+        return lifetime_s if most is None else min(lifetime_s, most)
 
     def _lifetime(self, expires_in_s: int | None) -> int | None:
         self._check_lifetime(expires_in_s)
@@ -647,8 +647,8 @@ async def _with_owners(
     connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
 ) -> list[ShownKey]:
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
-    known = await find_accounts(connection, tenant_id, owners) if owners else {}
-    return [ShownKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
+    accounts = await find_accounts(connection, tenant_id, owners) if owners else {}
+    return [ShownKey(key, accounts.get(key.terms.owner_id or key.id)) for key in keys]
 
 
 def _key_expired(key_id: str) -> InvalidRequest:

@@ -80,7 +80,7 @@ ALERT_EVENT: Final = "harmony.spend_alert"
 def routes(limits: Limits) -> list[AdminRoute]:
     rates = RateLimitEndpoints(limits)
     one_rate = f"{PROJECT}/rate_limits/{{id}}"
-    found = [
+    every_route = [
         AdminRoute(
             "GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list, query=(*PAGE, "before")
         ),
@@ -100,7 +100,7 @@ def routes(limits: Limits) -> list[AdminRoute]:
         spending = SpendEndpoints(limits, kind)
         limit, all_alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
         one = f"{all_alerts}/{{alert_id}}"
-        found += [
+        every_route += [
             AdminRoute("GET", limit, reads, spending.limit),
             AdminRoute("POST", limit, writes, spending.set_limit, SpendLimitUpdate),
             AdminRoute("DELETE", limit, writes, spending.delete_limit),
@@ -110,7 +110,7 @@ def routes(limits: Limits) -> list[AdminRoute]:
             AdminRoute("POST", one, writes, spending.update_alert, SpendAlertUpdate),
             AdminRoute("DELETE", one, writes, spending.delete_alert),
         ]
-    return found
+    return every_route
 
 
 class RateLimitEndpoints:
@@ -138,8 +138,8 @@ class RateLimitEndpoints:
             author=call.caller.author,
         )
         model = id_.removeprefix(RATE_LIMIT_PREFIX)
-        known = {*await self._limits.by_model(owner), ALL_MODELS}
-        if not id_.startswith(RATE_LIMIT_PREFIX) or model not in known:
+        models = {*await self._limits.by_model(owner), ALL_MODELS}
+        if not id_.startswith(RATE_LIMIT_PREFIX) or model not in models:
             raise ResourceNotFound(
                 f"No rate limit with id '{shown(id_)}' was found.",
                 code="rate_limit_not_found",
@@ -158,16 +158,16 @@ class SpendEndpoints:
 
     async def limit(self, call: AdminCall) -> Json:
         """Return the hard limit per month."""
-        found = await self._limits.budget(await self._owner_of(call), "usd", "month")
-        if found is None:
+        state = await self._limits.budget(await self._owner_of(call), "usd", "month")
+        if state is None:
             raise _no_spend_limit()
         return {
             "object": f"{self._kind}.spend_limit",
             "currency": "USD",
             "interval": "month",
-            "threshold_amount": found.budget.cap // CENT,
+            "threshold_amount": state.budget.cap // CENT,
             "enforcement": {
-                "status": "enforcing" if found.spent >= found.budget.cap else "inactive"
+                "status": "enforcing" if state.spent >= state.budget.cap else "inactive"
             },
         }
 
@@ -188,10 +188,10 @@ class SpendEndpoints:
     async def alerts(self, call: AdminCall) -> Json:
         """List all alerts, the oldest first; with `order=desc` the newest."""
         params = page_params(call.request.query_params)
-        found = await self._limits.alerts(await self._owner_of(call))
+        rows = await self._limits.alerts(await self._owner_of(call))
         # Alerts that the operator set beside a budget are not the administrators', and may be in
         # other units and intervals than dollars and months.
-        page, has_more = cut([self._body(one) for one in found if one.percent is None], params)
+        page, has_more = cut([self._body(one) for one in rows if one.percent is None], params)
         return list_body(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
@@ -448,8 +448,8 @@ class LimitOwner:
         return (one.scope, one.scope_id) == (self.scope, self.scope_id)
 
     async def note(self, connection: Connection, event: str, target: str, **details: Any) -> None:
-        told = self.author.event(event, target, self.project, **details)
-        await audit_log.record(connection, self.tenant_id, told)
+        audit_event = self.author.event(event, target, self.project, **details)
+        await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class BudgetState(NamedTuple):
@@ -605,11 +605,11 @@ class Limits:
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         """Return the owner's limits by model, for served models and those with limits."""
-        found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
+        by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits(owner.tenant_id):
             if owner.has(limit):
-                found.setdefault(limit.model, []).append(limit)
-        return found
+                by_model.setdefault(limit.model, []).append(limit)
+        return by_model
 
     async def set_limits(
         self,
@@ -640,12 +640,12 @@ class Limits:
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         async with self._transactions.reading(tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
-        found, now = [], datetime.now(UTC)
+        states, now = [], datetime.now(UTC)
         for budget in map(budget_of, rows):
             starts_at = begins(budget.interval, now)
             spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
-            found.append(BudgetState(budget, spent))
-        return found
+            states.append(BudgetState(budget, spent))
+        return states
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
         for one in await self.budgets(owner.tenant_id):
@@ -763,13 +763,13 @@ class Limits:
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
         async with self._transactions.changing(owner.tenant_id) as connection:
-            found = await _administrators_alert(connection, owner, alert_id)
-            await _remove_alert(connection, owner, found.id)
+            alert = await _administrators_alert(connection, owner, alert_id)
+            await _remove_alert(connection, owner, alert.id)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
-        known = await key_terms.valid_prices(self._database)
-        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+        prices = await key_terms.valid_prices(self._database)
+        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in prices)
 
 
 async def set_limits(
@@ -787,9 +787,9 @@ async def set_limits(
     others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
     enclosing scope (a project's tenant, a key's project).
     """
-    known = await _limits(connection, owner.tenant_id)
+    existing = await _limits(connection, owner.tenant_id)
     there = {
-        (one.what, one.window_s): one for one in known if owner.has(one) and one.model == model
+        (one.what, one.window_s): one for one in existing if owner.has(one) and one.model == model
     }
     wanted = values
     if not values and mode is not None:
@@ -797,7 +797,7 @@ async def set_limits(
     if not wanted:
         raise InvalidRequest("There is nothing to change.")
     around = await _scopes_around(connection, owner)
-    enclosing = [one for one in known if (one.scope, one.scope_id) in around]
+    enclosing = [one for one in existing if (one.scope, one.scope_id) in around]
     is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
     for (what, window_s), value in wanted.items():
         own = there.get((what, window_s))
@@ -882,10 +882,10 @@ async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAle
 async def _administrators_alert(
     connection: Connection, owner: LimitOwner, alert_id: str
 ) -> SpendAlert:
-    found = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
-    if found.percent is not None:
+    alert = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
+    if alert.percent is not None:
         raise _unknown_alert(alert_id)
-    return found
+    return alert
 
 
 def _check_count(count: int) -> None:
@@ -901,15 +901,15 @@ async def _set_operators_alerts(
 ) -> None:
     # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
-    known = await _alerts_of(connection, owner)
-    for one in known:
+    existing = await _alerts_of(connection, owner)
+    for one in existing:
         if one.percent is None or one.meter != budget.meter:
             continue
         if new.get(one.percent) == one.threshold:
             del new[one.percent]
         else:
             gone.append(one)
-    _check_count(len(known) - len(gone) + len(new))
+    _check_count(len(existing) - len(gone) + len(new))
     for one in gone:
         await _remove_alert(connection, owner, one.id)
     for percent, threshold in new.items():

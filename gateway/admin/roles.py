@@ -54,10 +54,10 @@ def routes(projects: Projects) -> list[AdminRoute]:
             for method in methods
         ]
 
-    found = []
+    every_route = []
     for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
         one = f"{path}/{{role_id}}"
-        found += [
+        every_route += [
             AdminRoute("GET", path, "roles.read", _listed(projects, kind), query=ORDERED_PAGE),
             AdminRoute("GET", one, "roles.read", _read(projects, kind)),
             *refusing(path, refuse_role, "POST"),
@@ -65,8 +65,8 @@ def routes(projects: Projects) -> list[AdminRoute]:
         ]
     for lacking in LACKING:
         for path in (lacking, f"{lacking}/{{rest}}"):
-            found += refusing(path, _refuse, "GET", "POST", "DELETE")
-    return found
+            every_route += refusing(path, _refuse, "GET", "POST", "DELETE")
+    return every_route
 
 
 def _listed(projects: Projects, kind: str) -> Endpoint:

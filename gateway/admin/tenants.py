@@ -301,8 +301,8 @@ class Tenants:
 
         Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
         """
-        found = [one for one in await self.keys() if _is_meant(key, one)]
-        enabled = [one for one in found if one.disabled_at is None] or found[:1]
+        matches = [one for one in await self.keys() if _is_meant(key, one)]
+        enabled = [one for one in matches if one.disabled_at is None] or matches[:1]
         if not enabled:
             raise ResourceNotFound(f"There is no key {key!r}.", param="key")
         if len(enabled) > 1:

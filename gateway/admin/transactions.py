@@ -27,18 +27,19 @@ _COMMAND_LINE: Final = "Use the command line with the owner's URL."
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Caller that changes something of a tenant: an admin key, or (None) the command line; and, for
-    the audit log, the origin of the request.
+    """Caller that changes something of a tenant: an admin key, or (None) an `operator`, by default
+    at the command line; and, for the audit log, the origin of the request.
     """
 
     tenant_id: TenantId
     key_id: UUID | None = None
     address: str | None = None
     request_id: str | None = None
+    operator: Actor = OPERATOR
 
     @property
     def author(self) -> Author:
-        actor = OPERATOR
+        actor = self.operator
         if self.key_id is not None:
             actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
         return Author(actor, self.address, self.request_id)
@@ -52,8 +53,8 @@ class AdminCaller:
         **details: Any,
     ) -> None:
         """Record a change in the audit log, after it in the same transaction."""
-        told = self.author.event(event, target, project_id, **details)
-        await audit_log.record(connection, self.tenant_id, told)
+        audit_event = self.author.event(event, target, project_id, **details)
+        await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class Transactions:

@@ -170,5 +170,5 @@ def _named(dropped: Sequence[str]) -> bytes:
     # Each tool once; the rest is counted, to bound the header.
     names = [*dict.fromkeys(dropped)]
     more = len(names) - DROPPED_NAMES_MAX
-    told = [*names[:DROPPED_NAMES_MAX], f"more;count={more}"] if more > 0 else names
-    return ", ".join(told).encode()
+    listed = [*names[:DROPPED_NAMES_MAX], f"more;count={more}"] if more > 0 else names
+    return ", ".join(listed).encode()

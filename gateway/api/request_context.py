@@ -17,7 +17,7 @@ from gateway import ids
 from gateway.api.access.client_address import is_from_proxy
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
-from gateway.api.urls import BASE, known_path
+from gateway.api.urls import BASE, loggable_path
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.protocol.documented import (
     CHAT_PARAMETERS,
@@ -164,16 +164,16 @@ class Facts(TypedDict, total=False):
     ignored_parameters: str
 
 
-def known_names(ignored: str) -> str:
+def loggable_names(ignored: str) -> str:
     """Return parameter names for the log; undocumented ones are only counted.
 
     A client may write content into a name.
     """
     names = ignored.split(", ")
-    told = [name for name in names if name in _LOGGED_PARAMETERS]
-    if len(told) < len(names):
-        told.append(f"{len(names) - len(told)} unknown")
-    return ", ".join(told)
+    loggable = [name for name in names if name in _LOGGED_PARAMETERS]
+    if len(loggable) < len(names):
+        loggable.append(f"{len(names) - len(loggable)} unknown")
+    return ", ".join(loggable)
 
 
 class RequestRecord:
@@ -204,7 +204,7 @@ class RequestRecord:
         """Return the path for the log, without content that a client may have written into it."""
         path: str = self._scope["path"]
         principal = self._scope.get("principal")
-        return known_path(path) if principal is not None and principal.keeps_nothing else path
+        return loggable_path(path) if principal is not None and principal.keeps_nothing else path
 
     def note_ignored(self, parameters: Sequence[str]) -> None:
         # They are logged, and named in a header.
@@ -256,7 +256,7 @@ class RequestRecord:
                 # Clients may write anything into it, which is content then.
                 self.facts.pop("client_request_id", None)
         if "ignored_parameters" in self.facts:
-            self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])
+            self.facts["ignored_parameters"] = loggable_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
             method=_method(self._scope),

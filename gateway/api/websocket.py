@@ -109,14 +109,14 @@ class WebSocketEndpoint:
 class Ending:
     """End of a connection whose client is still there.
 
-    Requests that come meanwhile are answered with `refusal`; with `is_told` it is sent at the end
-    in any case. `code` and `reason` are those of the close frame.
+    Requests that come meanwhile are answered with `refusal`; with `is_announced` it is sent at the
+    end in any case. `code` and `reason` are those of the close frame.
     """
 
     refusal: Exception
     code: int
     reason: str
-    is_told: bool = False
+    is_announced: bool = False
 
 
 def expired(lifetime_s: float) -> Ending:
@@ -126,7 +126,7 @@ def expired(lifetime_s: float) -> Ending:
         "websocket connection to continue.",
         code="websocket_connection_limit_reached",
     )
-    return Ending(refusal, GOING_AWAY, "connection limit reached", is_told=True)
+    return Ending(refusal, GOING_AWAY, "connection limit reached", is_announced=True)
 
 
 def idle(idle_timeout_s: float) -> Ending:
@@ -219,7 +219,7 @@ class WebSocketConnection:
             for frame in lanes.refuse(ending.refusal):
                 await self.turns.refuse(ending.refusal, frame.stream_id)
             await lanes.at_rest()
-            if ending.is_told:
+            if ending.is_announced:
                 await self._send_text(
                     error_frame(ending.refusal, stream_id=None, request_id=self._request_id)
                 )

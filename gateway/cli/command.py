@@ -103,9 +103,9 @@ class Installation:
         from gateway.wiring.admin import admin_services
 
         database = await self.database()
-        found = await tenants.tenant_named(database, tenant)
+        tenant_row = await tenants.tenant_named(database, tenant)
         services = admin_services(self.settings, database, await self.access())
-        return services, AdminCaller(found.id)
+        return services, AdminCaller(tenant_row.id)
 
 
 Main: TypeAlias = "Callable[Concatenate[Installation, Params], Awaitable[None]]"

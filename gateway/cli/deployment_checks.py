@@ -41,7 +41,7 @@ SILENCE_S: Final = 0.1
 """Before a lump, for a proxy to be blamed: a very fast engine sends many in a row."""
 EVENTS_MIN: Final = 40
 _EVENT_END: Final = b"\n\n"
-_ASKED: Final = "Count from 1 to 200 in words, one number a line."
+_PROMPT: Final = "Count from 1 to 200 in words, one number a line."
 
 
 async def roles(_: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
@@ -241,7 +241,7 @@ async def _streamed(client: AsyncOpenAI) -> Finding:
     began, times = time.monotonic(), []
     # Not by event: to parse one takes longer than to read many that come together.
     async with client.responses.with_streaming_response.create(
-        model=models[0].id, input=_ASKED, stream=True, store=False, max_output_tokens=512
+        model=models[0].id, input=_PROMPT, stream=True, store=False, max_output_tokens=512
     ) as answer:
         async for part in answer.iter_bytes():
             times += [time.monotonic() - began] * part.count(_EVENT_END)
@@ -287,11 +287,11 @@ async def _upgraded(base_url: str, api_key: str) -> Finding:
 async def _private_paths(base_url: str) -> list[Finding]:
     # What tells about the installation, and is not for clients.
     async with build_client() as client:
-        found = [
+        exposed = [
             path
             for path in ("/metrics", "/readyz", "/admin/v1/settings")
             if (await client.get(base_url + path)).status_code not in {403, 404}
         ]
-    detail = f"it passes {', '.join(found)} on to anybody"
+    detail = f"it passes {', '.join(exposed)} on to anybody"
     remedy = "Answer 404 there: docs/operate.md#4-serve."
-    return [Finding("proxy", ok=True, detail=detail, remedy=remedy)] if found else []
+    return [Finding("proxy", ok=True, detail=detail, remedy=remedy)] if exposed else []

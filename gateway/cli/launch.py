@@ -270,7 +270,7 @@ def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
         with OpenAI(
             base_url=base_url, api_key=api_key, max_retries=0, timeout=ASKING_TIMEOUT_S
         ) as client:
-            said = client.get("/models", cast_to=object)
+            body = client.get("/models", cast_to=object)
     except (AuthenticationError, PermissionDeniedError) as error:
         raise StartupError(
             f"the gateway at {base_url} does not take the API key",
@@ -285,11 +285,11 @@ def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
         ) from error
     except (OpenAIError, ValueError) as error:
         raise _no_gateway(base_url) from error
-    return _read(base_url, said)
+    return _read(base_url, body)
 
 
-def _read(base_url: str, said: object) -> tuple[OfferedModel, ...]:
-    match said:
+def _read(base_url: str, body: object) -> tuple[OfferedModel, ...]:
+    match body:
         case {"data": []}:
             raise StartupError(
                 f"the gateway at {base_url} has no model yet",

@@ -187,19 +187,19 @@ def plan(  # noqa: PLR0913 - each is an option
     load = Load(
         streams, tokens_per_s, retention_days, log_days, durable, prompt_tokens, output_tokens
     )
-    found = planned(load)
+    sizing = planned(load)
     if json_:
-        terminal.show(json.dumps(asdict(found)))
+        terminal.show(json.dumps(asdict(sizing)))
         return
-    memory = f"{found.replica_memory_mib} MiB each"
+    memory = f"{sizing.replica_memory_mib} MiB each"
     rows = {
-        "replicas": f"{found.replicas}, one core and {memory}; one may be away",
-        "cores": f"{found.cores} for {found.requests_per_s} requests/s and their tokens",
-        "postgres": f"{found.postgres_cores} cores, {found.postgres_disk_gib} GiB of disk, "
-        f"{found.postgres_wal_gib_a_day} GiB of WAL a day",
-        "connections": f"max_connections {found.max_connections} or more",
+        "replicas": f"{sizing.replicas}, one core and {memory}; one may be away",
+        "cores": f"{sizing.cores} for {sizing.requests_per_s} requests/s and their tokens",
+        "postgres": f"{sizing.postgres_cores} cores, {sizing.postgres_disk_gib} GiB of disk, "
+        f"{sizing.postgres_wal_gib_a_day} GiB of WAL a day",
+        "connections": f"max_connections {sizing.max_connections} or more",
     }
     for name, text in rows.items():
         terminal.step(terminal.OK, name, text)
     terminal.show("\n# gateway.yaml")
-    terminal.show(yaml.safe_dump(found.settings, sort_keys=False), end="")
+    terminal.show(yaml.safe_dump(sizing.settings, sort_keys=False), end="")

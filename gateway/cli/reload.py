@@ -125,9 +125,9 @@ def _refuse(names: Sequence[str]) -> None:
         )
 
 
-def _checked(found: Sequence[Backend]) -> list[Backend]:
+def _checked(backends: Sequence[Backend]) -> list[Backend]:
     try:
-        return [one.checked() for one in found]
+        return [one.checked() for one in backends]
     except ValueError as error:
         raise StartupError(f"backends: {error}", remedy="Correct the URL.") from error
 

@@ -233,7 +233,7 @@ def _ticking_lines(what: str, total: int | None) -> Iterator[Callable[[int], Non
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn this package's errors into two lines on standard error and a non-zero exit."""
     try:
         yield

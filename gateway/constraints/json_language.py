@@ -30,9 +30,9 @@ from gateway.constraints.gbnf import (
     chain,
     either,
     escapes,
-    found_by,
     grammar_of,
     inverted,
+    language_containing,
     language_of,
     maybe,
     quoted,
@@ -130,11 +130,11 @@ class JsonLanguage:
     def _value(self, schema: object) -> Language:
         self._go_deeper("its schema is nested too deeply")
         if isinstance(schema, dict):
-            found = self._described(schema)
+            language = self._described(schema)
         else:
-            found = NEVER if schema is False else _ANY
+            language = NEVER if schema is False else _ANY
         self._depth -= 1
-        return found
+        return language
 
     def _go_deeper(self, fault: str) -> None:
         self._depth += 1
@@ -172,10 +172,10 @@ class JsonLanguage:
     def _target(self, reference: str) -> Any:
         if reference != "#" and not reference.startswith("#/"):
             raise UntranslatableGrammar(f"it refers to `{reference[:40]}`")
-        found = at_pointer(self._schema, reference)
-        if found is MISSING:
+        target = at_pointer(self._schema, reference)
+        if target is MISSING:
             raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere")
-        return found
+        return target
 
     def _flat(self, schema: Schema) -> Schema:
         self._go_deeper("its schema refers to itself without an end")
@@ -227,7 +227,7 @@ class JsonLanguage:
         if "pattern" not in schema:
             return chain(_QUOTE, self._times(_CHARACTER, least, most), _QUOTE)
         self.exact = self.exact and not least and most is None
-        return chain(_QUOTE, quoted(found_by(schema["pattern"])), _QUOTE)
+        return chain(_QUOTE, quoted(language_containing(schema["pattern"])), _QUOTE)
 
     def _number(self, schema: Schema) -> Language:
         bounds = schema.keys() & _KEYWORDS["number"]
@@ -302,8 +302,8 @@ class JsonLanguage:
     def _others(self, schema: Schema, names: list[str], other: object) -> Language:
         patterns = schema.get("patternProperties", {})
         matched = [
-            _spaced(chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one)))
-            for pattern, one in patterns.items()
+            _spaced(chain(_QUOTE, quoted(name), _QUOTE, _COLON, self._value(one)))
+            for name, one in ((language_containing(key), value) for key, value in patterns.items())
         ]
         if patterns:
             self.exact = False
@@ -371,8 +371,8 @@ def _except(words: list[str]) -> Language:
         by_first.setdefault(word[0], []).append(word[1:])
     firsts = tuple((ord(first), ord(first)) for first in by_first)
     other = chain(Quoted(Chars(inverted(firsts))), anything)
-    known = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
-    return either(*known, other, *(() if "" in words else (Chain(()),)))
+    branches = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
+    return either(*branches, other, *(() if "" in words else (Chain(()),)))
 
 
 def _types(schema: Schema) -> tuple[str, ...]:

@@ -106,8 +106,8 @@ def _root_fault(schema: Schema) -> str | None:
     kind = schema.get("type")
     if kind == "object":
         return None
-    found = shown(str(kind))
-    return f"""schema must be a JSON Schema of 'type: "object"', got 'type: "{found}"'."""
+    shown_kind = shown(str(kind))
+    return f"""schema must be a JSON Schema of 'type: "object"', got 'type: "{shown_kind}"'."""
 
 
 def _shape_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | None:
@@ -186,8 +186,8 @@ def at_pointer(root: object, reference: str) -> object:
 
 def types_of(value: object) -> frozenset[str]:
     """Return the JSON Schema type names of a value."""
-    for known, names in _VALUE_TYPES:
-        if isinstance(value, known):
+    for python_type, names in _VALUE_TYPES:
+        if isinstance(value, python_type):
             return names
     return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
 

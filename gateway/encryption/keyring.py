@@ -34,7 +34,7 @@ REFUSED_S: Final = 10.0
 """Seconds until the keys of a tenant are asked for again that were refused."""
 RENEWED_S: Final = 1.0
 """Seconds until a key is asked for again that was missing."""
-ASKED_AT_ONCE_MAX: Final = 16
+CONCURRENT_FETCHES_MAX: Final = 16
 """Tenants, by one process."""
 SETTLED_MARGIN_S: Final = 60.0
 """For what was sealed when a key was still held, and is committed later."""
@@ -138,7 +138,7 @@ class Keyring:
         self.policy = policy or KeyringPolicy()
         self._held: OrderedDict[TenantId, _Held] = OrderedDict()
         self._asking: dict[TenantId, asyncio.Task[None]] = {}
-        self._at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        self._at_once = asyncio.Semaphore(CONCURRENT_FETCHES_MAX)
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
         """Earliest time of the next request for keys of tenants whose last request failed."""
         self._down: dict[str, float] = {}
@@ -201,7 +201,7 @@ class Keyring:
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
                 unavailable.append(tenant_id)
-                if len(self._asking) < ASKED_AT_ONCE_MAX:
+                if len(self._asking) < CONCURRENT_FETCHES_MAX:
                     self._refresh(tenant_id)
         return unavailable
 
@@ -286,7 +286,7 @@ class Keyring:
         await asyncio.shield(asking)
 
     def _begin(self, tenant_id: TenantId) -> asyncio.Task[None]:
-        asking = start_task(self._asked(tenant_id))
+        asking = start_task(self._fetch(tenant_id))
         self._asking[tenant_id] = asking
         asking.add_done_callback(partial(self._answered, tenant_id))
         return asking
@@ -298,7 +298,7 @@ class Keyring:
             # Whoever waited may be gone: then nobody else looks at what became of it.
             task.exception()
 
-    async def _asked(self, tenant_id: TenantId) -> None:
+    async def _fetch(self, tenant_id: TenantId) -> None:
         async with self._at_once:
             at = _now()
             try:

@@ -241,10 +241,10 @@ class VaultTransit:
 
     @staticmethod
     def _ciphertext(data: dict[str, Any]) -> bytes:
-        found = data.get("ciphertext")
-        if not isinstance(found, str) or not found.startswith("vault:"):
+        ciphertext = data.get("ciphertext")
+        if not isinstance(ciphertext, str) or not ciphertext.startswith("vault:"):
             raise StoreUnavailable("Vault's answer has no ciphertext")
-        return found.encode()
+        return ciphertext.encode()
 
 
 @dataclass(frozen=True, slots=True)

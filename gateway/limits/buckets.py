@@ -51,8 +51,8 @@ class Bucket:
     """
 
     __slots__ = (
-        "_asked", "_asked_at", "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate",
-        "_own_until", "_short_at", "capacity", "held", "is_asked", "rate", "used_at",
+        "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate", "_own_until",
+        "_requested_at", "_short_at", "_want", "capacity", "held", "is_pending", "rate", "used_at",
     )  # fmt: skip
 
     def __init__(self, rate: float, capacity: float, now: float) -> None:
@@ -60,14 +60,14 @@ class Bucket:
         self.capacity = capacity
         self.held = 0.0
         self.used_at = now
-        self.is_asked = False
+        self.is_pending = False
         self._level: float | None = None
         self._level_at = now
         self._needed = 0.0
         self._demand = 0.0
-        self._asked = 0.0
+        self._want = 0.0
         self._change = 0.0
-        self._asked_at = now
+        self._requested_at = now
         self._short_at = float("-inf")
         self._own_rate: float | None = None
         self._own_until = 0.0
@@ -148,24 +148,24 @@ class Bucket:
         """
         share = 0.0
         if now - self.used_at < IDLE_S:
-            passed_s = max(now - self._asked_at, SHARE_S)
+            passed_s = max(now - self._requested_at, SHARE_S)
             wanted = max(self._demand / passed_s, SHARE_LEAST * self.rate)
             share = min(wanted, self.rate, self.capacity) * SHARE_S
         change = self._surplus(share)
         want = max(0.0, min(self._needed, self.capacity) + share - max(0.0, self.held - change))
-        self._demand, self._needed, self._asked_at = 0.0, 0.0, now
+        self._demand, self._needed, self._requested_at = 0.0, 0.0, now
         if not change and not want:
             return None
         self.held -= change
-        self._asked, self._change, self.is_asked = want, change, True
+        self._want, self._change, self.is_pending = want, change, True
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
         """Record that the row gave `granted`, and has `level` left."""
-        self._own_rate, self._change, self.is_asked = None, 0.0, False
+        self._own_rate, self._change, self.is_pending = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
-        if granted < self._asked:
+        if granted < self._want:
             self._short_at = now
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
@@ -174,7 +174,7 @@ class Bucket:
         Until `until` the slice refills at this process's share of the rate among `replicas`.
         """
         self.held += ask.change
-        self._change, self.is_asked = 0.0, False
+        self._change, self.is_pending = 0.0, False
         if self._own_rate is None:
             self.held = max(self.held, self._estimate(now) / max(1, replicas))
             self._own_rate = self.rate / max(1, replicas)

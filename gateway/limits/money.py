@@ -171,7 +171,7 @@ class SpendMeter:
         self._begin(now)
 
     @property
-    def is_known(self) -> bool:
+    def is_loaded(self) -> bool:
         # True once the database has reported the spending of all processes in this interval.
         return self._others is not None
 
@@ -202,7 +202,7 @@ class SpendMeter:
         meter was made.
         """
         self._turn(now)
-        return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
+        return [*self._closed, Spent(self.starts_at, self.own if self.is_loaded else 0)]
 
     def mark_written(
         self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0
@@ -216,7 +216,7 @@ class SpendMeter:
         self._closed = [one for one in self._closed if one not in written]
         if rows[-1].starts_at == self.starts_at:
             self._is_written = rows[-1].total == self.own
-            if not self.is_known:
+            if not self.is_loaded:
                 self.own += mine
             self._others, self._others_reserved = others, others_reserved
 

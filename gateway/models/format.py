@@ -115,9 +115,10 @@ class RenderOptions:
     is cached of it is used for prompts of that scope alone, and nothing is cached without one. The
     prompt names `builtins` beside the `tools`, which are functions. `approved` is the id of the MCP
     approval request whose call the response begins with: the call ends the prompt, and its result
-    follows. `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort
-    that the request names, `none` for one without thoughts. `rendered` holds servers' answers to
-    questions (`Unrendered`). `new_items` are the request's own items, for errors that name one.
+    follows. `runs_tools`: the gateway runs some of the tools itself. `requested_effort` is the
+    effort that the request names, `none` for one without thoughts. `rendered` holds servers'
+    answers to questions (`Unrendered`). `new_items` are the request's own items, for errors that
+    name one.
     """
 
     instructions: str | None
@@ -133,7 +134,7 @@ class RenderOptions:
     builtins: Builtins = NO_BUILTINS
     approved: str | None = None
     runs_tools: bool = False
-    asked_effort: str | None = None
+    requested_effort: str | None = None
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
     new_items: Sequence[InputItem] = field(default=(), repr=False)
 
@@ -338,7 +339,7 @@ class ModelFormat(Protocol):
         With `trace` its text comes with the positions of its ids.
         """
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids that these turns (prefill, generated) put behind the prompt.
 
         Each but the last is closed, and the next one opened.
@@ -476,10 +477,14 @@ class Formats:
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def for_model(self, model: str) -> ModelFormat:
-        found = self._by_model.get(model)
-        if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
-            found = self._by_model.get(parent)
-        return found or self.default
+        registered = self._by_model.get(model)
+        if (
+            registered is None
+            and self._parent_of is not None
+            and (parent := self._parent_of(model))
+        ):
+            registered = self._by_model.get(parent)
+        return registered or self.default
 
     def relearn(self, model: str) -> None:
         self.for_model(model).relearn()

@@ -187,16 +187,17 @@ class AlertDelivery:
     async def _tell(self, firing: Firing) -> bool:
         # Through all channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
-        delivered = set(firing.told)
+        delivered = set(firing.delivered)
         for name in wanted.keys() - delivered:
-            if await _is_told(wanted[name], firing):
+            if await _deliver(wanted[name], firing):
                 delivered.add(name)
-        if delivered > firing.told:
-            await alerts.told(self._database, firing, delivered, is_sent=delivered >= wanted.keys())
+        if delivered > firing.delivered:
+            is_sent = delivered >= wanted.keys()
+            await alerts.record_delivery(self._database, firing, delivered, is_sent=is_sent)
         return bool(wanted) and delivered >= wanted.keys()
 
 
-async def _is_told(channel: AlertChannel, firing: Firing) -> bool:
+async def _deliver(channel: AlertChannel, firing: Firing) -> bool:
     try:
         await channel.tell(firing)
     except NotDelivered as error:

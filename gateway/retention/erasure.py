@@ -175,7 +175,7 @@ def used_in(json: Any) -> UsedKeys:
 
     Free text that only looks like an id does not count.
     """
-    found, waiting = UsedKeys(), [json]
+    keys, waiting = UsedKeys(), [json]
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):
@@ -183,13 +183,13 @@ def used_in(json: Any) -> UsedKeys:
         elif isinstance(one, dict):
             for name, value in one.items():
                 if name in _NAMES:
-                    _note(found, name, value)
+                    _note(keys, name, value)
             waiting += one.values()
-    return found
+    return keys
 
 
-def _note(found: UsedKeys, name: str, value: Any) -> None:
-    kept = found.containers if name.startswith("container") else found.files
+def _note(keys: UsedKeys, name: str, value: Any) -> None:
+    kept = keys.containers if name.startswith("container") else keys.files
     for word in value if isinstance(value, list) else [value]:
         uuid = _NAMES[name](word) if isinstance(word, str) else None
         if uuid is not None:
@@ -220,8 +220,8 @@ def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
 
 async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
     async with database.transaction(tenant_id) as connection:
-        asked = {"tenant": tenant_id, "digest": digest}
-        return set(await connection.scalars(_METERED, asked))
+        parameters = {"tenant": tenant_id, "digest": digest}
+        return set(await connection.scalars(_METERED, parameters))
 
 
 def _of_items(
@@ -302,8 +302,8 @@ class Erasing:
         if self._digest is not None:
             metered = {"digest": self._digest, "besides": list(kept)}
             rows.update(await self._erase(_FORGET_METERED, **metered))
-        told = {table: number for table, number in rows.items() if number}
-        return Erased(self._seen, count, gone, self._sealed, len(busy), told)
+        nonzero = {table: number for table, number in rows.items() if number}
+        return Erased(self._seen, count, gone, self._sealed, len(busy), nonzero)
 
     async def _find(self) -> None:
         if self._digest is not None:
@@ -346,21 +346,21 @@ class Erasing:
             places = {one.conversation for one in newest if one.conversation is not None}
             places -= self._places
             self._places |= places
-            found: list[ReadResponse] = []
+            successors: list[ReadResponse] = []
             for statement, uuids in (
                 (_CHILDREN, [one.uuid for one in newest]),
                 (_OF_CONVERSATIONS, list(places)),
             ):
                 for some in _batches(uuids):
                     rows, cipher = await self._rows(statement, ids=some)
-                    found += _responses(cipher, rows)
-            newest = await self._nobodys(found)
+                    successors += _responses(cipher, rows)
+            newest = await self._nobodys(successors)
             self._nameless |= {one.uuid: one for one in newest}
 
-    async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
+    async def _nobodys(self, candidates: Iterable[ReadResponse]) -> list[ReadResponse]:
         # Those that name nobody, nor does usage name another person.
-        known = self._named.keys() | self._nameless.keys()
-        some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
+        listed = self._named.keys() | self._nameless.keys()
+        some = {one.uuid: one for one in candidates if not one.names and one.uuid not in listed}
         others: set[UUID] = set()
         for batch in _batches(list(some)):
             rows, _ = await self._rows(_OF_OTHERS, digest=self._digest, ids=batch)

@@ -309,5 +309,5 @@ class TenantData:
 async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
     """Return True if a deleted tenant is to be removed. It may have been restored or held since."""
     async with database.owner_transaction() as connection:
-        asked = {"tenant": tenant_id, "window_s": window_s}
-        return bool(await connection.scalar(_IS_DUE, asked))
+        parameters = {"tenant": tenant_id, "window_s": window_s}
+        return bool(await connection.scalar(_IS_DUE, parameters))

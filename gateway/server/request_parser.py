@@ -121,8 +121,8 @@ class IncomingRequest:
         end = min(len(data), start + CHUNKED_BYTES_MAX)
         position = start
         while position < end and not self.is_complete:
-            found = data.find(_EMPTY_LINE, max(position - _OVERLAP, 0), end)
-            cut = end if found < 0 else found + len(_EMPTY_LINE)
+            line_at = data.find(_EMPTY_LINE, max(position - _OVERLAP, 0), end)
+            cut = end if line_at < 0 else line_at + len(_EMPTY_LINE)
             self._parse(data[position:cut])
             position = cut
         self._last = data[max(position - _OVERLAP, 0) : position]
@@ -188,10 +188,10 @@ class IncomingRequest:
         hosts: list[bytes] = []
         lengths: list[bytes] = []
         encodings: list[bytes] = []
-        known = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+        fields = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
         for name, value in self.headers:
-            if name in known:
-                known[name].append(value.strip())
+            if name in fields:
+                fields[name].append(value.strip())
         is_1_1 = self.version == "1.1"
         if len(hosts) > 1 or (is_1_1 and not hosts) or not all(map(_HOST.fullmatch, hosts)):
             raise unreadable(NO_HOST)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
+from gateway.settings.console import Console
 from gateway.settings.sections import (
     Admin,
     Admission,
@@ -101,6 +102,7 @@ class Settings(BaseModel):
     )
     server: Server = Server()
     admin: Admin = Admin()
+    console: Console = Console()
     database: Database = Database()
     auth: Auth = Auth()
     federation: Federation = Federation()
@@ -150,6 +152,12 @@ class Settings(BaseModel):
             (name for model in self.models for name in (model.id, *model.aliases)),
         )
         _refuse_repeated("ids of sealing keys", (key.id for key in self.reasoning.sealing_keys))
+        return self
+
+    @model_validator(mode="after")
+    def _console_has_a_listener(self) -> Self:
+        if self.console.enabled and self.admin.port is None:
+            raise ValueError("console.enabled: the console needs admin.port, which is not set")
         return self
 
     @property

@@ -100,14 +100,21 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
                 yield ""
 
 
-def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
-    # The first line of a list entry begins with a dash.
+def _item(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
+    # The first line of a list entry begins with a dash. A key without a value has its summary on
+    # its own line, where that fits.
     first = True
     for key, field in model.model_fields.items():
-        yield from _comment(_summary(field), 2 if first else 4)
         lead = "  - " if first else "    "
-        value = given[key] if key in given else _default(key, field)
-        yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
+        if key in values:
+            yield from _comment(_summary(field), 2 if first else 4)
+            yield f"{lead}{key}: {values[key]}"
+        else:
+            line = f"{lead}# {key}: {_default(key, field)}".rstrip()
+            both = f"{line}  # {_summary(field)}"
+            fits = len(both) <= _LINE_WIDTH
+            yield from () if fits else _comment(_summary(field), 2 if first else 4)
+            yield both if fits else line
         first = False
 
 

@@ -276,8 +276,8 @@ class Mcp(Section):
     )
 
 
-def _domains(given: str) -> str:
-    listed = " ".join(given.lower().split())
+def _domains(text: str) -> str:
+    listed = " ".join(text.lower().split())
     if not are_domains(listed):
         raise ValueError("expected domains with spaces between them, such as example.com")
     return listed

@@ -225,8 +225,8 @@ def _message(ids: Sequence[int], start: int, end: int, vocabulary: Vocabulary) -
 
 
 def _first(ids: Sequence[int], wanted: frozenset[int], start: int, end: int) -> int | None:
-    found = [position for one in wanted if (position := _find(ids, one, start, end)) >= 0]
-    return min(found, default=None)
+    positions = [position for one in wanted if (position := _find(ids, one, start, end)) >= 0]
+    return min(positions, default=None)
 
 
 def _find(ids: Sequence[int], wanted: int, start: int, end: int) -> int:

@@ -227,7 +227,7 @@ RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked
           one.streamed, one.request, one.plan, one.prompt, locked.left_by
 """)
 
-_ASKED: Final = """
+_CLAIM_ROWS: Final = """
     SELECT * FROM unnest(
         CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[])
     ) AS asked (tenant_id, id, epoch)
@@ -237,7 +237,7 @@ _ASKED: Final = """
 _HELD: Final = """
 WITH held AS (
     SELECT one.*
-    FROM ({asked}) AS claim, LATERAL (
+    FROM ({claims_sql}) AS claim, LATERAL (
         SELECT tenant_id, id
         FROM responses
         WHERE tenant_id = claim.tenant_id AND id = claim.id AND epoch = claim.epoch
@@ -252,14 +252,14 @@ RETURNING one.id
 """
 _HEARTBEAT: Final = Statement(
     _HELD.format(
-        asked=_ASKED,
+        claims_sql=_CLAIM_ROWS,
         condition="owner = :owner",
         change="lease_until = clock_timestamp() + make_interval(secs => :lease_s)",
     )
 )
-_GIVEN_UP: Final = Statement(f"""
+_SELECT_HELD: Final = Statement(f"""
 SELECT one.*
-FROM ({_ASKED}) AS claim, LATERAL (
+FROM ({_CLAIM_ROWS}) AS claim, LATERAL (
     SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
     FROM responses
     WHERE tenant_id = claim.tenant_id AND id = claim.id AND epoch = claim.epoch
@@ -270,7 +270,7 @@ FROM ({_ASKED}) AS claim, LATERAL (
 # Nobody's from now on; when that began is kept, for `abandoned`.
 _RELEASE: Final = Statement(
     _HELD.format(
-        asked=_ASKED,
+        claims_sql=_CLAIM_ROWS,
         condition="owner IS NOT NULL",
         change="owner = NULL, lease_until = clock_timestamp(), attempts = one.attempts - 1",
     )
@@ -493,8 +493,8 @@ async def release(database: Database, claims: Sequence[Claim]) -> None:
     more.
     """
     async with database.runs_transaction() as connection:
-        given_up = await connection.execute(_GIVEN_UP, _columns(claims))
-        await flushes.settle(connection, list(map(flushes.taken, given_up)))
+        released = await connection.execute(_SELECT_HELD, _columns(claims))
+        await flushes.settle(connection, list(map(flushes.taken, released)))
         await connection.execute(_RELEASE, _columns(claims))
 
 

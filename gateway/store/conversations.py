@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     Order = Literal["asc", "desc"]
 
 
-class FoundItem(NamedTuple):
-    """An item of a conversation that there is, as JSON, with what was asked for of it; None: it has
-    no such item.
+class ItemLookup(NamedTuple):
+    """An item of an existing conversation, as JSON with the requested details; None if the
+    conversation has no such item.
     """
 
     json: bytes | None
@@ -280,15 +280,15 @@ async def find_item(
     item_id: str,
     *,
     include: Collection[str] = (),
-) -> FoundItem | None:
+) -> ItemLookup | None:
     """Return an item by id with what `include` names, or None if the conversation is unknown."""
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
         cipher = connection.cipher(tenant_id)
     if row is None or row.item is None:
-        return None if row is None else FoundItem(None)
-    return FoundItem(shown_item(row, cipher, include))
+        return None if row is None else ItemLookup(None)
+    return ItemLookup(shown_item(row, cipher, include))
 
 
 async def list_items(

@@ -138,8 +138,8 @@ class _Lines:
 
         While a span is recorded, its ids are added, by the names that OpenTelemetry has for logs.
         """
-        for name, said in _context.get().items():
-            event.setdefault(name, said)
+        for name, value in _context.get().items():
+            event.setdefault(name, value)
         if (span := recorded()) is not None:
             event["trace_id"], event["span_id"] = span.trace_id, span.span_id
         event["level"] = level

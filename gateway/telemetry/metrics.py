@@ -250,7 +250,7 @@ class Metrics:
             "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
         )
         self._ledger_lines = self._counter("ledger_sink_lines", "Lines that sinks took.", "sink")
-        self.ledger_found = self._setting(
+        self.ledger_discrepancies = self._setting(
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 
@@ -449,7 +449,7 @@ class Metrics:
             for metric in self._of_upstreams:
                 metric.remove_by_labels({UPSTREAM: gone})
 
-    def source_told(self, source: str, *, members: int, is_up: bool) -> None:
+    def source_read(self, source: str, *, members: int, is_up: bool) -> None:
         """Set how many backends a source has, and whether it answered the last time."""
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))

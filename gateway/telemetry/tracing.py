@@ -217,19 +217,19 @@ class Complaints(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._is_told = False
+        self._has_warned = False
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         # Other parts complain of headers, which anybody may send.
-        if not self._is_told and record.name.startswith(_SENDERS):
-            self._is_told = True
+        if not self._has_warned and record.name.startswith(_SENDERS):
+            self._has_warned = True
             reason = record.getMessage()[:REASON_CHARS_MAX]
             _log.warning("spans are lost, or may be; requests are not affected", reason=reason)
 
     def spans_sent(self) -> None:
-        if self._is_told:
-            self._is_told = False
+        if self._has_warned:
+            self._has_warned = False
             _log.info("spans are sent again")
 
 

@@ -119,7 +119,7 @@ class IdentityProvider:
         return KeySource(self.discovery_url, self.jwks_url, self.jwks)
 
     @property
-    def tenant_told_by(self) -> Literal["audience", "operator", "header"] | None:
+    def tenant_binding(self) -> Literal["audience", "operator", "header"] | None:
         """Return what ties a bearer token to this tenant. None: no bearer tokens are taken."""
         if not self.bearer:
             return None
@@ -135,14 +135,14 @@ class IdentityProvider:
 
         Return None if none of its roles is listed, or nothing is left.
         """
-        found: frozenset[str] = frozenset()
+        granted: frozenset[str] = frozenset()
         if self.roles:
-            given = attributes.get(ROLE, ())
-            named = given if isinstance(given, tuple) else (given,)
-            found = found.union(*(self.roles.get(str(one), ()) for one in named))
-            if not found:
+            roles = attributes.get(ROLE, ())
+            named = roles if isinstance(roles, tuple) else (roles,)
+            granted = granted.union(*(self.roles.get(str(one), ()) for one in named))
+            if not granted:
                 return None
-        return scopes_granted(found, attributes)
+        return scopes_granted(granted, attributes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +195,13 @@ def attributes_of(
     Transformed ones take precedence. A missing claim makes no attribute, and neither does an
     expression that cannot be parsed, so it matches nothing.
     """
-    found = dict(_values(claims))
+    attributes = dict(_values(claims))
     for one in transformations:
-        found.pop(one.attribute, None)
+        attributes.pop(one.attribute, None)
         value = _attribute(_claim(claims, one.expression))
         if value is not None:
-            found[one.attribute] = value
-    return found
+            attributes[one.attribute] = value
+    return attributes
 
 
 def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
@@ -221,19 +221,19 @@ def scopes_granted(
 
     Return None if nothing is left.
     """
-    given = attributes.get(SCOPES_GRANTED)
-    if given is None:
+    claim = attributes.get(SCOPES_GRANTED)
+    if claim is None:
         return scopes
-    words = given if isinstance(given, tuple) else str(given).split()
+    words = claim if isinstance(claim, tuple) else str(claim).split()
     return narrowed(scopes, frozenset(map(str, words)) & SCOPES.keys())
 
 
-def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | None:
-    """Return the `given` scopes that a rule with these scopes allows.
+def narrowed(scopes: frozenset[str], requested: frozenset[str]) -> frozenset[str] | None:
+    """Return the `requested` scopes that a rule with these scopes allows.
 
     Return None if nothing is left and the token may do nothing; empty scopes would allow all.
     """
-    return (given & scopes if scopes else given) or None
+    return (requested & scopes if scopes else requested) or None
 
 
 def text_of(attributes: Mapping[str, Attribute], name: str) -> str | None:
@@ -261,12 +261,12 @@ def _claim(claims: Mapping[str, Any], expression: str) -> object:
         names = path_of(expression)
     except ValueError:
         return None
-    found: Any = claims
+    value: Any = claims
     for name in names:
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return None
-        found = found.get(name)
-    return found
+        value = value.get(name)
+    return value
 
 
 def _attribute(claim: object) -> Attribute | None:

@@ -35,13 +35,15 @@ def keeps_nothing(organization: str | None, project: str | None) -> bool:
     return project == ZERO
 
 
-def check_type(given: str, *, of_project: bool) -> None:
+def check_type(retention_type: str, *, of_project: bool) -> None:
     """Raise `InvalidRequest` for an unknown type."""
-    known = OF_PROJECTS if of_project else OF_ORGANIZATIONS
-    if given in known:
+    allowed = OF_PROJECTS if of_project else OF_ORGANIZATIONS
+    if retention_type in allowed:
         return
-    listed = ", ".join(f"'{one}'" for one in known)
-    why = "is not supported here" if given in UNSUPPORTED else "is no type of data retention"
+    listed = ", ".join(f"'{one}'" for one in allowed)
+    why = (
+        "is not supported here" if retention_type in UNSUPPORTED else "is no type of data retention"
+    )
     raise InvalidRequest(
         f"That {why}: 'retention_type' is one of {listed}.",
         code="invalid_value",

@@ -39,8 +39,8 @@ def secret_of(kind: SecretKind, random: bytes) -> str:
 
 def kind_of(secret: str) -> SecretKind | None:
     """Return the kind of a secret by its prefix. None: an old secret, which opens a project."""
-    found = [kind for kind, prefix in PREFIXES.items() if secret.startswith(prefix)]
-    return found[0] if found else None
+    kinds = [kind for kind, prefix in PREFIXES.items() if secret.startswith(prefix)]
+    return kinds[0] if kinds else None
 
 
 def is_mistyped(secret: str) -> bool:

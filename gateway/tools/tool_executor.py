@@ -405,8 +405,8 @@ def _truncate(
 
 
 def _returned_bytes(state: Mapping[str, Any]) -> int:
-    told = state.get(RESULT_BYTES, 0)
-    return told if isinstance(told, int) else 0
+    size = state.get(RESULT_BYTES, 0)
+    return size if isinstance(size, int) else 0
 
 
 def _refused_result(why: str) -> ToolResult:

@@ -53,7 +53,7 @@ def new_room(
             "false.",
         )
     networks = _networks(mcp)
-    registry = Registry(partial(mcp_servers.known_to, database), sealer)
+    registry = Registry(partial(mcp_servers.visible_to, database), sealer)
     hosts = tuple(host.lower() for host in mcp.hosts)
     policy = ServerPolicy(mcp.servers, hosts, networks.named)
     resolver = ServerResolver(registry, policy, settings.mcp_identity_key)

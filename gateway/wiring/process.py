@@ -116,6 +116,7 @@ class Process:
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
                 models=models,
+                require_room=base.pool.require_room,
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),

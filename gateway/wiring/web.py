@@ -138,7 +138,7 @@ def _sources(
     return made
 
 
-async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> str:
+async def probe_search(workshop: Workshop, provider: SearchProvider) -> str:
     """Send one query to a search engine; return why it fails, empty if it answers."""
     http = _http_source(workshop, provider)
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OF_ALL: Final = {
     *("operator_keys", "placements", "backend_drains", "drain_reports", "usage_cursors"),
-    "tenants",
+    *("console_sessions", "tenants"),
 }
 """Tables that have no row of a tenant's own but the one that it is."""
 LEFT_OUT: Final = {("usage", "tx"), ("reseals", "place")}

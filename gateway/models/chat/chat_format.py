@@ -176,8 +176,8 @@ class ChatFormat(ServerRenderedFormat):
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
-        if isinstance(found, str) or list(found) != own:
+        rendering, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
+        if isinstance(rendering, str) or list(rendering) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
         template = self._learn(rendered)
         missing = [] if template.takes_tools or not self.syntax.calls else ["it shows no tools"]
@@ -234,7 +234,7 @@ class ChatFormat(ServerRenderedFormat):
         return parser.place.kind is SegmentKind.REASONING
 
     def _template_kwargs(self, options: RenderOptions) -> dict[str, Any]:
-        return self._family.switched(options.asked_effort, options.effort) | self._kwargs
+        return self._family.switched(options.requested_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
         """Return the model's template. Raises `Unrendered` while it has to be learned."""
@@ -373,7 +373,7 @@ class ChatFormat(ServerRenderedFormat):
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, output in turns[:-1]:

@@ -167,8 +167,8 @@ def _in_json(text: str) -> str:
     return orjson.dumps(text).decode()[1:-1]
 
 
-def _broken_up(found: re.Match[str]) -> str:
-    return f"{found[0][0]}{UNSEEN}{found[0][1:]}"
+def _broken_up(match: re.Match[str]) -> str:
+    return f"{match[0][0]}{UNSEEN}{match[0][1:]}"
 
 
 def question(

@@ -46,8 +46,8 @@ from gateway.models.chat.call_syntax import (
     Ended,
     Left,
     Noted,
+    PlainText,
     Rule,
-    Said,
     Unnamed,
     called_tool,
 )
@@ -404,20 +404,20 @@ class ChatParser:
             units, self._held = [*self._held, unit], []
         while units and not self._has_ended():
             matcher, text = self._matcher, "".join(one.text for one in units)
-            found = matcher.find(text)
-            size = len(text) - matcher.held(text) if found is None else found.start()
+            match = matcher.find(text)
+            size = len(text) - matcher.held(text) if match is None else match.start()
             front, behind = _split(units, size)
             left = self._write(front)
             if self._has_ended():
                 return
             if left is not None:
                 units = [*left, *behind]
-            elif found is None:
+            elif match is None:
                 self._held = behind
                 return
             else:
-                marked, units = _split(behind, len(found.group()))
-                self._mark_spelled(found.group(), marked)
+                marked, units = _split(behind, len(match.group()))
+                self._mark_spelled(match.group(), marked)
 
     def _mark_spelled(self, marker: str, marked: list[Unit]) -> None:
         thought, prose = self._syntax.reasoning, self._prose
@@ -569,7 +569,7 @@ class ChatParser:
                 self._events.append(SegmentText(text))
             case Ended():
                 self._end_call(event, start, end, cut=cut)
-            case Said(text, rules):
+            case PlainText(text, rules):
                 self._note(*rules)
                 prose = Prose(text_kind(self._rules), self._start, self._events, trace=self._trace)
                 if text:

@@ -241,11 +241,11 @@ class TemplateReader:
         if turn[end:front] != call_end:
             self.faults.append(_CHANGES)
             return None
-        found = self._place_of_result(turn, front)
-        if found is None:
+        bounds = self._place_of_result(turn, front)
+        if bounds is None:
             self.faults.append("the text of a result is not between ids of its own")
             return None
-        first, last, is_json = found
+        first, last, is_json = bounds
         return ResultFrame(call_end, turn[front:first], turn[last:], is_json=is_json)
 
     def _calling_turns(

@@ -460,7 +460,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 if tool["function"]["name"] in strict:
                     tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
-        effort, template_kwargs = options.asked_effort, self.template_kwargs
+        effort, template_kwargs = options.requested_effort, self.template_kwargs
         if self.switched is not None:
             template_kwargs = self.switched(effort, options.effort) | template_kwargs
         elif self.thinks and effort is not None:
@@ -514,7 +514,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         # The ids of this parser are characters.
         return TextParser(rules, trace=trace)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         return [one for _, output in turns for one in turn_line(output)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it

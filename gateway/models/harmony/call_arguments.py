@@ -166,8 +166,8 @@ def _is_json(text: str) -> bool:
 
 def _only_repeats(tail: str, value: str) -> bool:
     at = 0
-    while found := _NOT_SPACE.search(tail, at):
-        at = found.start()
+    while match := _NOT_SPACE.search(tail, at):
+        at = match.start()
         if not tail.startswith(value, at):
             return False
         at += len(value)

@@ -266,13 +266,13 @@ class _Turn:
     def _earlier_messages(self, earlier: SegmentKind | None) -> dict[SegmentKind, Node]:
         # No preambles beside a JSON answer: a client that joins all text would get invalid JSON.
         is_over = self._is_owing and earlier is not None
-        found: dict[SegmentKind, Node] = {}
+        messages: dict[SegmentKind, Node] = {}
         if self._thoughts and not is_over:
-            found[SegmentKind.REASONING] = _THOUGHT
-        is_told = is_over and earlier is SegmentKind.COMMENTARY
-        if self._tools and self._rules.answer is None and not is_told:
-            found[SegmentKind.COMMENTARY] = _PREAMBLE
-        return found
+            messages[SegmentKind.REASONING] = _THOUGHT
+        has_preamble = is_over and earlier is SegmentKind.COMMENTARY
+        if self._tools and self._rules.answer is None and not has_preamble:
+            messages[SegmentKind.COMMENTARY] = _PREAMBLE
+        return messages
 
     def _final(self) -> list[Node]:
         if self._rules.calls == "required":

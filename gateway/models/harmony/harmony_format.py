@@ -194,7 +194,7 @@ _CHANNEL_NAMES: Final = {
 }
 
 
-def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """Return the model's output in these turns, one behind the other, id for id.
 
     A turn is its prefill and the output after it. Each earlier one becomes whole messages and
@@ -282,7 +282,7 @@ class _WrittenMessage:
         return self.begun.kind is SegmentKind.FUNCTION_CALL
 
     @property
-    def is_told(self) -> bool:
+    def is_kept(self) -> bool:
         # Nobody can answer a call that was cut off.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
@@ -299,7 +299,7 @@ def rerendered_ids(
     rerendered: list[int] = []
     for ids, finish in turns:
         for message in _written_messages(new_parser(), ids, finish):
-            if message.is_told:
+            if message.is_kept:
                 rerendered += (*_message_ids(message, ids, writer), *OPENING)
     return rerendered
 
@@ -391,7 +391,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(plain_header)
-    said_ids = staticmethod(said_ids)
+    turn_ids = staticmethod(turn_ids)
     answer_opening = staticmethod(answer_header)
     with_result = staticmethod(with_result)
     repeated_ids = staticmethod(repeated_ids)

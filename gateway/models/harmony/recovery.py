@@ -99,10 +99,10 @@ def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
     An undeclared function is such a guess only where the header is full of junk.
     """
-    known = tuple(rules)
-    is_junk = not _JUNK.isdisjoint(known)
+    applied = tuple(rules)
+    is_junk = not _JUNK.isdisjoint(applied)
     return tuple(
-        rule for rule in known if rule in DOUBTS or (rule is Rule.UNDECLARED_FUNCTION and is_junk)
+        rule for rule in applied if rule in DOUBTS or (rule is Rule.UNDECLARED_FUNCTION and is_junk)
     )
 
 

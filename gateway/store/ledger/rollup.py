@@ -395,8 +395,8 @@ def _edges(shape: _Shape) -> str:
 
 def _of_lines(shape: _Shape, span: str) -> str:
     special = {name: f"line.tags ->> :{name}" for name in shape.by if name.startswith("tag_")}
-    known = {**LINE_KEY, **special, "end_user": "line.end_user"}
-    names = "".join(f", {known[name]} AS {name}" for name in shape.by)
+    columns = {**LINE_KEY, **special, "end_user": "line.end_user"}
+    names = "".join(f", {columns[name]} AS {name}" for name in shape.by)
     values = "".join(f", {LINE_VALUES[name]} AS {name}" for name in shape.sums)
     values += f", {LINE_VALUES['requests']} * ({LINE_KEY['background']})::int"
     where = " AND ".join([shape.of_tenant("line."), span, *_filters(LINE_KEY)])

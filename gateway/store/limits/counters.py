@@ -297,16 +297,16 @@ async def forget(database: Database) -> None:
 async def _fill(connection: Connection, asks: Mapping[Key, Ask]) -> dict[Key, tuple[float, float]]:
     if not asks:
         return {}
-    filled = await _fill_known(connection, asks)
+    filled = await _fill_existing(connection, asks)
     missing = {key: ask for key, ask in asks.items() if key not in filled}
     if missing:
         capacities = [one.capacity for one in missing.values()]
         await connection.execute(_MAKE, {**_keys(list(missing)), "capacities": capacities})
-        filled |= await _fill_known(connection, missing)
+        filled |= await _fill_existing(connection, missing)
     return filled
 
 
-async def _fill_known(
+async def _fill_existing(
     connection: Connection, asks: Mapping[Key, Ask]
 ) -> dict[Key, tuple[float, float]]:
     rows = await connection.execute(
@@ -332,9 +332,9 @@ async def _report(
         _REPORT, {**keys, "replica": replica, "amounts": list(reports.values())}
     )
     rows = await connection.execute(_ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S})
-    found = {(row.tenant_id, row.name): row.amount for row in rows}
-    others = found.pop(present, 0)
-    return found, others
+    elsewhere = {(row.tenant_id, row.name): row.amount for row in rows}
+    others = elsewhere.pop(present, 0)
+    return elsewhere, others
 
 
 async def _read_stored(connection: Connection, accounts: Sequence[Key]) -> dict[Key, Measurement]:
@@ -394,8 +394,8 @@ SELECT count(*) FROM (
 async def count_background(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
     """Count background responses of the limit's scope, up to the limit."""
     parameters = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
-    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
-    return found
+    count: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
+    return count
 
 
 async def check_queue(

@@ -218,7 +218,7 @@ def _access() -> Iterator[Requirement]:
         yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
 
-TOLD_MAX: Final = 4
+NAMED_MAX: Final = 4
 """Requirements that are named; there are hundreds."""
 
 
@@ -329,8 +329,8 @@ def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 def summary(lacking: Sequence[Requirement]) -> str:
     """Return one line that names the first requirements and counts the rest."""
-    shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
-    more = len(lacking) - TOLD_MAX
+    shown = "; ".join(map(_word, lacking[:NAMED_MAX]))
+    more = len(lacking) - NAMED_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
 
 

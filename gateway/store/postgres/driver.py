@@ -132,8 +132,8 @@ _PASSING_STATES: Final = frozenset(
     }
 )
 
-_TOLD_CLASSES: Final = frozenset({"28", "3D", "3F", "53", "57", "58"})
-_TOLD_STATES: Final = frozenset(
+_SHOWN_CLASSES: Final = frozenset({"28", "3D", "3F", "53", "57", "58"})
+_SHOWN_STATES: Final = frozenset(
     {
         "25006",  # read-only transaction
         "42501",  # insufficient privilege
@@ -194,6 +194,6 @@ def _describe(error: asyncpg.PostgresError) -> str:
     # The server's message, cut to one line, if its class is safe to show; else the error's type.
     state: str = error.sqlstate or ""
     text = type(error).__name__
-    if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:
+    if state[:2] in _SHOWN_CLASSES or state in _SHOWN_STATES:
         text = " ".join(str(error.args[0] if error.args else "").split())[:_WORDS_MAX] or text
     return f"database: {text} ({state})" if state else f"database: {text}"

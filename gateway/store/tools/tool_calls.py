@@ -202,9 +202,9 @@ def _keyed(digest: bytes, key: bytes) -> bytes:
 def _why_not(row: Row | None, digest: bytes) -> Consumed:
     if row is None:
         return "unknown"
-    asked_for, used_by, is_valid = row
+    requested_digest, used_by, is_valid = row
     if used_by is not None:
         return "used"
     if not is_valid:
         return "expired"
-    return "unknown" if asked_for == digest else "mismatch"
+    return "unknown" if requested_digest == digest else "mismatch"

@@ -74,13 +74,13 @@ LIMIT 1
 
 
 async def put_page(
-    database: Database, tenant_id: TenantId, page: StoredPage, *, asked: str
+    database: Database, tenant_id: TenantId, page: StoredPage, *, requested_url: str
 ) -> bytes:
-    """Store a page, fetched now, that the URL `asked` led to; return its key."""
+    """Store a page, fetched now, that `requested_url` led to; return its key."""
     row = {
         "tenant": tenant_id,
         "key": page.key,
-        "asked": _digest(asked),
+        "asked": _digest(requested_url),
         "url": pack_text(page.url),
         "title": pack_text(page.title),
         "text": pack_text(page.text),
@@ -101,10 +101,10 @@ async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> Store
 
 
 async def find_page(
-    database: Database, tenant_id: TenantId, asked: str, *, age_max_s: float
+    database: Database, tenant_id: TenantId, requested_url: str, *, age_max_s: float
 ) -> StoredPage | None:
     """Return the page that a URL led to at most `age_max_s` ago."""
-    wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
+    wanted = {"tenant": tenant_id, "asked": _digest(requested_url), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND_PAGE, wanted)
         cipher = connection.cipher(tenant_id)

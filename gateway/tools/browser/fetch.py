@@ -95,7 +95,7 @@ class PageFetcher:
         Raises `FetchFailed`.
         """
         try:
-            found = await self._fetch(url, may_visit)
+            document = await self._fetch(url, may_visit)
         except EgressRefused as error:
             self._metrics.page_fetched("refused")
             self._metrics.egress_refused(purpose="page", reason=error.reason)
@@ -104,7 +104,7 @@ class PageFetcher:
             self._metrics.page_fetched("failed")
             raise
         self._metrics.page_fetched("ok")
-        return found
+        return document
 
     async def _fetch(self, url: str, may_visit: Callable[[str], bool]) -> Fetched:
         try:
@@ -127,10 +127,10 @@ class PageFetcher:
             if self._limits.obeys_robots and not await self._is_welcome(url):
                 raise FetchFailed("the site asks not to be read by programs (robots.txt)")
             async with self._visit(origin.host):
-                found = await self._get(url)
-            if isinstance(found, Fetched):
-                return found
-            url = normalised(urljoin(url, found))
+                fetched = await self._get(url)
+            if isinstance(fetched, Fetched):
+                return fetched
+            url = normalised(urljoin(url, fetched))
             origin = self._policy.redirected(origin, url)
         raise FetchFailed("too many redirects")
 
@@ -147,8 +147,9 @@ class PageFetcher:
             content_type = kind.get_content_type()
             if content_type not in _READABLE:
                 size = answer.headers.get("content-length", "")
-                told = f" of {size} bytes" if size.isdecimal() else ""
-                raise FetchFailed(f"it is {plain(content_type)[:100]}{told}, which cannot be read")
+                size_note = f" of {size} bytes" if size.isdecimal() else ""
+                kind_note = f"{plain(content_type)[:100]}{size_note}"
+                raise FetchFailed(f"it is {kind_note}, which cannot be read")
             charset = kind.get_content_charset()
             return Fetched(url, content_type, await answer.aread(), charset)
 

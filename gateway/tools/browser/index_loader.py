@@ -85,9 +85,9 @@ class Loader:
         """
         for file, url in _files(path, base_url):
             body = await asyncio.to_thread(file.read_bytes)
-            found = Fetched(normalised(url), TYPES.get(file.suffix.lower(), "text/plain"), body)
+            document = Fetched(normalised(url), TYPES.get(file.suffix.lower(), "text/plain"), body)
             try:
-                page = await self.reader.read(found)
+                page = await self.reader.read(document)
             except Unreadable as error:
                 yield Loaded(url, error=str(error))
             else:

@@ -88,9 +88,9 @@ class ValueCount:
 
 
 def _end_of_string(part: bytes) -> int:
-    found = _REST.match(part)
-    assert found is not None, "it matches the empty text"
-    return found.end()
+    match = _REST.match(part)
+    assert match is not None, "it matches the empty text"
+    return match.end()
 
 
 ADDRESSES_MAX: Final = 4
@@ -154,8 +154,8 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
     addresses.
     """
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    infos = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 def client(
@@ -240,7 +240,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._policy.origin(str(request.url))
         url = request.url
-        asked = httpcore2.Request(
+        core_request = httpcore2.Request(
             method=request.method,
             url=httpcore2.URL(
                 scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
@@ -253,7 +253,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             },
         )
         with _translate_errors():
-            answer = await self._pool.handle_async_request(asked)
+            answer = await self._pool.handle_async_request(core_request)
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
         is_stream = headers.get("content-type", "").startswith("text/event-stream")

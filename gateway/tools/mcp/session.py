@@ -297,7 +297,7 @@ class McpSession:
         self._jobs: asyncio.Queue[_Job[Any] | None] = asyncio.Queue()
         self._waiting: set[_Job[Any]] = set()
         self._failure: McpError | None = None
-        self._is_given_up = False
+        self._is_abandoned = False
         self._is_retired = False
         self.transport: Transport | None = transport
         self._instructions = ""
@@ -402,7 +402,7 @@ class McpSession:
 
     async def _next_job(self) -> _Job[Any] | None:
         # None: the session was idle for `idle_s`, or is retired and nobody waits.
-        while not self._is_given_up:
+        while not self._is_abandoned:
             if self._is_retired and not self._waiting:
                 return None
             try:
@@ -417,7 +417,7 @@ class McpSession:
         raise McpError("http_error", 0, LOST)
 
     def _give_up(self) -> None:
-        self._is_given_up = True
+        self._is_abandoned = True
         self._jobs.put_nowait(None)
 
     async def _ask(self, question: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
@@ -516,7 +516,7 @@ async def _streams(
 
 def _list_tools(limits: McpLimits) -> Callable[[Client], Awaitable[ToolPages]]:
     async def list_tools(client: Client) -> ToolPages:
-        found: dict[str, ServerTool] = {}
+        tools: dict[str, ServerTool] = {}
         cursors: set[str] = set()
         cursor: str | None = None
         size = 0
@@ -524,13 +524,13 @@ def _list_tools(limits: McpLimits) -> Callable[[Client], Awaitable[ToolPages]]:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
                 size += len(str(tool.input_schema)) + len(tool.description or "")
-                found.setdefault(tool.name, _server_tool(tool))
+                tools.setdefault(tool.name, _server_tool(tool))
             cursor = page.next_cursor
             if cursor is None:
-                return ToolPages(tuple(found.values()), page.ttl_ms / 1000)
+                return ToolPages(tuple(tools.values()), page.ttl_ms / 1000)
             if cursor in cursors:
                 raise _bad_listing("the server's list of tools goes in a circle")
-            if len(found) > limits.listed_tools_max or size > limits.listing_bytes_max:
+            if len(tools) > limits.listed_tools_max or size > limits.listing_bytes_max:
                 break
             cursors.add(cursor)
         raise _bad_listing("the server lists too many tools")

@@ -111,7 +111,7 @@ T = TypeVar("T")
 BUSY: Final = -32000
 STOPPING: Final = "the gateway is stopping"
 USER_AGENT: Final = "harmony-gateway"
-TRANSPORT_KNOWN_S: Final = 3600.0
+TRANSPORT_TTL_S: Final = 3600.0
 """After so long it is found out again which transport a server has."""
 TRANSPORTS_MAX: Final = 4096
 KEEP_ALIVE_S: Final = 4.0
@@ -320,7 +320,7 @@ class SessionPool:
             peer.url,
             lambda transport: self._client(peer, transport),
             self._limits,
-            transport=self._known_transport(peer.url),
+            transport=self._kept_transport(peer.url),
             on_list_changed=lambda: self.on_list_changed(peer),
         )
         # In a context of its own: it outlives the request that it is opened for.
@@ -390,11 +390,11 @@ class SessionPool:
 
     def _remember_sse(self, url: str) -> None:
         # Later sessions need not try the other transport first.
-        if self._known_transport(url) is None:
-            until = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
+        if self._kept_transport(url) is None:
+            until = asyncio.get_running_loop().time() + TRANSPORT_TTL_S
             self._sse_until.put(url, until, size=1)
 
-    def _known_transport(self, url: str) -> Transport | None:
+    def _kept_transport(self, url: str) -> Transport | None:
         until = self._sse_until.get(url) or 0.0
         return "sse" if until > asyncio.get_running_loop().time() else None
 

@@ -280,7 +280,7 @@ class Interpreter:
     paths: tuple[str, ...]
 
     @classmethod
-    async def found(cls, executable: Path) -> Interpreter:
+    async def inspect(cls, executable: Path) -> Interpreter:
         """Inspect the interpreter at a path, and what it needs. Raises `EngineBroken`."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -303,11 +303,11 @@ class Interpreter:
 
 def _chain(path: Path) -> list[str]:
     # The path and the targets of its symbolic links.
-    found = [str(path)]
-    while path.is_symlink() and len(found) < 8:
+    paths = [str(path)]
+    while path.is_symlink() and len(paths) < 8:
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
-        found.append(str(path))
-    return found
+        paths.append(str(path))
+    return paths
 
 
 def command(
@@ -400,7 +400,7 @@ class LinuxEngine(ContainerEngine):
 
     @override
     async def open(self, limits: ContainerLimits) -> WorkerContainer:
-        interpreter = await self._found()
+        interpreter = await self._find_interpreter()
         uid = self._take_uid()
         try:
             container = await self._start(interpreter, limits, uid)
@@ -426,7 +426,7 @@ class LinuxEngine(ContainerEngine):
         # Its containers are closed already, and it holds nothing else.
         pass
 
-    async def _found(self) -> Interpreter:
+    async def _find_interpreter(self) -> Interpreter:
         if self._interpreter is None:
             chosen = self._options.interpreter
             paths = INTERPRETERS if chosen is None else (chosen,)
@@ -434,7 +434,7 @@ class LinuxEngine(ContainerEngine):
             if there is None:
                 tried = ", ".join(map(str, paths))
                 raise EngineBroken(f"there is no interpreter at {tried}: set tools.python")
-            self._interpreter = await Interpreter.found(there)
+            self._interpreter = await Interpreter.inspect(there)
         return self._interpreter
 
     def _take_uid(self) -> int | None:
@@ -471,14 +471,14 @@ class LinuxEngine(ContainerEngine):
     async def _start_in_gvisor(
         runsc: str, interpreter: Interpreter, limits: ContainerLimits, uid: int | None
     ) -> WorkerContainer:
-        found = shutil.which(runsc)
-        if found is None:
+        executable = shutil.which(runsc)
+        if executable is None:
             raise EngineBroken(f"{runsc} is not installed")
         paths = _without_nested((*_SYSTEM, *interpreter.paths, str(WORKER)))
         worker = worker_words(interpreter, limits)
         bundle = await asyncio.to_thread(Bundle.made, worker, paths, _ENVIRONMENT, limits, uid)
         try:
-            words = [*_launched(uid, "ends"), *bundle.command(found)]
+            words = [*_launched(uid, "ends"), *bundle.command(executable)]
             container = await WorkerContainer.start(words, pass_fds=[])
         except BaseException:
             bundle.remove()

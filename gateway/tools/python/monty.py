@@ -192,13 +192,13 @@ class MontyContainer(Container):
         return self._folder / path.removeprefix(f"{DATA}/")
 
     def _files(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+        files: dict[str, tuple[int, int]] = {}
         for folder, _, names in os.walk(self._folder):
-            for name in names[: FILES_MAX - len(found)]:
-                told = os.lstat(os.path.join(folder, name))
+            for name in names[: FILES_MAX - len(files)]:
+                status = os.lstat(os.path.join(folder, name))
                 below = os.path.relpath(os.path.join(folder, name), self._folder)
-                found[f"{DATA}/{below}"] = (told.st_size, told.st_mtime_ns)
-        return found
+                files[f"{DATA}/{below}"] = (status.st_size, status.st_mtime_ns)
+        return files
 
 
 def _read(path: Path, bytes_max: int) -> bytes:

@@ -85,7 +85,7 @@ class RemoteContainer(Container):
             try:
                 answer = await self._ask("POST", "/runs", body, timeout_s=patience_s)
             except httpx2.TransportError as error:
-                ran = await self._found_again(key, patience_s)
+                ran = await self._retry_result(key, patience_s)
                 if ran is None:
                     raise EngineBroken("the result of a run is lost") from error
             else:
@@ -100,7 +100,7 @@ class RemoteContainer(Container):
         self._is_gone = ran.status == "killed"
         return ran
 
-    async def _found_again(self, key: str, timeout_s: float) -> RunResult | None:
+    async def _retry_result(self, key: str, timeout_s: float) -> RunResult | None:
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
             with suppress(*_ERRORS):
@@ -229,8 +229,8 @@ def _reaching() -> Iterator[None]:
 
 def _accepted(answer: httpx2.Response) -> httpx2.Response:
     if answer.status_code >= 300:
-        said = answer.text[:200]
-        raise EngineBroken(f"the server of containers answered {answer.status_code}: {said}")
+        text = answer.text[:200]
+        raise EngineBroken(f"the server of containers answered {answer.status_code}: {text}")
     return answer
 
 

@@ -173,9 +173,9 @@ class WorkerContainer(Container):
             async with asyncio.timeout(timeout_s):
                 ready = await self._read()
         except (TimeoutError, EngineBroken) as error:
-            said = self._pipes.last_words()
+            last_words = self._pipes.last_words()
             await self.close()
-            raise EngineBroken(f"the sandbox did not start: {said or error}") from error
+            raise EngineBroken(f"the sandbox did not start: {last_words or error}") from error
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -273,11 +273,11 @@ class WorkerContainer(Container):
             async with asyncio.timeout(UNBEGUN_GRACE_S):
                 await self._process.wait()
 
-    async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
+    async def _order(self, kind: str, path: str, /, **fields: object) -> Mapping[str, Any]:
         # A `FileOrder`.
         self._orders += 1
         number = self._orders
-        await self._write({kind: number, "path": path, **given})
+        await self._write({kind: number, "path": path, **fields})
         try:
             async with asyncio.timeout(FILE_TIMEOUT_S):
                 while (answer := await self._read()).get(kind) != number:

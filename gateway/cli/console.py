@@ -1,0 +1,77 @@
+"""`console`: login links of the pages for operators."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.command import Installation, Json, command
+from gateway.console.sessions import LINK_S, LOGIN, Sessions, login_url
+from gateway.errors import StartupError
+from gateway.protocol.admin_bodies import DisplayName
+from gateway.protocol.base import WireModel
+from gateway.protocol.request_errors import validated
+from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+commands = typer.Typer(no_args_is_help=True)
+
+
+class LoginLink(WireModel):
+    """`console login-link`: who signs in, as what."""
+
+    name: DisplayName
+    role: OperatorRole
+
+
+@command(commands, "login-link")
+async def login_link(
+    gateway: Installation,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Who signs in; the audit log has it. Default: the user's name here."),
+    ] = None,
+    role: Annotated[
+        OperatorRole,
+        typer.Option(help=f"One of {len(OPERATOR_ROLES)}: see docs/admin-api.md."),
+    ] = "owner",
+    json_: Json = False,
+) -> None:
+    """Print a link that signs in to the console once, within ten minutes.
+
+    It needs no sign-in of its own: whoever may run this with the gateway's configuration, may
+    operate the gateway.
+    """
+    wanted = validated(LoginLink, {"name": name or getpass.getuser(), "role": role})
+    if not gateway.settings.console.enabled:
+        raise StartupError(
+            "the console is off", remedy="Set console.enabled to true, and admin.port."
+        )
+    access = await gateway.access()
+    sessions = Sessions(await gateway.database(), access.peppers)
+    token = await sessions.create_link(wanted.name, wanted.role)
+    url = login_url(_origin(gateway.settings), token)
+    if json_:
+        terminal.show(json.dumps({"url": url, "expires_in_s": LINK_S}))
+        return
+    terminal.show(url)
+    terminal.note(f"for {wanted.name}, as {wanted.role}: once, within {LINK_S // 60} minutes")
+
+
+def _origin(settings: Settings) -> str:
+    # Of a port that the system picks only the log of the gateway tells.
+    if settings.console.public_url is not None:
+        return settings.console.public_url
+    if not settings.admin.port:
+        raise StartupError(
+            f"admin.port is 0, so the address before {LOGIN} is not known here",
+            remedy="Set admin.port to the port that the gateway's log names, or "
+            "console.public_url.",
+        )
+    return f"http://127.0.0.1:{settings.admin.port}"

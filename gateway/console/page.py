@@ -1,0 +1,104 @@
+"""Pages and their acts: what modules of `gateway.console.pages` offer, and are called with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from gateway.admin.transactions import AdminCaller
+from gateway.audit import Author
+from gateway.tenancy.permissions import OPERATOR_ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.datastructures import QueryParams
+
+    from gateway.admin.resources import AdminServices, OperatorServices
+    from gateway.console.sessions import Session, Sessions, Visitor
+    from gateway.tenancy import TenantId
+    from gateway.tenancy.permissions import OperatorPermission
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Services that pages read and change through: those of the admin API, and sessions."""
+
+    operator: OperatorServices
+    tenant: AdminServices
+    sessions: Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Request for a page or an act, by an operator whose role has the permission for it.
+
+    `form` has the fields of a POST. `origin` is what the browser has in its address bar.
+    """
+
+    session: Session
+    services: Services
+    visitor: Visitor
+    query: QueryParams
+    path: Mapping[str, str]
+    origin: str
+    form: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def author(self) -> Author:
+        return Author(self.session.actor, self.visitor.address, self.visitor.request_id)
+
+    def caller(self, tenant_id: TenantId) -> AdminCaller:
+        # For the services of a tenant's resources.
+        return AdminCaller(
+            tenant_id,
+            None,
+            self.visitor.address,
+            self.visitor.request_id,
+            operator=self.session.actor,
+        )
+
+    def may(self, permission: OperatorPermission) -> bool:
+        return permission in OPERATOR_ROLES[self.session.role]
+
+
+class Rendered(NamedTuple):
+    """Answer of an act that is a page itself, as one with a secret that is shown once."""
+
+    template: str
+    title: str
+    view: object
+
+
+Answer: TypeAlias = "str | Rendered"
+"""What follows an act: a path below /console to go to, or a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What operators with a permission may do by a POST to `path`; None: all may, who signed in."""
+
+    path: str
+    permission: OperatorPermission | None
+    run: Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page at `path` below /console: `view` returns what `template` shows, or the path of another
+    page to go to. `permission` is what it takes; None: all may see it who signed in.
+
+    `fragments` are blocks of the template that a script may fetch by themselves. `icon` is that of
+    the page's link in the navigation; empty: it is reached from other pages. `shortcut` is the key
+    that goes there, after `g`.
+    """
+
+    path: str
+    title: str
+    template: str
+    permission: OperatorPermission | None
+    view: Callable[[Call], Awaitable[object]]
+    acts: tuple[Act, ...] = ()
+    fragments: frozenset[str] = frozenset()
+    icon: str = ""
+    shortcut: str = ""

@@ -1,0 +1,16 @@
+"""The pages of the console, a module for each; those with an icon are in the navigation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.console.pages import account, responses, search
+
+if TYPE_CHECKING:
+    from gateway.console.page import Page
+
+PAGES: Final[tuple[Page, ...]] = (
+    responses.PAGE,
+    search.PAGE,
+    account.PAGE,
+)

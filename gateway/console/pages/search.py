@@ -1,0 +1,40 @@
+"""The search box: an id of any kind leads to what it is the id of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from gateway import ids
+from gateway.console.page import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from gateway.console.page import Call
+
+_LISTED: Final[dict[str, Callable[[str], UUID | None]]] = {
+    "id": ids.parse_response_id,
+    "conversation_id": ids.parse_conversation_id,
+    "project_id": ids.parse_project_id,
+    "api_key_id": ids.parse_api_key_id,
+}
+"""Filters of the list of responses, by the ids that they take."""
+
+
+async def view(call: Call) -> str:
+    text = call.query.get("q", "").strip()
+    for name, parse in _LISTED.items():
+        if parse(text) is not None:
+            return f"/responses?{urlencode({name: text})}"
+    return f"/responses?{urlencode({'tenant': text})}" if text else "/responses"
+
+
+PAGE: Final = Page(
+    path="/search",
+    title="Search",
+    template="responses.html",
+    permission="responses.read",
+    view=view,
+)

@@ -1,0 +1,106 @@
+"""Templates, and the forms that values have in them.
+
+What a page shows may come from a client or a model: everything is escaped, and characters that hide
+or reorder text are shown by their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER: Final = Path(__file__).parent / "templates"
+_HIDING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+)
+"""Controls, directions of writing, joiners and other characters without a width, and surrogates."""
+_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_COMPACT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def visible(value: object) -> object:
+    """Return a text with the numbers of its invisible characters, any other value as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _HIDING.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time with its largest unit."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds > 0 else "0 s"
+    size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
+    amount = seconds / size
+    return f"{amount:.1f} {unit}" if unit == "s" and amount < 10 else f"{int(amount)} {unit}"
+
+
+def ago(second: float) -> str:
+    """Return how long ago a Unix time is, or in how long it will be."""
+    past_s = time.time() - second
+    if abs(past_s) < 1:
+        return "now"
+    return f"{duration(past_s)} ago" if past_s > 0 else f"in {duration(-past_s)}"
+
+
+def utc(second: float) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def iso(second: float) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")
+
+
+def count(number: float) -> str:
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"
+
+
+def compact(number: float) -> str:
+    """Return a number with three digits at most, and its power of a thousand."""
+    for size, unit in _COMPACT:
+        if abs(number) >= size:
+            scaled = number / size
+            return f"{scaled:.0f}{unit}" if scaled >= 100 else f"{scaled:.1f}{unit}"
+    return count(number)
+
+
+def short_id(public_id: str) -> str:
+    """Return the prefix of an id and its last characters, which tell it from its neighbours."""
+    prefix, mark, rest = public_id.partition("_")
+    return f"{prefix}_…{rest[-8:]}" if mark and len(rest) > 12 else public_id
+
+
+class Templates:
+    """Templates of the console. A page is a template, a fragment one of its blocks."""
+
+    def __init__(self, **shared: object) -> None:
+        """Give all templates the values in `shared`."""
+        self._environment = Environment(
+            loader=FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=visible,
+        )
+        self._environment.globals.update(shared)
+        self._environment.filters.update(
+            ago=ago, utc=utc, iso=iso, count=count, compact=compact, duration=duration,
+            short_id=short_id,
+        )  # fmt: skip
+
+    def page(self, template: str, context: Mapping[str, Any]) -> str:
+        return self._environment.get_template(template).render(context)
+
+    def fragment(self, template: str, block: str, context: Mapping[str, Any]) -> str:
+        found = self._environment.get_template(template)
+        return "".join(found.blocks[block](found.new_context(dict(context))))

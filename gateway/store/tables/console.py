@@ -1,0 +1,40 @@
+"""Define the tables of the console: its sessions, and what replicas show of themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.store.tables.columns import (
+    EVERYTHING,
+    OF_NO_TENANT,
+    Access,
+    Kept,
+    bytea,
+    table,
+    tenant_id,
+    text,
+    time,
+    unique,
+    uuid,
+)
+
+# Under the nil tenant. A row is a login link until that is opened, and a session from then on, with
+# another hash: `opened_at` is null before. `address` and `agent` are those of the browser.
+console_sessions: Final = table(
+    "console_sessions",
+    tenant_id(),
+    uuid("id", key=True),
+    text("name", Kept.OPERATOR),
+    text("role", Kept.WORD),
+    bytea("hash", Kept.DIGEST),
+    time("created_at"),
+    time("opened_at", null=True),
+    time("seen_at", null=True),
+    time("expires_at"),
+    text("address", Kept.WORD, null=True),
+    text("agent", Kept.OPERATOR, null=True),
+    unique("hash"),
+    lifetime=OF_NO_TENANT,
+    access=Access(app=EVERYTHING),
+    not_exported="of no tenant",
+)

@@ -1,0 +1,50 @@
+"""The console of a process, in front of its admin API."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import StartupError, installation
+from gateway.wiring.admin import admin_services
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.admin.resources import OperatorServices
+    from gateway.api.request_body import BodyReader
+    from gateway.console.application import Console
+    from gateway.tenancy import Network
+    from gateway.wiring.process import Process
+
+
+def console(
+    app: Any,
+    process: Process,
+    services: OperatorServices,
+    bodies: BodyReader,
+    *,
+    trusted_proxies: Sequence[Network],
+) -> Console:
+    """Build the console in front of `app`. Raises `StartupError` if its library is missing."""
+    if find_spec("jinja2") is None:
+        raise StartupError(
+            "the console needs what is not installed: jinja2",
+            remedy=f"Install it, in a checkout: {installation('console')}. Or set console.enabled "
+            "to false.",
+        )
+    from gateway.console.application import FORM_BYTES_MAX, Console
+    from gateway.console.page import Services
+    from gateway.console.sessions import Sessions
+
+    base = process.foundation
+    tenant = admin_services(base.settings, base.database, process.access, process.models)
+    sessions = Sessions(base.database, process.access.peppers)
+    return Console(
+        app,
+        Services(services, tenant, sessions),
+        replace(bodies, own_bytes_max=FORM_BYTES_MAX),
+        public_url=base.settings.console.public_url,
+        trusted_proxies=trusted_proxies,
+    )

@@ -1,0 +1,127 @@
+"""The console in this process, over a real database; browsers with a session of any role."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from selectolax.lexbor import LexborHTMLParser as HTMLParser
+from selectolax.lexbor import LexborNode
+
+from gateway.app import create_admin_app, create_app
+from gateway.console.application import FORM_TOKEN, Console
+from gateway.console.sessions import Sessions
+from tests.fakes.gateway import gateway_settings, new_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.app import AdminGateway
+    from gateway.settings import Settings
+    from gateway.tenancy.permissions import OperatorRole
+    from gateway.wiring.process import Process
+    from tests.fakes.postgres import PostgresServer
+
+ORIGIN = "http://127.0.0.1:9000"
+OWN_SITE = {"sec-fetch-site": "same-origin"}
+
+
+@dataclass
+class Browser:
+    """A browser with the session of an operator. It sends what a form of a page would."""
+
+    client: httpx2.AsyncClient
+    form_token: str
+
+    async def page(self, path: str, **options: Any) -> HTMLParser:
+        answer = await self.client.get(f"/console{path}", **options)
+        assert answer.status_code == 200, (path, answer.status_code, answer.text)
+        return HTMLParser(answer.text)
+
+    def parse(self, answer: httpx2.Response) -> HTMLParser:
+        return HTMLParser(answer.text)
+
+    async def get(self, path: str, **options: Any) -> httpx2.Response:
+        return await self.client.get(f"/console{path}", **options)
+
+    async def post(self, path: str, **fields: str) -> httpx2.Response:
+        data = {**fields, FORM_TOKEN: self.form_token}
+        return await self.client.post(f"/console{path}", data=data, headers=OWN_SITE)
+
+
+@dataclass
+class Site:
+    """The admin listener's application with its console."""
+
+    app: AdminGateway
+    settings: Settings
+    process: Process
+
+    @property
+    def console(self) -> Console:
+        console = self.app._app
+        assert isinstance(console, Console)
+        return console
+
+    @property
+    def sessions(self) -> Sessions:
+        return Sessions(self.process.foundation.database, self.process.access.peppers)
+
+    def client(self, **options: Any) -> httpx2.AsyncClient:
+        transport = httpx2.ASGITransport(self.app)
+        return httpx2.AsyncClient(**{"transport": transport, "base_url": ORIGIN, **options})
+
+    @asynccontextmanager
+    async def browser(
+        self, role: OperatorRole = "owner", name: str = "Ada", **options: Any
+    ) -> AsyncIterator[Browser]:
+        token = await self.sessions.create_link(name, role)
+        async with self.client(**options) as client:
+            answer = await client.post("/console/login", data={"token": token}, headers=OWN_SITE)
+            assert answer.status_code == 303, answer.text
+            page = HTMLParser((await client.get("/console/account")).text)
+            field = first(page, f"input[name={FORM_TOKEN}]")
+            yield Browser(client, field.attributes["value"] or "")
+
+
+def first(page: HTMLParser, selector: str) -> LexborNode:
+    node = page.css_first(selector)
+    assert node is not None, selector
+    return node
+
+
+def console_site(settings: Settings) -> Site:
+    process = create_app(settings).process
+    return Site(create_admin_app(process), settings, process)
+
+
+@pytest.fixture(scope="session")
+async def console_database_url(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
+    name = await postgres.create(template)
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture(scope="session")
+async def site(console_database_url: str) -> AsyncIterator[Site]:
+    """With a backend that nobody can reach, a tenant `acme`, and a key of it."""
+    settings = gateway_settings(
+        console_database_url,
+        ["http://127.0.0.1:9"],
+        models=[{"id": "gpt-oss-20b"}],
+        admin={"port": 9000},
+        console={"enabled": True},
+    )
+    made = console_site(settings)
+    await new_key(settings, "acme")
+    yield made
+    await made.process.foundation.close()
+
+
+@pytest.fixture
+async def owner(site: Site) -> AsyncIterator[Browser]:
+    async with site.browser() as browser:
+        yield browser
