@@ -63,6 +63,7 @@ from gateway.tenancy.issuers import (
     IdentityProvider,
     KeySource,
     Transformation,
+    discovered,
     organizations_named,
     path_of,
 )
@@ -107,7 +108,6 @@ ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
 LIFETIME_MAX_S: Final = 86_400
-DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
@@ -363,14 +363,6 @@ class RuleCreate(_RuleFields):
 
 class RuleUpdate(_RuleFields):
     """`POST …/federation_rules/{id}`: omitted fields stay."""
-
-
-def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """Return the key source of an issuer, with the usual discovery URL unless another is given.
-
-    https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
-    """
-    return KeySource(discovery_url=discovery_url or issuer.rstrip("/") + DISCOVERY_PATH)
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:

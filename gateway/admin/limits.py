@@ -33,6 +33,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
@@ -65,6 +66,8 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
+STORAGE_MAX: Final = 1_000
+"""Limits of stored bytes that are listed."""
 CAP_MAX: Final = 2**63 - 1
 """Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
@@ -459,6 +462,14 @@ class BudgetState(NamedTuple):
     spent: int
 
 
+class StorageState(NamedTuple):
+    """A limit of stored bytes, its tenant, and what was last measured; None: not measured yet."""
+
+    tenant: str
+    limit: Limit
+    stored_bytes: int | None
+
+
 _LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
 _BUDGET_KEY: Final = ("scope", "scope_id", "unit", "span")
 
@@ -485,6 +496,17 @@ _SET_LIMIT: Final = CoreStatement(
     _upsert(LIMITS, _LIMIT_KEY, {**named("value", "mode"), "updated_at": func.now()})
 )
 _REMOVE_LIMIT: Final = CoreStatement(delete(LIMITS).where(*of_tenant(LIMITS, *_LIMIT_KEY)))
+_STORAGE: Final = Statement("""
+SELECT limits.*, stored.bytes
+FROM limits
+LEFT JOIN stored_bytes AS stored
+    ON stored.tenant_id = limits.tenant_id AND stored.project_id = CASE limits.scope
+       WHEN 'project' THEN limits.scope_id ELSE CAST(:whole AS uuid) END
+WHERE limits.what = 'stored_bytes'
+ORDER BY coalesce(stored.bytes, 0) / greatest(CAST(limits.value AS double precision), 1) DESC,
+         limits.tenant_id, limits.scope_id
+LIMIT :rows_max
+""")
 _BUDGETS: Final = CoreStatement(
     select(BUDGETS).where(*of_tenant(BUDGETS)).order_by(*(BUDGETS.c[name] for name in _BUDGET_KEY))
 )
@@ -602,6 +624,18 @@ class Limits:
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         async with self._transactions.reading(tenant_id) as connection:
             return await _limits(connection, tenant_id)
+
+    async def storage(self) -> list[StorageState]:
+        """Return the limits of stored bytes of all tenants, the fullest first."""
+        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
+        async with self._database.runs_transaction() as connection:
+            parameters = {"whole": WHOLE_TENANT, "rows_max": STORAGE_MAX}
+            rows = await connection.execute(_STORAGE, parameters)
+        return [
+            StorageState(names[row.tenant_id], limit_of(row), row.bytes)
+            for row in rows
+            if row.tenant_id in names
+        ]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         """Return the owner's limits by model, for served models and those with limits."""

@@ -260,10 +260,11 @@ def stream_finding(times: Sequence[float]) -> Finding:
         lump, silent_s = 1, now - before
     span_s = times[-1] - began if times else 0.0
     detail = f"{len(times)} events of a stream came within {span_s:.2f} s"
-    if held * 3 > len(times):
+    is_short = len(times) < EVENTS_MIN
+    if held * 3 > len(times) and not is_short:
         remedy = "Switch off that it buffers and compresses them: docs/operate.md#4-serve."
         return Finding("proxy", False, f"{detail}, many of them held back and at once", remedy)
-    if len(times) < EVENTS_MIN or span_s < SILENCE_S:
+    if is_short or span_s < SILENCE_S:
         remedy = "Try again with a slower model."
         return Finding("proxy", ok=True, detail=f"{detail}: too few to tell", remedy=remedy)
     return Finding("proxy", ok=True, detail=f"{detail}, as they were made")

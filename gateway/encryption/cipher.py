@@ -40,7 +40,7 @@ class ContentCipher:
     Seals with the key `sealing`, opens with all; plain values are returned as they are.
     """
 
-    __slots__ = ("_keys", "_own", "_tenant", "sealing")
+    __slots__ = ("_keys", "_own", "_tenant", "sealing", "seals")
 
     def __init__(
         self, tenant_id: UUID, keys: Mapping[int, DataKey], sealing: int = PLAIN_KEY
@@ -49,12 +49,10 @@ class ContentCipher:
         self._tenant = tenant_id.bytes
         self._keys = keys
         self._own = keys.get(sealing)
+        self.seals = self._own is not None
+        """False if what is written stays plain."""
         self.sealing = sealing
         """The number of the key that seals; `PLAIN_KEY`: new values stay plain."""
-
-    @property
-    def seals(self) -> bool:
-        return self._own is not None
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...

@@ -333,7 +333,8 @@ def _all_rows(
     items: list[dict[str, Any]] = []
     for _, one in new:
         rows.append(_row(tenant_id, one, cipher))
-        items += messages.rows_of(one.uuid, one.items, cipher)
+        if one.items:
+            items += messages.rows_of(one.uuid, one.items, cipher)
     return rows, items
 
 

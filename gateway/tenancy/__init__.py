@@ -201,11 +201,6 @@ class Principal:
         project = self.project_id or default_project(self.tenant_id)
         object.__setattr__(self, "project", project)
 
-    def cached_for(self, response: UUID) -> TenantId:
-        # Cached prefixes are shared within the tenant. Under zero retention they are shared with no
-        # other response, because a cache hit reveals that the same text was sent before.
-        return TenantId(response) if self.keeps_nothing else self.tenant_id
-
     @property
     def wall(self) -> ProjectId | None:
         # The project whose stored responses and conversations it sees. None: all of its tenant.

@@ -55,6 +55,7 @@ Value: TypeAlias = str | bool | int | float
 Attribute: TypeAlias = Value | tuple[Value, ...]
 """A list of values has each of them: `groups` that are [a, b] match `a`."""
 
+DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 _FIRST: Final = re.compile(r"assertion(?=[.\[])")
 _ORGANIZATION: Final = re.compile(r"org-[0-9a-f]{32}(?![0-9a-f])")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
@@ -70,6 +71,14 @@ class KeySource(NamedTuple):
     discovery_url: str | None = None
     jwks_url: str | None = None
     jwks: bytes | None = None
+
+
+def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
+    """Return the key source of an issuer, with the usual discovery URL unless another is given.
+
+    https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
+    """
+    return KeySource(discovery_url=discovery_url or issuer.rstrip("/") + DISCOVERY_PATH)
 
 
 class Transformation(NamedTuple):

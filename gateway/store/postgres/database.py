@@ -198,7 +198,7 @@ class Connection:
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
             rows = Result(await self.driver.fetch(statement.sql, *arguments))
-            if self.tenant_id is not None:
+            if rows and self.tenant_id is not None:
                 await self.renew(self.tenant_id, partial(_lacks, rows))
             return rows
         each = [statement.arguments(one) for one in parameters]
@@ -378,7 +378,9 @@ class Database:
         self._on_failure = on_failure
         self._timeout_ms = max(1, int(command_timeout_s * 1000))
         self._pool: asyncpg.Pool | None = None
-        self._project_id: ProjectId | None = None
+        self._project: ProjectId | str = ""
+        self._narrowing = ""
+        """SQL that limits a transaction to `_project`."""
         self._whole = self
         self.write_fault = ""
         """The reason why the last write failed; empty while no failure is known."""
@@ -484,7 +486,9 @@ class Database:
         For ids that clients name.
         """
         view = copy(self)
-        view._project_id = project_id  # noqa: SLF001 - it is a copy of this one
+        if project_id is not None:
+            view._project = project_id  # noqa: SLF001 - it is a copy of this one
+            view._narrowing = _OF_PROJECT.format(project=project_id)  # noqa: SLF001
         return view
 
     def transaction(
@@ -496,7 +500,7 @@ class Database:
         it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is unknown)
         and `StoreConflict`.
         """
-        begin = _ENTER + self._narrowing() + (_IN_BULK if in_bulk else "")
+        begin = _ENTER + self._narrowing + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
             begin += _TRY_LOCK.format(key=int(lock_key))
         return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
@@ -508,9 +512,8 @@ class Database:
         `turn_to` before the statement of each tenant. Raises as `transaction` does.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
-        project = self._project_id or ""
-        session = _FOR_TENANT.format(project=project, **words) if is_only else ""
-        begin = (_ENTER + self._narrowing() + _IN_BULK).format(**words)
+        session = _FOR_TENANT.format(project=self._project, **words) if is_only else ""
+        begin = (_ENTER + self._narrowing + _IN_BULK).format(**words)
         return Transaction(self._whole, begin, session=session, tenant_id=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
@@ -549,11 +552,6 @@ class Database:
     ) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
         return Transaction(self._whole, begin, is_single=is_single, tenant_id=tenant_id)
-
-    def _narrowing(self) -> str:
-        if self._project_id is None:
-            return ""
-        return _OF_PROJECT.format(project=self._project_id)
 
 
 def _as_if_new(begin: str) -> str:
