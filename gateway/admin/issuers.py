@@ -1,7 +1,7 @@
 """Issuers of tokens: those that tenants trust, with rules, and those that operators trust.
 
-`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; what is
-ours stands under `harmony`. `/admin/v1/issuers` is for operators, and so is
+`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; our own
+fields stand under `harmony`. `/admin/v1/issuers` is for operators, and so is
 `/admin/v1/tenants/{name}/issuers`, the providers of a tenant. Both kinds are rows of one table:
 `tenancy.issuers.IdentityProvider`.
 """
@@ -273,7 +273,7 @@ class ProviderCreate(_ProviderFields):
 
 
 class ProviderUpdate(_ProviderFields):
-    """`POST …/{id}`: what is left out stays."""
+    """`POST …/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -310,7 +310,7 @@ class OperatorIssuerCreate(_OperatorIssuerFields):
 
 
 class OperatorIssuerUpdate(_OperatorIssuerFields):
-    """`POST /admin/v1/issuers/{id}`: what is left out stays."""
+    """`POST /admin/v1/issuers/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -362,7 +362,7 @@ class RuleCreate(_RuleFields):
 
 
 class RuleUpdate(_RuleFields):
-    """`POST …/federation_rules/{id}`: what is left out stays."""
+    """`POST …/federation_rules/{id}`: omitted fields stay."""
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:
@@ -487,8 +487,9 @@ _RULE_IS_THERE: Final = (
     RULES.c.provider_id == bindparam("provider"),
     RULES.c.deleted_at.is_(None),
 )
-# What it was trusted for stays its tenant's (`uq_identity_providers_unnamed`), who may use it
-# again, until an operator gives it to another one: only they see rows of several tenants here.
+# A deleted provider keeps its issuer and audience for its tenant (`uq_identity_providers_unnamed`),
+# who may use them again, until an operator gives them to another tenant: only operators see rows of
+# several tenants here.
 _GIVE_WAY: Final = CoreStatement(
     update(PROVIDERS)
     .where(

@@ -26,7 +26,7 @@ LACKING: Final = (
     *(f"/organization/{name}" for name in ("users", "invites", "groups", "certificates")),
     *("/organization/external_keys", "/organization/external_storage"),
 )
-"""Paths of what OpenAI's organizations have and those of this server lack, with all paths below."""
+"""Paths of resources that only OpenAI's organizations have, with all paths below."""
 
 
 def routes(projects: Projects) -> list[AdminRoute]:

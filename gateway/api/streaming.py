@@ -1,7 +1,7 @@
 """Events on their way to one client: event → frame (`sse`) → bytes on the connection.
 
 The client may read as slowly as it likes within one bound, and costs nothing meanwhile but its
-socket and the events of one list: whatever makes the events waits with it or lets it fall behind.
+socket and the events of one list: the source of the events waits with it or lets it fall behind.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Rest:
 
 
 class Later:
-    """A coroutine that is made when it is awaited: nobody has to close one that is not."""
+    """A coroutine that is made when it is awaited, so one that is not awaited needs no close."""
 
     __slots__ = ("_work",)
 

@@ -57,7 +57,7 @@ class Installation:
     """
 
     def __init__(self, config: Path | None, stack: AsyncExitStack) -> None:
-        """Read the settings from `config`. What is opened is closed with the stack."""
+        """Read the settings from `config`. Resources are closed with the stack."""
         self._config = config
         self._stack = stack
         self._database: Database | None = None

@@ -143,7 +143,7 @@ async def tls(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 def encryption_finding(host: str, sslmode: str, facts: ServerFacts) -> Finding:
-    """Return whether nobody between here and the database can read, or be the database."""
+    """Return whether the connection to the database is encrypted, and its server verified."""
     if sslmode == VERIFIED:
         return Finding("tls", ok=True, detail=f"to the database, {sslmode}")
     detail = f"to the database with sslmode={sslmode}: who is between could be the database"

@@ -564,4 +564,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""In the order of the list; each yields what it finds."""
+"""Checks in the order of the output; each yields its findings."""

@@ -79,7 +79,7 @@ def _sglang(
 
 
 async def _vllm(about: str, backend: Backend, name: str, client: Client) -> list[Finding]:
-    # It tells none of its flags: what they do is tried.
+    # It does not report its flags, so their effects are tested.
     async def ask(**more: object) -> httpx2.Response:
         body = {"model": name, "prompt": PROMPT, "max_tokens": 1, "cache_salt": "doctor", **more}
         return await client.post(

@@ -1,7 +1,7 @@
 """`plan`: from a load to replicas, the size of PostgreSQL, connections and settings.
 
-Each figure was measured, and says by what: docs/sizing.md has the table of them, which a test
-compares with this module.
+Each figure was measured, and names its measurement: docs/sizing.md has a table of them, which a
+test compares with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURNS: Final = "300 turns of 2,100 and 640 tokens of English: "
 
 
 class Figure(NamedTuple):
-    """Figure to plan with, and in `source` what was measured, by the letters of `make bench`."""
+    """Figure to plan with; `source` names the measurement, by the letters of `make bench`."""
 
     what: str
     value: float
@@ -66,7 +66,7 @@ _US: Final = 1e6
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 _FREE: Final = 1.3
-"""Room for dead rows, indexes that have grown, and what is sorted."""
+"""Room for dead rows, indexes that have grown, and sorting."""
 PENDING_LOG_MIB: Final = 32
 BODIES_MIB: Final = 64
 """For bodies that are read, and their prompts."""

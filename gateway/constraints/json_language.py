@@ -1,9 +1,9 @@
 """The JSON texts that a schema describes, as a language.
 
 Objects have their properties in the order of the schema, as the engines write them, and those that
-it does not name at their end. What a language cannot say, such as that no two items are equal, is
-left open; then it is not `exact`. What is left of such a text, or of the input of a custom tool,
-behind the beginning that was said already, is a part of a grammar (`remainder_of`).
+it does not name at their end. Rules that a language cannot express, such as that no two items are
+equal, are left out; then it is not `exact`. The rest of such a text, or of the input of a custom
+tool, behind the part that was generated already, is a part of a grammar (`remainder_of`).
 """
 
 from __future__ import annotations
@@ -456,7 +456,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Grammar of what may follow. `exact`: with whatever it admits, the body is right."""
+    """Grammar of the texts that may follow. `exact`: with each of them the body is valid."""
 
     node: Node
     exact: bool

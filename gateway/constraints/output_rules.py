@@ -51,8 +51,8 @@ class ToolRule:
     the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
     language of a custom tool's input.
 
-    What the browser and Python are called with is not checked here: they tell the model what is
-    wrong with it. Their `schema` is what a grammar holds the model to, where there is one.
+    Arguments of the browser and of Python are not checked here: these tools report errors to the
+    model. Their `schema` is for the grammar, where there is one.
 
     Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
     trained with `name` begins with `BUILTIN_PREFIX`.
@@ -190,7 +190,7 @@ class OutputRules:
         return {}
 
     def derive(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made for `key`. Two threads that ask for it first may get one each."""
+        """Return the value made for `key`. Two threads that need it first may get one each."""
         if key not in self.derived:
             self.derived[key] = make()
         made: T = self.derived[key]

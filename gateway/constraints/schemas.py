@@ -5,7 +5,7 @@ schema may make them fetch anything, recurse without end, or work for minutes. A
 as the part of a sentence that follows "Invalid schema for ...:".
 
 Every keyword must have the form that JSON Schema 2020-12 gives it, also in the schema of an answer
-that is not strict: what it says is read when the answer begins, and OpenAI refuses it as well. Of
+that is not strict: the schema is used when the answer begins, and OpenAI refuses it as well. Of
 drafts 4 to 7 this admits what clients still send: a list of `items`, `additionalItems`,
 `dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`. Unknown keywords
 may hold anything.
@@ -216,7 +216,7 @@ def is_one_of(value: object, types: Collection[str]) -> bool:
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all JSON objects in it, whatever they stand for."""
+    """Yield all JSON objects in the value, whatever they mean."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()

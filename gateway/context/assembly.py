@@ -108,7 +108,7 @@ def may_repeat(new: Iterable[InputItem]) -> Repeated:
 
 
 class ContextIndex:
-    """The items of a context, by what tells that another one is a copy of them."""
+    """The items of a context, by the ids that identify a copy of them."""
 
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
         # Items `before` the new ones, by id; None for one of which only the id is known.
@@ -291,7 +291,7 @@ _ID_PREFIXES: Final = {
     **ids.HOSTED_PREFIXES,
 }
 _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
-"""Calls that the gateway answers, whose items do not tell what the model was told."""
+"""Calls that the gateway answers, whose items do not hold the result that the model read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,8 +392,8 @@ class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another. What is there already adds nothing: references to it, copies, and
-    sealed reasoning and summaries, whose ids tell that they are the same.
+    id is taken gets another. Items that are in the context already add nothing: references, copies,
+    and sealed reasoning and summaries with ids of the context.
     """
 
     stored: Mapping[str, ContextItem]
@@ -631,7 +631,7 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""Pattern of what the kinds of a call and its output do not have in common."""
+"""Pattern of the suffixes by which the kinds of a call and its output differ."""
 _ANY_OUTPUT: Final = "function_call_output"
 """Kind of output that answers every call: in Open Responses all are calls of functions, and Codex
 answers its local shell as one (`LocalShellCall` in its source)."""
@@ -801,7 +801,7 @@ def without_orphans(
     return [item for index, item in enumerate(history) if index not in orphans]
 
 
-# Opening of what a client got sealed and sends back: reasoning, and summaries of conversations.
+# Opening of sealed content that clients send back: reasoning, and summaries of conversations.
 
 COMPACTION: Final = "compaction"
 """Name that summaries are bound to in place of a model: any model may go on with a conversation."""

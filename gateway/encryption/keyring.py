@@ -37,7 +37,7 @@ RENEWED_S: Final = 1.0
 CONCURRENT_FETCHES_MAX: Final = 16
 """Tenants whose keys one process fetches at once."""
 SETTLED_MARGIN_S: Final = 60.0
-"""For what was sealed when a key was still held, and is committed later."""
+"""Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
 """For all tenants, where nothing is sealed."""
 
@@ -232,8 +232,7 @@ class Keyring:
         self._held.pop(tenant_id, None)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
-        # True: nobody has to wait for the keys. They are renewed in the background before they are
-        # too old.
+        # True: the keys are cached. They are renewed in the background before they are too old.
         held = self._held.get(tenant_id)
         if held is None:
             return False
@@ -295,7 +294,7 @@ class Keyring:
         if self._asking.get(tenant_id) is task:
             del self._asking[tenant_id]
         if not task.cancelled():
-            # Whoever waited may be gone: then nobody else looks at what became of it.
+            # Retrieve the exception, because all tasks that waited may have been cancelled.
             task.exception()
 
     async def _fetch(self, tenant_id: TenantId) -> None:

@@ -195,7 +195,7 @@ class Cost(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """A caller: the `terms` of its key, the model that it asks for, and the tier."""
+    """A caller: the `terms` of its key, the requested model, and the tier."""
 
     tenant_id: UUID
     project: UUID
@@ -492,7 +492,7 @@ class Gates:
         return costs
 
     def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
-        # True: ask the rows for what is missing. Raises `RateLimited` where they cannot have it.
+        # True: the rows may have the missing tokens. Raises `RateLimited` if they cannot have them.
         ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:

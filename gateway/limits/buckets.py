@@ -34,8 +34,8 @@ SPACING_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Entry of a bucket in the next statement: `change` is what goes back to its row (below zero:
-    what was used beyond the slice), `want` what the process asks for.
+    """Entry of a bucket in the next statement: `change` is the amount that goes back to its row
+    (below zero: use beyond the slice), `want` the amount that the process requests.
     """
 
     rate: float
@@ -117,9 +117,9 @@ class Bucket:
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Return True if the row may have what is missing.
+        """Return True if the row may have the missing tokens.
 
-        After a refusal it is not asked again before it can have refilled.
+        After a refusal it is not read again before it can have refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -189,7 +189,7 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        # Give back a debt, all of an idle slice, or what is far more than the share.
+        # Give back a debt, all of an idle slice, or an amount far above the share.
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0
@@ -215,7 +215,7 @@ KEPT: Final = 10_000
 
 class Paces(Generic[K]):
     """Buckets by key, each as the time at which it will be full again (the generic cell rate
-    algorithm): what is full need not be kept.
+    algorithm): full ones need not be kept.
     """
 
     def __init__(self) -> None:

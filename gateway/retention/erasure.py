@@ -98,7 +98,7 @@ _ERASE: Final = {
     WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
 }
-"""By table, what is known by the response that it is of."""
+"""Statements by table that delete the rows which belong to responses."""
 _FORGET: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
@@ -238,8 +238,9 @@ def _of_items(
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
-    are those of other tables, by their names; those of `usage` lost the person and their tags.
+    """Result of an erasure: the erased objects, and how many responses were examined (`seen`).
+    `rows` are those of other tables, by their names; those of `usage` lost the person and their
+    tags.
 
     `sealed` responses could not be opened, because their key is gone: they are left. `busy`
     conversations are left, too, with the person's responses in them: somebody else's response is

@@ -151,7 +151,7 @@ class TenantData:
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses for this person, and what they caused (`erasure.Erasing`).
+        """Delete all stored responses for this person, and their traces (`erasure.Erasing`).
 
         It reads all responses of the tenant. The audit log has usage's digest of the identifier,
         which cannot be guessed without the secret; without a secret it has nothing of the

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with bounds on what a client may send and for how long, and its cycle of
 request and response with what an event stream and a half-closed client need.
 
-What is refused before the application sees it is answered as the application would: with an
+Requests that are refused before the application sees them are answered in its form: with an
 envelope and a request id, which is logged.
 
 One request is read at a time. What comes behind it is kept, up to a bound, until it is answered: so
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT: Final = b":\n\n"
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
-"""Between the end of a client's side and what it is sent to find out whether it is there."""
+"""Time between the end of a client's side and the bytes that test whether it is there."""
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
 """A client that ended its side, and then acknowledges nothing for this long, has gone."""
@@ -71,7 +71,7 @@ class BoundedFlowControl(FlowControl):
         self.read_paused = False
         self.write_paused = False
         self.is_full = False
-        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        """Reading stays paused while too much was read already, whoever resumes it."""
         self._takes = ResettableEvent()
         self._takes.set()
 
@@ -152,7 +152,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_read_scheduled = False
         """`_unread` is read in the next turn of the loop."""
         self._timer = self.loop.call_later(self.head_timeout_s, self.close)
-        """Calls what is to be done unless something else comes first: mostly a close."""
+        """Timer of the next deadline of the connection: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
 
@@ -387,7 +387,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection when its client has taken what was written.
+        """Close the connection when its client has taken the bytes that were written.
 
         It is aborted if that takes longer than the keep-alive timeout. Nothing more is read, not
         even what came already.

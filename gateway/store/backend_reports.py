@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
 
 PLACEMENTS_FRESH_S: Final = 10.0
-"""Older ones are not read: what they tell is over."""
+"""Older ones are out of date, and not read."""
 PLACEMENTS_KEPT_S: Final = 30.0
 MESSAGES_MAX: Final = 256
 """Read at once."""

@@ -1,9 +1,9 @@
 """The end of a response: status, body, last log row, items and usage, in one transaction.
 
 Whether a response is cancelled, completed or failed is decided here alone: one UPDATE with a
-condition, so of several that try exactly one wins, on whatever replica. Its owner finishes it with
-its claim; anybody may conclude it, which takes the claim away. An owner of a foreground response
-that comes back after that may still deposit what it alone knows of it.
+condition, so of several attempts exactly one wins, on any replica. Its owner finishes it with its
+claim; any process may conclude it, which takes the claim away. An owner of a foreground response
+that comes back after that may still deposit the output that it alone has.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class FinishedResponse:
     `tokens`.
 
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
-    `free_key`: its idempotency key may be used again, because it failed before it said anything.
+    `free_key`: its idempotency key may be used again, because it failed before any output.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is what the hosted tools of its successors have to know (`protocol.grants`);
+    `tool_state` is the state that the hosted tools of its successors need (`protocol.grants`);
     None leaves what its conversation had when it was accepted. `placement` is where its last turn
-    was generated, for whoever chooses a backend for these. `timeline` are the steps of its run, for
+    was generated, for the choice of a backend for these. `timeline` are the steps of its run, for
     operators.
     """
 

@@ -104,8 +104,8 @@ class KeyTerms:
     """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
 
     `scopes` are words of `tenancy.permissions`. `networks` are those that its requests come from.
-    `models` are names of models that they may ask for; one that ends in `*` stands for all names
-    that begin so.
+    `models` are names of models that they may use; one that ends in `*` stands for all names that
+    begin so.
     """
 
     kind: KeyKind = "project"

@@ -35,8 +35,8 @@ Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
-"""Algorithms that can be allowed: all of them have a public key. With a secret one (HS256) whoever
-verifies could sign, too, and a public key could be taken for the secret."""
+"""Algorithms that can be allowed: all of them have a public key. With a secret one (HS256) every
+verifier could sign, too, and a public key could be taken for the secret."""
 DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
 END_USER: Final = "harmony.end_user"
 SCOPES_GRANTED: Final = "harmony.scopes"

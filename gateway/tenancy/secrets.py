@@ -5,7 +5,7 @@ both, so that who reads one (a scanner, this gateway) can tell a mistyped key fr
 without asking anybody. Keys from before had the prefix `sk-` and no checksum; they stay good.
 
 Since a secret has 256 random bits, one HMAC-SHA256 under a pepper is enough to store it. While a
-pepper is replaced two are in use: what is found by the hash of the previous one is hashed again.
+pepper is replaced two are in use: a secret that matches under the previous one is hashed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rooms of hosted tools: each is built, and what it needs imported, where it is enabled."""
+"""The rooms of hosted tools: each is imported and built only if it is enabled."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ def text_piece(token: int) -> TokenPiece:
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and what it is sent.
+    """Format of one model: how its server handles thoughts and calls, and the form of requests.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.

@@ -49,7 +49,7 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""SQL of what one line adds to each sum."""
+"""SQL of the amount that one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
@@ -240,7 +240,7 @@ _SNAPSHOT: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
 )
-"""The cursor is a value to the planner then, so that it looks for what is behind by its index."""
+"""With these the planner knows the cursor's value, and reads the lines behind it by an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Attempts until a delivery is given up; each failure is logged."""
+"""Attempts at a delivery, at most; each failure is logged."""
 OPERATORS: Final = "operator"
 """The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 

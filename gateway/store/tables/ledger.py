@@ -69,8 +69,8 @@ _READ_BY_ALL: Final = (
     "(tx IS NULL OR tx < (SELECT min(tx) FROM usage_cursors))"
     " AND EXISTS (SELECT FROM usage_cursors WHERE name = 'rollup')"
 )
-# No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
-# above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
+# No foreign key: usage outlives the response. `seq`: 0 is the response, greater numbers are
+# corrections (kind `adjustment`, with a `reason` and an `author`), signed.
 # `tx`: the transaction that wrote it (`store.ledger.cursors`). `tools`: calls by tool, as JSON.
 # `end_user` and `tags`: see `gateway.metering`.
 usage: Final = table(
@@ -111,7 +111,7 @@ usage: Final = table(
     access=Access(app="SELECT, INSERT", runs="SELECT, DELETE", of_runs=True),
 )
 # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
-# line has null, these have what it means: the default project, no background.
+# line has null, these have its meaning: the default project, no background.
 usage_hours: Final = table(
     "usage_hours",
     *_summed_by(),
@@ -256,8 +256,8 @@ spend_alerts: Final = table(
     lifetime=SETTINGS,
     access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
 )
-# `told`: the ways by which it was told (words with spaces between them); `sent_at`: since when
-# by all.
+# `told`: the channels that have delivered it (words with spaces between them); `sent_at`: the time
+# when all had.
 alert_firings: Final = table(
     "alert_firings",
     tenant_id(),

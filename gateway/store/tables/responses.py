@@ -1,5 +1,5 @@
-"""Define the tables of responses, their logs and items, and of conversations; and those by which
-replicas tell each other what they do with them.
+"""Tables of responses, their logs and items, and of conversations; and those in which replicas
+exchange their state of these.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ responses: Final = table(
     index(
         "tenant_id", "id", name="ix_responses_running", where="status IN ('queued', 'in_progress')"
     ),
-    # For claims: of each key that has something queued the oldest, and what is generated.
+    # For claims: the oldest queued response of each key, and responses that are generated.
     index("tenant_id", "key_id", "id", name="ix_responses_queued", where="status = 'queued'"),
     index(
         "tenant_id", "id", name="ix_responses_generated", where="status = 'in_progress' AND durable"
@@ -130,8 +130,8 @@ responses: Final = table(
     bound_by=("id",),
     postgresql_with=ROOM_FOR_UPDATES,
 )
-# An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
-# `includable`: the fields that it is shown with where `include` asks for them, as JSON.
+# An item is a context item, with columns for queries. `ids` null: not rendered yet. `includable`:
+# the fields that `include` adds to it, as JSON.
 messages: Final = table(
     "messages",
     tenant_id(),

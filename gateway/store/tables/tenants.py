@@ -77,7 +77,7 @@ tenants: Final = table(
     text("retention_type", Kept.WORD, null=True),
     # Its data goes some days later, which was done at `purged_at`.
     time("deleted_at", null=True),
-    # Nothing of it is removed meanwhile, whatever its age.
+    # While it is set, no data of the tenant is removed, whatever its age.
     time("held_at", null=True),
     time("purged_at", null=True),
     unique("name"),
@@ -90,8 +90,8 @@ tenants: Final = table(
     access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True),
     not_exported="the operator's",
 )
-# The default project of a tenant has the tenant's id. It may have no row: what is null here
-# holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+# The default project of a tenant has the tenant's id. It may have no row, which is the same as a
+# row of nulls. `models`: those that it may use, or not, by `models_mode`; null: no list.
 # `service_tiers`: those that it may have besides the usual one; null: all of its tenant's.
 projects: Final = table(
     "projects",

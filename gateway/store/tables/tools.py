@@ -178,8 +178,8 @@ containers: Final = table(
     is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
-# `name`: the path of a file of a container, else the name that it was uploaded by. One of a
-# container is of the container's project, whatever `project_id` says.
+# `name`: the path of a file of a container, else the name of its upload. A file of a container
+# belongs to the container's project, whatever `project_id` says.
 files: Final = table(
     "files",
     tenant_id(),

@@ -99,7 +99,7 @@ def _row(call: AuditedCall) -> dict[str, Any]:
     row = {name: getattr(call, name) for name in _COLUMNS if name != "response_id"}
     row["response_id"] = call.response
     row["hosts"] = " ".join(call.hosts) or None
-    # Names of servers and tools are theirs: PostgreSQL's text refuses some of what they may hold.
+    # Names of servers and tools may hold characters that PostgreSQL's text refuses.
     for name in _NAMES:
         row[name] = row[name] and row[name].encode("utf-8", "replace")
     return row
@@ -129,8 +129,8 @@ def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
 
 
 Consumed = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""Outcome of the use of an approval: it counts; nobody requested it, or it is long gone; it came
-too late; another response used it; it was requested for another call, or its server or tool has
+"""Outcome of the use of an approval: it counts; there is no such request any more; it came too
+late; another response used it; it was requested for another call, or its server or tool has
 changed."""
 
 _ASK_APPROVAL: Final = Statement("""

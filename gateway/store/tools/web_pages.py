@@ -1,6 +1,6 @@
 """Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-A page that was shown is kept by a digest of what it says, as long as responses are: a later call
+A page that was shown is kept by a digest of its content, as long as responses are: a later call
 scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
 
 The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
