@@ -8,7 +8,10 @@ from gateway.console.pages import (
     account,
     audit,
     backends,
+    connect,
+    now,
     project,
+    queue,
     responses,
     search,
     system,
@@ -20,12 +23,15 @@ if TYPE_CHECKING:
     from gateway.console.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
+    now.PAGE,
     responses.PAGE,
+    queue.PAGE,
     backends.PAGE,
     tenants.LIST,
     tenants.TENANT,
     project.PAGE,
     usage.PAGE,
+    connect.PAGE,
     usage.CSV,
     audit.PAGE,
     system.PAGE,
