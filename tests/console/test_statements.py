@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ SECRET = {
 
 def content_in(sql: str) -> list[str]:
     """The columns with content that a statement names, or may read by a star."""
+    sql = re.sub(r"'[^']*'", "''", sql)
     words = set(re.findall(r"\w+", sql))
     tables = [table for table, columns in SECRET.items() if columns and table in words]
     named = [f"{table}.{column}" for table in tables for column in SECRET[table] & words]
@@ -42,15 +44,17 @@ async def test_no_page_reads_content_or_counts_rows(
     site: Site, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
-    execute = Connection.execute
+    execute, task = Connection.execute, asyncio.current_task()
 
     async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
-        statements.append(statement.sql)
+        # Gateways of other tests do other things meanwhile.
+        if asyncio.current_task() is task:
+            statements.append(statement.sql)
         return await execute(self, statement, *rest)
 
+    paths = [await site.path_of(page) for page in PAGES]
     monkeypatch.setattr(Connection, "execute", recorded)
-    for page in PAGES:
-        path = await site.path_of(page)
+    for path in paths:
         assert (await owner.get(path, follow_redirects=True)).status_code == 200, path
     assert len(statements) > len(PAGES)
     assert [sql for sql in statements if content_in(sql)] == []

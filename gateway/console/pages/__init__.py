@@ -8,7 +8,9 @@ from gateway.console.pages import (
     account,
     audit,
     backends,
+    conversation,
     project,
+    response,
     responses,
     search,
     system,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 PAGES: Final[tuple[Page, ...]] = (
     responses.PAGE,
+    response.PAGE,
+    conversation.PAGE,
     backends.PAGE,
     tenants.LIST,
     tenants.TENANT,
