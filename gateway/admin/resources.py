@@ -22,6 +22,7 @@ from gateway.admin import (
     projects,
     roles,
     service_accounts,
+    system,
     tenants,
     usage,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.admin.projects import Projects
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.system import System
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
     from gateway.services.audit_logs import AuditLogs
@@ -68,6 +70,7 @@ class OperatorServices:
     issuers: OperatorIssuers
     prices: Prices
     ledger: Ledger
+    system: System
     database: Database
     audit: AuditLogs
 
@@ -94,6 +97,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *issuers.operator_routes(services.issuers),
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
+        *system.routes(services.system),
         *inspection.routes(services.database),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

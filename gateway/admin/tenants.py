@@ -1,7 +1,8 @@
 """`/admin/v1/tenants`: tenants, their policies and their data, for operators; by their names.
 
-Tenants are changed as the owner of the tables. Where the process serves as another user
-(`deploy/roles.sql`), that is refused, and the command line does it with the owner's URL.
+Tenants are read by whoever serves, and changed as the owner of the tables. Where the process serves
+as another user (`deploy/roles.sql`), that is refused, and the command line does it with the owner's
+URL.
 """
 
 from __future__ import annotations
@@ -205,8 +206,8 @@ def _owned(name: str) -> Iterator[None]:
 
 class Tenants:
     """Tenants, their keys and their data. Methods with the name of a tenant raise
-    `ResourceNotFound` for an unknown one; all raise `PermissionDenied` where this process does not
-    own the tables.
+    `ResourceNotFound` for an unknown one; those that change something raise `PermissionDenied`
+    where this process does not own the tables.
     """
 
     def __init__(self, database: Database, access: Access, data: TenantData) -> None:

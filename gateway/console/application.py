@@ -20,10 +20,11 @@ from gateway.api.access.client_address import client_address
 from gateway.api.client_connection import connection_of
 from gateway.api.error_responses import described
 from gateway.api.urls import path_of
-from gateway.console.page import Act, Call, Rendered
-from gateway.console.pages import PAGES, account
+from gateway.console.page import Act, Call, Download, Rendered
+from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
 from gateway.console.sessions import BASE, LOGIN, SESSION_S, Visitor
+from gateway.console.spending import LIMIT_FIELDS
 from gateway.console.static_files import StaticFiles
 from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, ResourceNotFound
 from gateway.settings.console import is_loopback
@@ -119,7 +120,13 @@ class Console:
         self._cookie = Cookie(secure=(public_url or "").startswith("https:"))
         self._static = StaticFiles(STATIC)
         self._templates = Templates(
-            base=BASE, static=self._static.url, fragment_header=FRAGMENT, form_field=FORM_TOKEN
+            base=BASE,
+            static=self._static.url,
+            fragment_header=FRAGMENT,
+            form_field=FORM_TOKEN,
+            limit_fields=LIMIT_FIELDS,
+            spans=usage.SPANS,
+            groups=usage.GROUPS,
         )
         self.pages = PAGES
         self.acts: dict[str, Act] = {
@@ -261,6 +268,9 @@ class Console:
             view = await page.view(self._call(request, session))
             if isinstance(view, str):
                 return RedirectResponse(f"{BASE}{view}", 303)
+            if isinstance(view, Download):
+                attached = {"content-disposition": f'attachment; filename="{view.name}"'}
+                return Response(view.content, headers=attached, media_type=view.media_type)
             block = request.headers.get(FRAGMENT)
             context = self._context(request, session, page.title, view)
             if block is None:

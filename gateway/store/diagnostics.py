@@ -102,6 +102,12 @@ ORDER BY total_exec_time DESC LIMIT 50
 _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
+async def table_sizes(database: Database) -> list[dict[str, Any]]:
+    """Return the sizes of the tables, the largest first, as the server last estimated them."""
+    async with database.owner_transaction() as connection:
+        return [dict(row.items()) for row in await connection.execute(_SIZES)]
+
+
 async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
     """Return sizes of tables, settings, and the statements that took longest, without values."""
     async with database.owner_transaction() as connection:

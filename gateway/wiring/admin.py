@@ -15,6 +15,7 @@ from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.resources import AdminServices, OperatorServices
 from gateway.admin.service_accounts import ServiceAccounts
+from gateway.admin.system import System
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
@@ -88,6 +89,7 @@ def operator_services(process: Process) -> OperatorServices:
         issuers=OperatorIssuers(database, process.access.forget),
         prices=Prices(database, settings.model_aliases),
         ledger=ledger_of(settings, database, foundation.metrics),
+        system=System(database, process.health, replica=foundation.owner),
         database=database,
         audit=AuditLogs(database),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gateway.admin.transactions import Ownership
 from gateway.errors import StartupError, installation
 from gateway.wiring.admin import admin_services
 
@@ -43,7 +44,14 @@ def console(
     sessions = Sessions(base.database, process.access.peppers)
     return Console(
         app,
-        Services(services, tenant, sessions),
+        Services(
+            services,
+            tenant,
+            sessions,
+            Ownership(base.database),
+            api_port=base.settings.server.port,
+            models=lambda: [model.id for model in process.models.list()],
+        ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
         trusted_proxies=trusted_proxies,
