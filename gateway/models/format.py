@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from gateway.errors import ConfigError
 
@@ -188,6 +188,21 @@ class GrammarOptions:
     has_thought: bool = False
 
 
+TokenPart = Literal["marker", "role", "recipient", "channel", "content_type", "body", "between"]
+"""Part of a message that an id belongs to. Formats without headers have markers and bodies only."""
+
+
+class TokenPiece(NamedTuple):
+    """Id as operators see it: the bytes it stands for, or the name of a marker.
+
+    `behind` is the part that text behind it belongs to.
+    """
+
+    spelling: bytes
+    part: TokenPart
+    behind: TokenPart
+
+
 Turn = tuple["Sequence[int]", "FinishReason | None"]
 """The ids of a turn, those that were put into the model's mouth among them, and why it ended."""
 
@@ -329,6 +344,12 @@ class ModelFormat(Protocol):
         """Return the messages of the turn of `ids`, prefill included, then what was `taken_back`.
 
         `taken_back` has pairs of the rule that did it and the ids.
+        """
+
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
+        """Return spelling and part of each id of a turn, prefill included.
+
+        `part` is that of the id before the first one; a turn begins in the header of a message.
         """
 
     # Turns.

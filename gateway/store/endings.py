@@ -54,7 +54,8 @@ class FinishedResponse:
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
     `tool_state` is what the hosted tools of its successors have to know (`protocol.grants`);
     None leaves what its conversation had when it was accepted. `placement` is where its last turn
-    was generated, for whoever chooses a backend for these.
+    was generated, for whoever chooses a backend for these. `timeline` are the steps of its run, for
+    operators.
     """
 
     uuid: UUID
@@ -70,13 +71,15 @@ class FinishedResponse:
     has_secrets: bool = False
     tool_state: bytes | None = None
     placement: bytes | None = None
+    timeline: bytes | None = None
     metered: usage_lines.Metered = usage_lines.UNKNOWN
 
 
 _END: Final = Statement("""
 UPDATE responses
 SET status = :status, completed_at = :completed_at, body = :body, recoveries = :recoveries,
-    tool_state = coalesce(:tool_state, tool_state), placement = :placement, epoch = :epoch,
+    tool_state = coalesce(:tool_state, tool_state), placement = :placement,
+    timeline = :timeline, epoch = :epoch,
     next_entry = coalesce(:next_entry, next_entry),
     plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
@@ -87,7 +90,7 @@ RETURNING key_id, project_id, model, background, created_at, conversation_id
 _DEPOSIT: Final = Statement("""
 UPDATE responses
 SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, tool_state),
-    epoch = :epoch + 2
+    timeline = :timeline, epoch = :epoch + 2
 WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND status = 'failed'
   AND epoch = :epoch + 1
 RETURNING key_id, project_id, model, background
@@ -116,6 +119,7 @@ WITH sent AS MATERIALIZED (
     UPDATE responses AS one
     SET status = held.status, completed_at = held.completed_at, body = held.body,
         recoveries = held.recoveries, tool_state = held.tool_state, placement = held.placement,
+        timeline = held.timeline,
         next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
         plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
     FROM held
@@ -189,6 +193,7 @@ def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
         "recoveries": end.recoveries,
         "tool_state": end.tool_state,
         "placement": end.placement,
+        "timeline": end.timeline,
         "first_entry": entries and entries.first_entry,
         "entry_count": entries and entries.count,
         "entries": packed,

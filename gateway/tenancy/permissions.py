@@ -59,7 +59,8 @@ OperatorPermission = Literal[
     "operators.write",
 ]
 """Permission of operators, over all tenants. None shows what a request or a response contains, but
-`content.read`, with which an archive of a tenant may have its content."""
+`content.read`, with which an archive of a tenant may have its content, and responses of tenants
+that allow it are revealed."""
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]

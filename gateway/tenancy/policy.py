@@ -38,6 +38,10 @@ that the settings list; besides, any that a request names."""
 McpApprovals = Literal["request", "always"]
 """Calls that the user has to approve first: those that the request says, or all."""
 
+OperatorContentAccess = Literal["never", "consent", "always"]
+"""When operators may read content: never, while the tenant consents, or whenever they have a
+reason."""
+
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 """The values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
@@ -182,6 +186,7 @@ class TenantPolicy:
     projects_share_responses: ToolAccess = "refused"
     share_weight: int = 100
     usage_by_end_user: ToolAccess = "refused"
+    operator_content_access: OperatorContentAccess = "never"
 
     @property
     def may_wait(self) -> bool:
@@ -510,6 +515,12 @@ _VALUES: Final = (
         option_help="Whether its usage is added up by day and end user, too, from now on. Without "
         "a policy it is not.",
         words=get_args(ToolAccess),
+    ),
+    PolicyValue(
+        "operator_content_access",
+        option_help="When operators may read what its responses say, with a reason that its audit "
+        "log has: while the tenant consents, or always. Without a policy they may not.",
+        words=get_args(OperatorContentAccess),
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

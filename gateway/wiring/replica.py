@@ -334,6 +334,7 @@ def _dependencies(
             run_time_max_s=settings.limits.request_timeout_s,
             tools=rooms.executor,
             ask_approval=rooms.ask_approval,
+            replica=archive.ownership.owner,
             calls=calls,
             hops=settings.upstream.fill(HopPolicy),
             guard_limits=settings.generation.fill(GuardLimits),

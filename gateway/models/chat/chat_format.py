@@ -35,12 +35,12 @@ from gateway.models.chat.chat_parser import ChatParser
 from gateway.models.chat.chat_template import RULES, Probes, Template, TemplateReader, opened_turn
 from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
-from gateway.models.chat.passthrough import EitherParser, PassThroughFormat
+from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, text_piece
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, Unrendered
+from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, TokenPiece, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import Message
-from gateway.text_ids import TEXT_STATE, is_text
+from gateway.text_ids import TEXT_BASE, TEXT_STATE, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Rendering,
         RenderOptions,
         RepeatedHistory,
+        TokenPart,
         Turn,
     )
     from gateway.protocol.context_item import ContextItem
@@ -354,6 +355,18 @@ class ChatFormat(ServerRenderedFormat):
             for rule, voided in taken_back
         ]
         return [self._message_of(ids, with_ids=with_ids), *void]
+
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:  # noqa: ARG002 - there are no headers
+        """Return markers and text; a turn of text has its own."""
+        return [
+            TokenPiece(self._spelling(token), self._part_of(token), "body")
+            if token < TEXT_BASE
+            else text_piece(token)
+            for token in ids
+        ]
+
+    def _part_of(self, token: int) -> TokenPart:
+        return "body" if self.vocabulary.special_text(token) is None else "marker"
 
     def _message_of(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
         text = b"".join(map(self._spelling, ids)).decode("utf-8", "replace")

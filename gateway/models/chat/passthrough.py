@@ -53,6 +53,7 @@ from gateway.models.format import (
     FixedFormat,
     ImageLimits,
     ServerRenderedFormat,
+    TokenPiece,
     count_recoveries,
 )
 from gateway.models.history import message_text
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         GrammarOptions,
         RenderOptions,
         RepeatedHistory,
+        TokenPart,
         Turn,
     )
     from gateway.protocol.context_item import ContextItem
@@ -363,6 +365,23 @@ _ABILITIES: Final = ("structured_outputs", "streaming", "background")
 FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
 
 
+_MARK_NAMES: Final = {
+    THOUGHT: b"<thought>",
+    ANSWER: b"<answer>",
+    CALL: b"<call>",
+    ARGUMENTS: b"<arguments>",
+    END: b"<end>",
+}
+
+
+def text_piece(token: int) -> TokenPiece:
+    """Return a character or mark of a turn of text, as operators see it."""
+    name = _MARK_NAMES.get(token)
+    if name is None:
+        return TokenPiece(text_of((token,)).encode(), "body", "body")
+    return TokenPiece(name, "marker", "body")
+
+
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
     """Format of one model: how its server handles thoughts and calls, and what it is sent.
@@ -507,6 +526,9 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
             for rule, voided in taken_back
         ]
         return [{"type": RAW, "message": text_of(ids)}, *void]
+
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:  # noqa: ARG002 - there are no headers
+        return list(map(text_piece, ids))
 
     # Turns.
 

@@ -44,7 +44,7 @@ _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
 _SEEN: Final = (
     "tenant_id, id, key_id, model, background, durable, streamed, created_at, root_created_at,"
     " completed_at, parent_id, request, plan, prompt, fold_version, conversation_id,"
-    f" conversation_end, project_id, {_CLAIM}"
+    f" conversation_end, project_id, timeline, {_CLAIM}"
 )
 
 
@@ -69,6 +69,7 @@ def _item() -> list[Column[Any]]:
 # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
 # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
 # `tool_state`: what the hosted tools of its successors have to know (`protocol.grants`).
+# `timeline`: the steps of its run with their times (`eventlog.fold.execution`), once it has ended.
 # `placement`: where its last turn was generated (`upstreams.routing.prefix_index`).
 responses: Final = table(
     "responses",
@@ -101,9 +102,11 @@ responses: Final = table(
     bytea("tool_state", Kept.SEALED, null=True),
     bytea("placement", Kept.DIGEST, null=True, exported=False),
     uuid("project_id", null=True),
+    bytea("timeline", Kept.WORD, null=True),
     one_of("status", *RUNNING, *TERMINAL),
     # Not for those without: a look-up by id must not be planned on it.
     index("tenant_id", "parent_id", where="parent_id IS NOT NULL"),
+    index("tenant_id", "conversation_id", where="conversation_id IS NOT NULL"),
     # Neither owner, lease nor head is indexed, so that heartbeats and appends stay HOT updates.
     index(
         "tenant_id", "id", name="ix_responses_running", where="status IN ('queued', 'in_progress')"
@@ -360,10 +363,12 @@ Index("ix_traces_tenant_id_trace_id", traces.c.tenant_id, func.sha256(traces.c.t
 
 ACCEPTED: Final = typed(
     responses,
-    without="tenant_id lease_until completed_at body recoveries tool_state placement",
+    without="tenant_id lease_until completed_at body recoveries tool_state placement timeline",
 )
 """The types of the columns of `responses` that one is accepted with, but for tenant and lease."""
-ENDED: Final = typed(responses, "id epoch status completed_at body recoveries tool_state placement")
+ENDED: Final = typed(
+    responses, "id epoch status completed_at body recoveries tool_state placement timeline"
+)
 """Types of the columns of `responses` that one ends with."""
 LOGGED: Final = typed(events, "first_entry entry_count entries")
 """Types of the columns of a row of `events`, but for its key."""

@@ -8,6 +8,7 @@ from sqlalchemy import CheckConstraint
 
 from gateway.store.schema import EVERYONE
 from gateway.store.tables.columns import (
+    EVERYTHING,
     OF_NO_TENANT,
     SETTINGS,
     Access,
@@ -221,6 +222,18 @@ federation_rules: Final = table(
     index("tenant_id", "provider_id"),
     lifetime=SETTINGS,
     access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+)
+# Until when a tenant lets operators read what its responses say.
+content_consents: Final = table(
+    "content_consents",
+    tenant_id(),
+    time("granted_at"),
+    time("until"),
+    of_tenant(),
+    lifetime=Lifetime(expires="when it ends", expired=("until < now()",)),
+    access=Access(app=EVERYTHING, runs="SELECT (tenant_id, until), DELETE", of_runs=True),
+    not_exported="of the moment; the audit log has it",
+    is_upserted=True,
 )
 # Of those who run the gateway, under the nil tenant.
 operator_keys: Final = table(
