@@ -26,9 +26,13 @@ def console(
     services: OperatorServices,
     bodies: BodyReader,
     *,
+    public: Any,
     trusted_proxies: Sequence[Network],
 ) -> Console:
-    """Build the console in front of `app`. Raises `StartupError` if its library is missing."""
+    """Build the console in front of `app`; `public` is the application that clients reach.
+
+    Raises `StartupError` if its library is missing.
+    """
     if find_spec("jinja2") is None:
         raise StartupError(
             "the console needs what is not installed: jinja2",
@@ -37,6 +41,7 @@ def console(
         )
     from gateway.console.application import FORM_BYTES_MAX, Console
     from gateway.console.page import Services
+    from gateway.console.playground import Playground, PlaygroundKeys
     from gateway.console.sessions import Sessions
 
     base = process.foundation
@@ -51,6 +56,7 @@ def console(
             Ownership(base.database),
             api_port=base.settings.server.port,
             models=lambda: [model.id for model in process.models.list()],
+            playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
