@@ -1,8 +1,9 @@
 """A stream of the API's events → lines for the script of the Playground.
 
-A line is a JSON array: `["add", html]` appends an item, `["text", index, text]` goes on with it,
-`["put", index, html]` replaces it, and `["end", html, id]` is the last; `id` is what the next
-question continues (null: nothing new is). The HTML is of templates, which escape all of it.
+A line is a JSON array: `["begin", id]` has the id of the response, `["add", html]` appends an item,
+`["text", index, text]` goes on with it, `["put", index, html]` replaces it, and `["end", html, id]`
+is the last; `id` is what the next question continues (null: nothing new is). The HTML is of
+templates, which escape all of it.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ class AnswerLines:
             return
         event: Json = orjson.loads(data)
         kind = event["type"]
-        if kind.endswith(".delta") and isinstance(event.get("delta"), str):
+        if kind == "response.created":
+            yield "begin", event["response"]["id"]
+        elif kind.endswith(".delta") and isinstance(event.get("delta"), str):
             self._first_at = self._first_at or time.monotonic()
             yield "text", event["output_index"], visible(event["delta"])
         elif kind in {"response.output_item.added", "response.output_item.done"}:

@@ -215,6 +215,25 @@ class StreamedAnswer(_ApiAnswer):
         return rewrite
 
 
+class Cancellation(_ApiAnswer):
+    """Cancellation of a response. It need not be there: where tenants want that, a request ends
+    with its client. So nothing is answered.
+    """
+
+    def __init__(self, app: ASGIApp, key: PlaygroundKey, response_id: str) -> None:
+        super().__init__(app, key, path=f"{CREATE}/{response_id}/cancel", body=b"")
+
+    @override
+    def _rewriting(self, send: Send) -> Send:
+        async def rewrite(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send({"type": "http.response.start", "status": 204, "headers": []})
+            elif not message.get("more_body", False):
+                await send({"type": "http.response.body"})
+
+        return rewrite
+
+
 class FileAnswer(_ApiAnswer):
     """A file that a program of the model wrote: an image, or a download."""
 

@@ -13,7 +13,7 @@ from gateway.admin.projects import project_body
 from gateway.console.answer_lines import FILE, AnswerLines
 from gateway.console.forks import context_of, find_fork
 from gateway.console.page import Act, Page
-from gateway.console.playground import FileAnswer, StreamedAnswer
+from gateway.console.playground import Cancellation, FileAnswer, StreamedAnswer
 from gateway.console.questions import HOSTED, body_of, input_of
 from gateway.console.snippets import request_snippets
 from gateway.errors import InvalidRequest
@@ -130,6 +130,16 @@ async def _context(call: Call) -> tuple[Json, list[Json]]:
     return await context_of(call, fork)
 
 
+async def stop(call: Call) -> Response | str:
+    """Cancel the response that the browser does not wait for any more."""
+    playground = call.services.playground
+    key = playground.keys.find(call.session)
+    response_id = call.form.get("response", "")
+    if key is None or not _ID.fullmatch(response_id):
+        return PATH
+    return Cancellation(playground.app, key, response_id)
+
+
 async def end(call: Call) -> str:
     """Disable the session's key before its end."""
     await call.services.playground.keys.end(call.session)
@@ -153,7 +163,11 @@ PAGE: Final = Page(
     template="playground.html",
     permission="tenants.write",
     view=view,
-    acts=(Act(f"{PATH}/ask", "tenants.write", ask), Act(f"{PATH}/end", "tenants.write", end)),
+    acts=(
+        Act(f"{PATH}/ask", "tenants.write", ask),
+        Act(f"{PATH}/stop", "tenants.write", stop),
+        Act(f"{PATH}/end", "tenants.write", end),
+    ),
     icon="playground",
     shortcut="p",
 )

@@ -26,6 +26,7 @@ function failure(answer, message) {
 function apply(answer, [kind, ...rest]) {
   const item = (index) => answer.querySelector(`[data-item="${index}"]`);
   const steps = {
+    begin: (id) => { answer.dataset.response = id; },
     add: (html) => answer.append(parsed(html)),
     text: (index, text) => item(index)?.querySelector("[data-live]")?.append(text),
     put: (index, html) => {
@@ -96,6 +97,11 @@ if (form) {
       state.textContent = "";
     } catch (error) {
       const wasStopped = error.name === "AbortError";
+      if (wasStopped && answer.dataset.response) {
+        // Where a tenant lets answers go on without their client, leaving does not end them.
+        fields.set("response", answer.dataset.response);
+        fetch(form.dataset.stop, { method: "POST", body: fields });
+      }
       state.textContent = wasStopped ? "Stopped" : "";
       if (wasStopped) answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
       else failure(answer, "The gateway cannot be reached. Ask again.");
