@@ -438,6 +438,28 @@ class Keys:
             account = await required_account(connection, project, account_id)
             return await self._insert_owned(connection, caller, project, account, body)
 
+    async def create_unowned(
+        self, caller: AdminCaller, project_id: str, body: AccountKeyCreate
+    ) -> ShownKey:
+        """Create a key of no service account, which ends no later than other keys of this server.
+
+        Raises `RateLimited` for too many.
+        """
+        limits = (body.expires_in_seconds, self._lifetime_max_s)
+        expires_in_s = min((one for one in limits if one is not None), default=None)
+        async with self._transactions.changing(caller.tenant_id) as connection:
+            project = await required_project(
+                connection, caller.tenant_id, project_id, is_active=True
+            )
+            return await self._insert(
+                connection,
+                caller,
+                project.id,
+                body.name or DEFAULT_NAME,
+                body.terms(),
+                expires_in_s,
+            )
+
     async def create_admin(self, caller: AdminCaller, body: AdminKeyCreate) -> ShownKey:
         """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
         terms = body.terms()

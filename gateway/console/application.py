@@ -280,6 +280,9 @@ class Console:
             query=request.query_params,
             path=request.path_params,
             origin=self._origin(request),
+            render=lambda template, block, view: self._templates.fragment(
+                template, block, self._context(request, session, "", view)
+            ),
             form=form or {},
         )
 
@@ -294,6 +297,8 @@ class Console:
             view = await page.view(self._call(request, session))
             if isinstance(view, str):
                 return RedirectResponse(f"{BASE}{view}", 303)
+            if isinstance(view, Response):
+                return view
             if isinstance(view, Download):
                 attached = {"content-disposition": f'attachment; filename="{view.name}"'}
                 return Response(view.content, headers=attached, media_type=view.media_type)
@@ -343,6 +348,8 @@ class Console:
             session, form = await self._own_form(request)
             _check_permission(session, act.permission)
             answer = await act.run(self._call(request, session, form))
+            if isinstance(answer, Response):
+                return answer
             if isinstance(answer, Rendered):
                 context = self._context(request, session, answer.title, answer.view)
                 return HTMLResponse(self._templates.page(answer.template, context))
@@ -452,6 +459,7 @@ class Console:
 
     async def _log_out(self, request: Request) -> Response:
         session, _ = await self._own_form(request)
+        await self._services.playground.keys.end(session)
         await self._sessions.end(session, session.id, self._visitor(request))
         response = RedirectResponse(LOGIN, 303)
         self._cookie.set(response, "", lasting_s=0)
