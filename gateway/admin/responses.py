@@ -475,7 +475,7 @@ class StoredResponses:
             if _has_log(stored):
                 async for portion in self._portions(tenant_id, stored, view.next_entry):
                     view.add(portion)
-            if not view:
+            if not view and stored.is_terminal:
                 return await self._view_of_items(tenant_id, stored)
             self._kept = stored.uuid, view
             if self._forgetting is not None:

@@ -230,3 +230,38 @@ async def test_who_reveals_it_reads_it_alone_and_nobody_reads_what_there_is_not(
     for wrong in ("/tokens?limit=0", "/tokens?after=x", "/events?limit=9999", "/items?limit=0"):
         await desk.get(made, wrong, 400)
     await desk.allow(None)
+
+
+async def test_a_backend_that_breaks_off_is_an_attempt_and_a_seam(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create(
+        background=True, stream=False, input="Tell me of the sea. [[sim die_after=45]]"
+    )
+    execution = await desk.get(made, "/execution")
+    attempts = execution["lanes"]["attempts"]
+    *left, last = [one["outcome"] for one in attempts]
+    assert (set(left), last) == ({"left"}, "stop")
+    assert [one["name"] for one in execution["points"]] == ["backend"] * len(left)
+    assert (await desk.reveal(made)).is_success
+    runs = (await desk.get(made, "/tokens"))["data"]
+    assert [run["seam"] for run in runs if "seam" in run] == ["backend"] * len(left)
+    await desk.allow(None)
+
+
+async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) -> None:
+    await desk.allow("always")
+    body = {"model": "gpt-oss-20b", "background": True}
+    body["input"] = "Tell me of the sea. [[sim tokens_per_s=100]]"
+    made = (await desk.user.post("/v1/responses", json=body)).json()
+    assert (await desk.reveal(made)).is_success
+    counts, said, is_over = [], [], False
+    while not is_over:
+        page = await desk.get(made, f"/tokens?after={len(said) - 1}&limit=16384")
+        said += [token[0] for run in page["data"] for token in run["tokens"]]
+        counts.append(page["count"])
+        is_over = page["is_over"]
+        assert (await desk.get(made, "/execution"))["is_known"]
+    assert (sorted(counts), counts[-1]) == (counts, len(said))
+    whole = await desk.get(made, "/tokens?limit=16384")
+    assert said == [token[0] for run in whole["data"] for token in run["tokens"]]
+    await desk.allow(None)
