@@ -51,6 +51,7 @@ def console(
             Ownership(base.database),
             api_port=base.settings.server.port,
             models=lambda: [model.id for model in process.models.list()],
+            is_ending=lambda: process.replica.dependencies.supervisor.is_draining,
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,

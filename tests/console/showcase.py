@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.limits.money import Component
     from gateway.tenancy.permissions import OperatorRole
     from tests.fakes.gateway import RunningGateway
 
 MODELS: Final = ("gpt-oss-20b", "gpt-oss-120b")
-PRICE: Final = {"input": 50, "output": 250}
+PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 DAYS: Final = 6
 LINES: Final = 240
 SLOW_TOKENS_PER_S: Final = 12.0

@@ -71,18 +71,28 @@ async def _chain(call: Call, tenant: str) -> Any:
 
 
 def _entry(body: Json) -> Entry:
-    actor = body["actor"]
-    own = next((value for value in actor.values() if isinstance(value, dict)), {})
     details = body.get(body["type"], {})
-    name = own.get("name") or own.get("id") or own.get("user", {}).get("id") or actor["type"]
+    actor, address = _actor(body)
     return Entry(
         at=body["effective_at"],
         type=body["type"],
-        actor=str(name),
+        actor=actor,
         target=str(details.get("id", "")),
-        address=str(own.get("ip_address") or ""),
+        address=address,
         details=orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
     )
+
+
+def _actor(body: Json) -> tuple[str, str]:
+    # Name and address. Operators stand beside the object that OpenAI's audit log has.
+    operator = body.get("harmony")
+    if operator is not None:
+        return str(operator["operator"]), operator["address"] or ""
+    actor = body["actor"]
+    if actor["type"] == "session":
+        user = actor["session"]["user"]
+        return str(user["email"] or user["id"]), actor["session"]["ip_address"] or ""
+    return str(actor["api_key"]["id"]), ""
 
 
 @dataclass(frozen=True, slots=True)
