@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 
 LOGPROB_MIN = -9999.0
@@ -265,7 +265,8 @@ class TokenRequest:
     goes on with a response of which some is there, and waits for nobody, unless it `was_recalled`:
     then another had its place, and it waits for one as others do. `chat` is None where ids go in
     and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has, which
-    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
+    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`). `on_sent` is called
+    with the name of each backend that the request is sent to.
     """
 
     request_id: str
@@ -285,6 +286,7 @@ class TokenRequest:
     route: Route | None = field(default=None, compare=False, repr=False)
     tenant: str = ""
     share: float = 1.0
+    on_sent: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Rate limits, spend limits (budgets) and spend alerts of tenants, their projects and keys.
 
 Bodies and objects are field for field those of openai-python 3.54
-(`openai.types.admin.organization`), with what it has no field for under `harmony`. Amounts on the
+(`openai.types.admin.organization`), with additional fields under `harmony`. Amounts on the
 wire are in cents, those in the database in nano-dollars.
 """
 
@@ -316,7 +316,7 @@ class KeyLimits(RateLimitExtras, MainLimits):
 
 
 class RateLimitUpdate(MainLimits):
-    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
+    """`POST …/rate_limits/{id}`: omitted fields stay, null takes a limit away; so does a number
     of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
     limits of the model.
     """
@@ -411,7 +411,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        # As it is stored and shown.
+        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 
@@ -456,7 +456,7 @@ class LimitOwner:
 
 
 class BudgetState(NamedTuple):
-    """A budget, and what is spent of it in the interval that is now."""
+    """A budget, and its spending in the current interval."""
 
     budget: Budget
     spent: int
@@ -562,8 +562,8 @@ SELECT id FROM line ORDER BY older DESC LIMIT 1
 class Limits:
     """Limits, budgets and spend alerts of tenants, their projects and keys.
 
-    What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with
-    keys. Each method takes an owner whose limits the caller may change.
+    Changes take effect at other replicas within `auth.key_cache_ttl_s`, because limits are looked
+    up with keys. Each method takes an owner whose limits the caller may change.
     """
 
     def __init__(
@@ -784,7 +784,7 @@ class Limits:
             before = await _administrators_alert(connection, owner, alert_id)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
-            # Not who they are: what is in an audit log cannot be erased.
+            # Only the number of recipients: an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
             data = {
                 "threshold": threshold,

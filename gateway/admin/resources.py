@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.admin import (
     audit_log,
     backends,
+    content_access,
     data_retention,
     inspection,
     issuers,
@@ -20,14 +21,17 @@ from gateway.admin import (
     operator_keys,
     prices,
     projects,
+    responses,
     roles,
     service_accounts,
+    system,
     tenants,
     usage,
 )
 
 if TYPE_CHECKING:
     from gateway.admin.backends import Backends
+    from gateway.admin.content_access import ContentAccess
     from gateway.admin.data_retention import RetentionControls
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
@@ -36,8 +40,10 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.system import System
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
     from gateway.services.audit_logs import AuditLogs
@@ -56,6 +62,7 @@ class AdminServices:
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
+    content_access: ContentAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,9 @@ class OperatorServices:
     issuers: OperatorIssuers
     prices: Prices
     ledger: Ledger
+    system: System
     database: Database
+    responses: StoredResponses
     audit: AuditLogs
 
 
@@ -82,6 +91,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
         *data_retention.routes(services.retention),
+        *content_access.routes(services.content_access),
         *roles.routes(services.projects),
     ]
 
@@ -94,6 +104,8 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *issuers.operator_routes(services.issuers),
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
+        *system.routes(services.system),
         *inspection.routes(services.database),
+        *responses.routes(services.responses),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

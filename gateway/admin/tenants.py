@@ -1,7 +1,8 @@
 """`/admin/v1/tenants`: tenants, their policies and their data, for operators; by their names.
 
-Tenants are changed as the owner of the tables. Where the process serves as another user
-(`deploy/roles.sql`), that is refused, and the command line does it with the owner's URL.
+Tenants are read by whoever serves, and changed as the owner of the tables. Where the process serves
+as another user (`deploy/roles.sql`), that is refused, and the command line does it with the owner's
+URL.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ ALL: Final = "/tenants"
 ONE: Final = f"{ALL}/{{name}}"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_PREFIX_MIN: Final = 8
-"""As many characters of an id as cannot be taken for a hint."""
+"""Characters of the beginning of an id, at least: a hint of a key is shorter."""
 
 
 def routes(tenants: Tenants) -> list[AdminRoute]:
@@ -205,8 +206,8 @@ def _owned(name: str) -> Iterator[None]:
 
 class Tenants:
     """Tenants, their keys and their data. Methods with the name of a tenant raise
-    `ResourceNotFound` for an unknown one; all raise `PermissionDenied` where this process does not
-    own the tables.
+    `ResourceNotFound` for an unknown one; those that change something raise `PermissionDenied`
+    where this process does not own the tables.
     """
 
     def __init__(self, database: Database, access: Access, data: TenantData) -> None:
@@ -291,7 +292,7 @@ class Tenants:
             return await stored.insert_key(self._database, new, author), secret.value
 
     async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
-        # Of one tenant or of all, the oldest first.
+        # Return the keys of one tenant or of all, the oldest first.
         with owned():
             tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
             return await stored.keys(self._database, tenant.id if tenant else None)

@@ -11,6 +11,7 @@ from gateway.audit import OPERATOR, Actor, Author
 from gateway.errors import PermissionDenied, StoreError
 from gateway.store import audit_log
 from gateway.store.locks import TenantLock, take_turns
+from gateway.store.postgres.database import require_owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -73,8 +74,7 @@ class Transactions:
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
         """Open a transaction for one change at a time of the tenant.
 
-        What it reads is still true when it is committed. After the commit, keys are looked up
-        again.
+        Its reads are still true when it is committed. After the commit, keys are looked up again.
         """
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
@@ -91,6 +91,26 @@ class Transactions:
             async with self._database.owner_transaction() as connection:
                 yield connection
         self._forget()
+
+
+class Ownership:
+    """Whether this process connects as a user who owns the tables; looked up once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._is_owner: bool | None = None
+
+    async def is_owner(self) -> bool:
+        if self._is_owner is None:
+            try:
+                await require_owner(self._database)
+            except StoreError as error:
+                if error.state != _NO_PRIVILEGE:
+                    raise
+                self._is_owner = False
+            else:
+                self._is_owner = True
+        return self._is_owner
 
 
 @contextmanager

@@ -65,7 +65,7 @@ async def login_link(
 
 
 def _origin(settings: Settings) -> str:
-    # Of a port that the system picks only the log of the gateway tells.
+    # A port that the system picks is only in the log of the gateway.
     if settings.console.public_url is not None:
         return settings.console.public_url
     if not settings.admin.port:

@@ -207,7 +207,7 @@ async def remove_budget(
 
 @command(budgets, "list")
 async def list_budgets(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
-    """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
+    """List budgets, the spending of each, and the thresholds of its alerts (--alert-at)."""
     service = await _limits_of(gateway)
     tenant_id = await service.tenant(tenant)
     terminal.listing(

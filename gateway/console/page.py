@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from gateway.admin.transactions import AdminCaller
 from gateway.audit import Author
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.datastructures import QueryParams
 
     from gateway.admin.resources import AdminServices, OperatorServices
+    from gateway.admin.transactions import Ownership
     from gateway.console.sessions import Session, Sessions, Visitor
     from gateway.tenancy import TenantId
     from gateway.tenancy.permissions import OperatorPermission
@@ -22,11 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that pages read and change through: those of the admin API, and sessions."""
+    """Services that pages read and change through: those of the admin API, and sessions.
+
+    `ownership`: whether tenants and backends can be changed here. `api_port` is where clients send
+    requests, `models` the ids of what is served.
+    """
 
     operator: OperatorServices
     tenant: AdminServices
     sessions: Sessions
+    ownership: Ownership
+    api_port: int
+    models: Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,22 @@ class Call:
             operator=self.session.actor,
         )
 
+    @property
+    def api_url(self) -> str:
+        """Return the address for clients: that of the page, with the port of the API.
+
+        A proxy that ends TLS is taken to have both behind one name.
+        """
+        parts = urlsplit(self.origin)
+        if parts.scheme == "https":
+            return f"{self.origin}/v1"
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"http://{host}:{self.services.api_port}/v1"
+
+    @property
+    def default_model(self) -> str:
+        return next(iter(self.services.models()), "gpt-oss-20b")
+
     def may(self, permission: OperatorPermission) -> bool:
         return permission in OPERATOR_ROLES[self.session.role]
 
@@ -70,13 +95,21 @@ class Rendered(NamedTuple):
     view: object
 
 
+class Download(NamedTuple):
+    """A file instead of a page."""
+
+    name: str
+    media_type: str
+    content: str
+
+
 Answer: TypeAlias = "str | Rendered"
 """What follows an act: a path below /console to go to, or a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What operators with a permission may do by a POST to `path`; None: all may, who signed in."""
+    """What operators with a permission may do by a POST to `path`; None: all may."""
 
     path: str
     permission: OperatorPermission | None
@@ -85,10 +118,10 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `path` below /console: `view` returns what `template` shows, or the path of another
-    page to go to. `permission` is what it takes; None: all may see it who signed in.
+    """A page at `path` below /console: `view` returns what `template` shows, the path of another
+    page to go to, or a `Download`. `permission` is what it takes; None: nothing but a session.
 
-    `fragments` are blocks of the template that a script may fetch by themselves. `icon` is that of
+    `fragments` are blocks of the template that a script may fetch alone. `icon` is that of
     the page's link in the navigation; empty: it is reached from other pages. `shortcut` is the key
     that goes there, after `g`.
     """

@@ -38,7 +38,7 @@ def visible(value: object) -> object:
 def duration(seconds: float) -> str:
     """Return a length of time with its largest unit."""
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms" if seconds > 0 else "0 s"
+        return f"{seconds * 1000:.0f} ms" if seconds > 0 else "< 1 s"
     size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
     amount = seconds / size
     return f"{amount:.1f} {unit}" if unit == "s" and amount < 10 else f"{int(amount)} {unit}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
-from gateway.engine.outcome import now
+from gateway.engine.outcome import marked, now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
@@ -186,6 +186,7 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     async def _generate(self) -> Finished:
+        self._journal.append(marked("replica", self._engine.replica))
         compacted = self.spec.compacted
         if compacted is not None and self.live.fold.compacted is None:
             self._journal.append(compacted)
@@ -254,6 +255,7 @@ class Run:
         if self._journal.is_abandoned:
             raise ClaimLost
         self._status = finished.status
+        self._journal.append(marked("clock"))
         try:
             await self._journal.finish(finished)
         except ClaimLost:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.constraints.lark import are_translated, languages_of
 from gateway.engine.failover import Failover
+from gateway.engine.outcome import marked
 from gateway.engine.output_guard import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
@@ -57,7 +58,14 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.screen import Body
     from gateway.eventlog.fold.turn_reader import Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
+    from gateway.generation import (
+        Constraint,
+        ParserPosition,
+        Sampling,
+        TokenChunk,
+        TokenParser,
+        ToldUsage,
+    )
     from gateway.models.format import ModelFormat
 
 
@@ -387,6 +395,7 @@ class TurnRunner:
                 cached_tokens = 0 if turn.hops else self._cached_tokens
                 cut = ending.rule or ending.finish is FinishReason.CUT
                 usage = None if cut else self._usage
+                self._journal.append(marked("clock"))
                 self._journal.append(TurnEnded(ending.finish, 0 if usage else cached_tokens, usage))
                 return True
             ending = self.guard.faulty(self._fold, faulty)
@@ -441,8 +450,10 @@ class TurnRunner:
                 avoid=() if self._failover is None else self._failover.left,
                 attempts_max=1 if self._is_resent else None,
             )
-        except UpstreamLost:
-            self._note_hop(resent)
+        except UpstreamError as error:
+            self._journal.append(marked("left"))
+            if isinstance(error, UpstreamLost):
+                self._note_hop(resent)
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
@@ -527,6 +538,8 @@ class TurnRunner:
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
+            # No method of this object, which would live as long as the request.
+            on_sent=partial(_note_sent, self._journal),
             share=spec.share_weight / DEFAULT_POLICY.share_weight,
         )
 
@@ -755,6 +768,7 @@ class TurnSink:
         if chunk.ids:
             if not self._has_token:
                 self._has_token = True
+                self._journal.append(marked("token"))
                 self._on_first_token()
             self._written = 0
             self._write(chunk)
@@ -780,12 +794,22 @@ class TurnSink:
                 at_header = not self._in_body or ids[at] not in guard.text_ids
                 header = fold.place if at_header else None
                 if header is not None:
-                    self._in_body = header.where is Where.BODY
+                    self._note_header(header)
                 self.ending = guard.inspect(fold, header)
                 if self.ending is not None:
                     break
         if self.ending is None and self._written < len(ids):
             self._unwritten = chunk
+
+    def _note_header(self, header: ParserPosition) -> None:
+        was_in_body, self._in_body = self._in_body, header.where is Where.BODY
+        if self._in_body and not was_in_body:
+            kind = header.kind
+            self._journal.append(marked("message", "" if kind is None else kind.value))
+
+
+def _note_sent(journal: Journal, upstream: str) -> None:
+    journal.append(marked("backend", upstream))
 
 
 def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:

@@ -102,6 +102,12 @@ ORDER BY total_exec_time DESC LIMIT 50
 _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
+async def table_sizes(database: Database) -> list[dict[str, Any]]:
+    """Return the sizes of the tables, the largest first, as the server last estimated them."""
+    async with database.owner_transaction() as connection:
+        return [dict(row.items()) for row in await connection.execute(_SIZES)]
+
+
 async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
     """Return sizes of tables, settings, and the statements that took longest, without values."""
     async with database.owner_transaction() as connection:
@@ -122,7 +128,7 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Target of a database URL, and how much TLS it asks for. Without a host: a local socket."""
+    """Target of a database URL, and the TLS that it requires. Without a host: a local socket."""
 
     host: str | None
     port: int

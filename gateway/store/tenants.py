@@ -141,7 +141,7 @@ async def insert_tenant(
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
-    async with database.owner_transaction() as connection:
+    async with database.runs_transaction() as connection:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
@@ -155,7 +155,7 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 
     Raises `ResourceNotFound`, which names the tenants that are spelled alike.
     """
-    async with database.owner_transaction() as connection:
+    async with database.runs_transaction() as connection:
         for row in await connection.execute(_FIND_POLICY, {"name": name}):
             return _with_policy(row)
     names = [tenant.name for tenant in await all_tenants(database)]

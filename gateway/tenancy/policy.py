@@ -38,10 +38,14 @@ that the settings list; besides, any that a request names."""
 McpApprovals = Literal["request", "always"]
 """Calls that the user has to approve first: those that the request says, or all."""
 
+OperatorContentAccess = Literal["never", "consent", "always"]
+"""When operators may read content: never, while the tenant consents, or whenever they have a
+reason."""
+
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 """The values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
-"""New values by name: None takes a value back, what is left out stays."""
+"""New values by name: None removes a value, omitted ones stay."""
 
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
@@ -182,6 +186,7 @@ class TenantPolicy:
     projects_share_responses: ToolAccess = "refused"
     share_weight: int = 100
     usage_by_end_user: ToolAccess = "refused"
+    operator_content_access: OperatorContentAccess = "never"
 
     @property
     def may_wait(self) -> bool:
@@ -223,7 +228,7 @@ def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelPermissions:
-    """Models that a project or a key may ask for: these alone, or all but these. A name that ends
+    """Models that a project or a key may use: these alone, or all but these. A name that ends
     in `*` stands for all names that begin so.
     """
 
@@ -259,8 +264,8 @@ ALL_CONTROLS: Final = ProjectControls()
 
 @dataclass(frozen=True, slots=True)
 class NarrowedPolicy(TenantPolicy):
-    """A tenant's policy as it counts for the requests of one key, whose project or terms let it ask
-    for fewer models, or whose project gives less.
+    """A tenant's policy for the requests of one key, narrowed by the models and controls of its
+    project and its terms.
     """
 
     permissions: tuple[ModelPermissions, ...] = ()
@@ -510,6 +515,12 @@ _VALUES: Final = (
         option_help="Whether its usage is added up by day and end user, too, from now on. Without "
         "a policy it is not.",
         words=get_args(ToolAccess),
+    ),
+    PolicyValue(
+        "operator_content_access",
+        option_help="When operators may read what its responses say, with a reason that its audit "
+        "log has: while the tenant consents, or always. Without a policy they may not.",
+        words=get_args(OperatorContentAccess),
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

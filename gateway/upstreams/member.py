@@ -325,6 +325,8 @@ class Member:
             placed.on_finish()
 
         try:
+            if request.on_sent is not None:
+                request.on_sent(self.name)
             await self._server.generate(
                 request,
                 attempt or placed.sink,

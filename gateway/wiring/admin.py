@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.admin.backends import Backends
+from gateway.admin.content_access import ContentAccess
 from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
@@ -14,7 +15,9 @@ from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.resources import AdminServices, OperatorServices
+from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
+from gateway.admin.system import System
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
@@ -59,6 +62,7 @@ def admin_services(
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
         retention=RetentionControls(transactions),
+        content_access=ContentAccess(transactions),
     )
 
 
@@ -88,6 +92,14 @@ def operator_services(process: Process) -> OperatorServices:
         issuers=OperatorIssuers(database, process.access.forget),
         prices=Prices(database, settings.model_aliases),
         ledger=ledger_of(settings, database, foundation.metrics),
+        system=System(database, process.health, replica=foundation.owner),
         database=database,
+        responses=StoredResponses(
+            database,
+            process.replica.dependencies.live_logs,
+            process.replica.feed,
+            new_fold_for=foundation.new_fold_for,
+            format_of=foundation.formats.for_model,
+        ),
         audit=AuditLogs(database),
     )

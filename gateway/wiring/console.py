@@ -6,7 +6,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gateway.admin.transactions import Ownership
 from gateway.errors import StartupError, installation
+from gateway.services.sign_in import SignIn
 from gateway.wiring.admin import admin_services
 
 if TYPE_CHECKING:
@@ -39,12 +41,21 @@ def console(
     from gateway.console.sessions import Sessions
 
     base = process.foundation
+    chosen = base.settings.console.sign_in
     tenant = admin_services(base.settings, base.database, process.access, process.models)
     sessions = Sessions(base.database, process.access.peppers)
     return Console(
         app,
-        Services(services, tenant, sessions),
+        Services(
+            services,
+            tenant,
+            sessions,
+            Ownership(base.database),
+            api_port=base.settings.server.port,
+            models=lambda: [model.id for model in process.models.list()],
+        ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
+        sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
         trusted_proxies=trusted_proxies,
     )

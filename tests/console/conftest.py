@@ -11,15 +11,19 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser as HTMLParser
 from selectolax.lexbor import LexborNode
 
+from gateway import ids
 from gateway.app import create_admin_app, create_app
 from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.sessions import Sessions
+from gateway.tenancy import default_project
 from tests.fakes.gateway import gateway_settings, new_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.admin.resources import OperatorServices
     from gateway.app import AdminGateway
+    from gateway.console.page import Page
     from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
     from gateway.wiring.process import Process
@@ -65,6 +69,17 @@ class Site:
         console = self.app._app
         assert isinstance(console, Console)
         return console
+
+    async def path_of(self, page: Page, tenant: str = "acme") -> str:
+        """The path of a page, of the default project of a tenant where it is of one."""
+        if "{" not in page.path:
+            return page.path
+        found = (await self.services.tenants.get(tenant)).tenant
+        return page.path.format(name=tenant, project_id=ids.project_id(default_project(found.id)))
+
+    @property
+    def services(self) -> OperatorServices:
+        return self.console._services.operator
 
     @property
     def sessions(self) -> Sessions:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.console.pages import account, responses, search
+from gateway.console.pages import (
+    account,
+    audit,
+    backends,
+    project,
+    responses,
+    search,
+    system,
+    tenants,
+    usage,
+)
 
 if TYPE_CHECKING:
     from gateway.console.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     responses.PAGE,
+    backends.PAGE,
+    tenants.LIST,
+    tenants.TENANT,
+    project.PAGE,
+    usage.PAGE,
+    usage.CSV,
+    audit.PAGE,
+    system.PAGE,
     search.PAGE,
     account.PAGE,
 )

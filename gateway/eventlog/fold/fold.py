@@ -20,6 +20,7 @@ from gateway.entries import (
     Finished,
     Hold,
     Hop,
+    Mark,
     Queued,
     Repair,
     Singles,
@@ -33,6 +34,7 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.event_builder import ANSWERS, Builder
+from gateway.eventlog.fold.execution import NOTED, Timeline
 from gateway.eventlog.fold.hosted_calls import NO_CALLS, ApprovalAsked, HostedCalls, UnansweredCall
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
@@ -98,7 +100,7 @@ class Fold:
         "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_hosted",
         "_ids", "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
         "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "is_repaired", "open_turn", "rules", "turns",
+        "compacted", "hops", "is_repaired", "open_turn", "rules", "timeline", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -149,6 +151,8 @@ class Fold:
         """The result of the call that the user approved: it stands behind the prompt."""
         self.is_repaired = False
         """True if a repair stands in the log, of ids or for the record."""
+        self.timeline = Timeline()
+        """Steps of the run and their times, without content."""
         self.compacted: Compacted | None = None
         """Compaction with which the log begins; None if it begins with none."""
 
@@ -359,7 +363,10 @@ class Fold:
             return self._builder.feed(shown, reader if reader.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
-        return self._HANDLERS[type(entry)](self, entry)
+        events = self._HANDLERS[type(entry)](self, entry)
+        if type(entry) in NOTED:
+            self.timeline.note(entry, self.output_tokens + self._usage.voided_tokens)
+        return events
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """Apply one more portion of a stored log and return its events.
@@ -418,6 +425,10 @@ class Fold:
 
     def _alive(self, _entry: Alive) -> list[Event]:
         return self._builder.alive() if self._builder.is_started else self._builder.start()
+
+    def _mark(self, _entry: Mark) -> list[Event]:
+        # Nothing but the timeline has it, wherever it stands.
+        return []
 
     def _compact(self, entry: Compacted) -> list[Event]:
         if self._is_begun or self.item_count:
@@ -659,6 +670,7 @@ class Fold:
         Hold: _hold,
         Repair: _repair,
         Alive: _alive,
+        Mark: _mark,
         Queued: _queue,
         Finished: _finish,
     }

@@ -288,6 +288,15 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
 
 
+def test_operators_see_text_and_markers_and_turns_of_text() -> None:
+    pieces = FORMAT.anatomy([*ids_of("a<|im_end|>"), ANSWER])
+    assert [(one.spelling, one.part) for one in pieces] == [
+        (b"a", "body"),
+        (b"<|im_end|>", "marker"),
+        (b"<answer>", "marker"),
+    ]
+
+
 def refusing_all(_body: dict[str, Any]) -> str:
     raise Refused("not this")
 

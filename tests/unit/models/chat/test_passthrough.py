@@ -251,6 +251,14 @@ def test_a_transcript_has_its_text() -> None:
     assert FORMAT.count_ids("12345678") == 3
 
 
+def test_operators_see_its_characters_and_marks() -> None:
+    pieces = FORMAT.anatomy(turn(ANSWER, "é"))
+    assert [(one.spelling, one.part) for one in pieces] == [
+        (b"<answer>", "marker"),
+        ("é".encode(), "body"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "reasoning", "is_open"),
     [

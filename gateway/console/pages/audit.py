@@ -1,0 +1,127 @@
+"""The audit log: that of operators, or of one tenant, and whether its chain holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import orjson
+from starlette.datastructures import QueryParams
+
+from gateway.admin.audit_log import audit_query
+from gateway.admin.transactions import owned
+from gateway.audit import OPENAI_TYPES, OWN_TYPES
+from gateway.console.page import Act, Page, Rendered
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
+    from gateway.services.audit_logs import ChainState
+
+PATH: Final = "/audit"
+ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry in words; `details` is JSON."""
+
+    at: int
+    type: str
+    actor: str
+    target: str
+    address: str
+    details: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    """Entries of a chain, the newest first; `tenant` empty: that of operators."""
+
+    entries: Sequence[Entry]
+    tenant: str
+    type: str
+    types: Sequence[str]
+    older: str
+
+
+async def view(call: Call) -> AuditView:
+    """Read a page of a chain. Raises `InvalidRequest` and `ResourceNotFound`."""
+    tenant, type_ = (call.query.get(name, "").strip() for name in ("tenant", "type"))
+    given = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
+    query = audit_query(QueryParams({name: value for name, value in given.items() if value}))
+    page = await call.services.operator.audit.list_entries(
+        await _chain(call, tenant), query, names_operators=True
+    )
+    older = ""
+    if page["has_more"]:
+        older = f"?{urlencode({'tenant': tenant, 'type': type_, 'after': page['last_id']})}"
+    entries = [_entry(one) for one in page["data"]]
+    return AuditView(entries, tenant, type_, sorted(OPENAI_TYPES | OWN_TYPES), older)
+
+
+async def _chain(call: Call, tenant: str) -> Any:
+    if not tenant:
+        return None
+    return (await call.services.operator.tenants.get(tenant)).tenant.id
+
+
+def _entry(body: Json) -> Entry:
+    details = body.get(body["type"], {})
+    actor, address = _actor(body)
+    return Entry(
+        at=body["effective_at"],
+        type=body["type"],
+        actor=actor,
+        target=str(details.get("id", "")),
+        address=address,
+        details=orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
+    )
+
+
+def _actor(body: Json) -> tuple[str, str]:
+    # Name and address. Operators stand beside the object that OpenAI's audit log has.
+    operator = body.get("harmony")
+    if operator is not None:
+        return str(operator["operator"]), operator["address"] or ""
+    actor = body["actor"]
+    if actor["type"] == "session":
+        user = actor["session"]["user"]
+        return str(user["email"] or user["id"]), actor["session"]["ip_address"] or ""
+    return str(actor["api_key"]["id"]), ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of a check of one chain."""
+
+    tenant: str
+    state: ChainState
+
+
+async def verify(call: Call) -> Rendered:
+    """Check a chain from its first entry on. Raises `PermissionDenied` where this process may not
+    read all of it.
+    """
+    tenant = call.form.get("tenant", "")
+    chain = await _chain(call, tenant)
+    with owned("Run 'harmony-gateway audit verify' with the owner's URL."):
+        states = await call.services.operator.audit.verify(chain or EVERYONE)
+    return Rendered("verified.html", "Audit log", Verified(tenant, states[0]))
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Audit",
+    template="audit.html",
+    permission="operator_audit_log.read",
+    view=view,
+    acts=(Act(f"{PATH}/verify", "operator_audit_log.read", verify),),
+    fragments=frozenset({"rows"}),
+    icon="audit",
+    shortcut="a",
+)

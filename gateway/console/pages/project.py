@@ -1,0 +1,191 @@
+"""A project of a tenant: its keys, which are shown once, its limits and its budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
+from gateway.admin.projects import ProjectUpdate, project_body
+from gateway.console.page import Act, Page, Rendered
+from gateway.console.pages.tenants import ONE as TENANT
+from gateway.console.pages.tenants import path_of
+from gateway.console.snippets import Snippet, snippets
+from gateway.console.spending import budgets_of, limits_of, set_budget, set_limits
+from gateway.errors import InvalidRequest
+from gateway.protocol.pages import PageParams
+from gateway.protocol.request_errors import validated
+from gateway.tenancy.permissions import SCOPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.admin.keys import ShownKey
+    from gateway.console.page import Call
+    from gateway.console.spending import ShownBudget, ShownLimit
+    from gateway.protocol.admin_bodies import Json
+    from gateway.tenancy import TenantId
+
+PATH: Final = f"{TENANT}/projects/{{project_id}}"
+KEYS_SHOWN_MAX: Final = 100
+DAY_S: Final = 86_400
+LIFETIMES_D: Final = (7, 30, 90, 365)
+"""Days that a form offers for the life of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectView:
+    """A project with its keys, the newest first, limits and budgets."""
+
+    tenant: str
+    project: Json
+    keys: Sequence[Json]
+    has_more_keys: bool
+    limits: Sequence[ShownLimit]
+    budgets: Sequence[ShownBudget]
+    scopes: Sequence[str]
+    lifetimes_d: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was just made, with its value, and how clients are set up with it."""
+
+    tenant: str
+    project: Json
+    key: Json
+    value: str
+    base_url: str
+    snippets: Sequence[Snippet]
+
+
+async def view(call: Call) -> ProjectView:
+    tenant_id = await _tenant_id(call)
+    services, project_id = call.services.tenant, call.path["project_id"]
+    project = await services.projects.get(tenant_id, project_id)
+    owner = await services.limits.of_project(tenant_id, project_id)
+    page = PageParams(KEYS_SHOWN_MAX, order="desc")
+    keys = await services.keys.list(tenant_id, project_id, page)
+    return ProjectView(
+        tenant=call.path["name"],
+        project=project_body(project),
+        keys=list(map(project_key_body, keys.rows)),
+        has_more_keys=keys.has_more,
+        limits=limits_of(owner, await services.limits.limits(tenant_id)),
+        budgets=budgets_of(owner, await services.limits.budgets(tenant_id)),
+        scopes=list(SCOPES),
+        lifetimes_d=LIFETIMES_D,
+    )
+
+
+async def create_key(call: Call) -> Rendered:
+    """Create a service account with a key, and show the key once."""
+    tenant_id, project_id = await _tenant_id(call), call.path["project_id"]
+    days, scope = call.form.get("days", ""), call.form.get("scope", "")
+    if days and days not in map(str, LIFETIMES_D):
+        raise InvalidRequest("'days' is none of the lifetimes that the form has.", param="days")
+    name = call.form.get("name", "")
+    body = validated(
+        AccountKeyCreate,
+        {
+            "name": name,
+            "scopes": [scope] if scope else [],
+            "expires_in_seconds": int(days) * DAY_S if days else None,
+        },
+    )
+    _, made = await call.services.tenant.keys.create_account(
+        call.caller(tenant_id), project_id, name, body
+    )
+    assert made is not None, "a key was asked for"
+    return await _shown_once(call, tenant_id, made)
+
+
+async def rotate_key(call: Call) -> Rendered:
+    """Replace a key by a new one, which is shown once; the old one works for a day more."""
+    tenant_id, project_id = await _tenant_id(call), call.path["project_id"]
+    made = await call.services.tenant.keys.rotate(
+        call.caller(tenant_id), project_id, call.path["key_id"], KeyRotate()
+    )
+    return await _shown_once(call, tenant_id, made)
+
+
+async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Rendered:
+    project = await call.services.tenant.projects.get(tenant_id, call.path["project_id"])
+    value, base_url = made.secret or "", call.api_url
+    shown = NewKey(
+        tenant=call.path["name"],
+        project=project_body(project),
+        key=project_key_body(made._replace(secret=None)),
+        value=value,
+        base_url=base_url,
+        snippets=snippets(base_url, value, call.default_model),
+    )
+    return Rendered("new_key.html", "New key", shown)
+
+
+async def end_key(call: Call) -> str:
+    caller = call.caller(await _tenant_id(call))
+    await call.services.tenant.keys.end(caller, call.path["project_id"], call.path["key_id"])
+    return _here(call)
+
+
+async def change_limits(call: Call) -> str:
+    await set_limits(call, await _owner(call))
+    return _here(call)
+
+
+async def change_budget(call: Call) -> str:
+    await set_budget(call, await _owner(call))
+    return _here(call)
+
+
+async def rename(call: Call) -> str:
+    caller = call.caller(await _tenant_id(call))
+    body = validated(ProjectUpdate, {"name": call.form.get("name", "")})
+    await call.services.tenant.projects.rename(caller, call.path["project_id"], body)
+    return _here(call)
+
+
+async def archive(call: Call) -> str:
+    """Archive the project, for good. Raises `InvalidRequest` unless its id was typed."""
+    project_id = call.path["project_id"]
+    if call.form.get("confirmed") != project_id:
+        raise InvalidRequest(
+            "The id that was typed is not that of the project, so nothing was changed.",
+            param="confirmed",
+        )
+    caller = call.caller(await _tenant_id(call))
+    await call.services.tenant.projects.archive(caller, project_id)
+    return _here(call)
+
+
+async def _owner(call: Call) -> Any:
+    return await call.services.tenant.limits.of_project(
+        await _tenant_id(call), call.path["project_id"], is_active=True, author=call.author
+    )
+
+
+async def _tenant_id(call: Call) -> TenantId:
+    return (await call.services.operator.tenants.get(call.path["name"])).tenant.id
+
+
+def _here(call: Call) -> str:
+    return path_of(call.path["name"], f"/projects/{call.path['project_id']}")
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Project",
+    template="project.html",
+    permission="tenants.read",
+    view=view,
+    acts=(
+        Act(f"{PATH}/keys/create", "tenants.write", create_key),
+        Act(f"{PATH}/keys/{{key_id}}/rotate", "tenants.write", rotate_key),
+        Act(f"{PATH}/keys/{{key_id}}/end", "tenants.write", end_key),
+        Act(f"{PATH}/limits", "tenants.write", change_limits),
+        Act(f"{PATH}/budget", "tenants.write", change_budget),
+        Act(f"{PATH}/rename", "tenants.write", rename),
+        Act(f"{PATH}/archive", "tenants.write", archive),
+    ),
+)

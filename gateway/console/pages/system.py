@@ -1,0 +1,63 @@
+"""Process and database: readiness, replicas, sizes of tables, and effective settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.console.page import Page
+from gateway.store.schema import REVISION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
+
+PATH: Final = "/system"
+TABLES_SHOWN: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SystemView:
+    """What the admin API says of the system. `settings` are paths and values as JSON."""
+
+    system: Json
+    is_current: bool
+    replicas: Sequence[Json]
+    tables: Sequence[Json]
+    settings: Sequence[tuple[str, str]]
+
+
+async def view(call: Call) -> SystemView:
+    services = call.services.operator
+    system = await services.system.get()
+    settings = (await services.backends.settings())["settings"]
+    return SystemView(
+        system=system,
+        is_current=system["schema_revision"] == REVISION,
+        replicas=await services.backends.replicas(),
+        tables=system["tables"][:TABLES_SHOWN],
+        settings=list(_flat(settings)),
+    )
+
+
+def _flat(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", orjson.dumps(value).decode()
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="System",
+    template="system.html",
+    permission="settings.read",
+    view=view,
+    icon="system",
+    shortcut="s",
+)

@@ -1,0 +1,255 @@
+"""Tenants: all of them, and one with its projects, limits, budgets, admin keys and policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from gateway.admin.keys import AdminKeyCreate, ShownKey, admin_key_body
+from gateway.admin.limits import LimitOwner
+from gateway.admin.projects import ProjectCreate, project_body
+from gateway.admin.tenants import HoldUpdate, detail_body, tenant_body
+from gateway.console.page import Act, Page, Rendered
+from gateway.console.spending import budgets_of, limits_of, set_budget, set_limits
+from gateway.errors import InvalidRequest
+from gateway.protocol.pages import PageParams
+from gateway.protocol.request_errors import validated
+from gateway.tenancy.policy import POLICY_VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.admin.tenants import TenantDetail
+    from gateway.console.page import Call
+    from gateway.console.spending import ShownBudget, ShownLimit
+    from gateway.protocol.admin_bodies import Json
+    from gateway.tenancy import Tenant
+
+PATH: Final = "/tenants"
+ONE: Final = f"{PATH}/{{name}}"
+ROWS: Final = 50
+PROJECTS_SHOWN_MAX: Final = 100
+KEYS_SHOWN_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TenantList:
+    """Tenants by name, from behind `after`. `older`: the address of the rest; empty: none."""
+
+    rows: Sequence[Json]
+    begins: str
+    older: str
+    is_owner: bool
+
+
+async def list_tenants(call: Call) -> TenantList:
+    begins, after = call.query.get("q", "").strip(), call.query.get("after", "")
+    tenants = await call.services.operator.tenants.list()
+    found = [one for one in tenants if one.name.startswith(begins) and one.name > after]
+    rows = [_listed(one) for one in found[:ROWS]]
+    older = ""
+    if len(found) > ROWS:
+        older = f"?{urlencode({'q': begins, 'after': rows[-1]['name']})}"
+    return TenantList(rows, begins, older, await call.services.ownership.is_owner())
+
+
+def _listed(tenant: Tenant) -> Json:
+    return {**tenant_body(tenant), "state": _state(tenant)}
+
+
+def _state(tenant: Tenant) -> str:
+    for state in ("deleted", "disabled", "held"):
+        if getattr(tenant, f"{state}_at") is not None:
+            return state
+    return "active"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """A value of the effective policy, and whether it is the tenant's own or the settings'."""
+
+    name: str
+    value: str | int
+    is_own: bool
+    words: Sequence[str]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """A tenant with all that an operator sets of it."""
+
+    tenant: Json
+    state: str
+    projects: Sequence[Json]
+    keys: Sequence[Json]
+    limits: Sequence[ShownLimit]
+    budgets: Sequence[ShownBudget]
+    policy: Sequence[PolicyRow]
+    is_owner: bool
+
+
+async def view_tenant(call: Call) -> TenantView:
+    detail = await call.services.operator.tenants.get(call.path["name"])
+    services, tenant_id = call.services.tenant, detail.tenant.id
+    projects = await services.projects.list(
+        tenant_id, PageParams(PROJECTS_SHOWN_MAX), include_archived=True
+    )
+    keys = await services.keys.list(tenant_id, None, PageParams(KEYS_SHOWN_MAX, order="desc"))
+    owner = LimitOwner.of_tenant(tenant_id)
+    return TenantView(
+        tenant=detail_body(detail),
+        state=_state(detail.tenant),
+        projects=list(map(project_body, projects.rows)),
+        keys=list(map(admin_key_body, keys.rows)),
+        limits=limits_of(owner, await services.limits.limits(tenant_id)),
+        budgets=budgets_of(owner, await services.limits.budgets(tenant_id)),
+        policy=_policy(detail),
+        is_owner=await call.services.ownership.is_owner(),
+    )
+
+
+def _policy(detail: TenantDetail) -> list[PolicyRow]:
+    own, effective = dict(detail.own), detail.policy.shown()
+    return [
+        PolicyRow(name, effective[name], name in own, value.words, value.option_help)
+        for name, value in POLICY_VALUES.items()
+    ]
+
+
+def path_of(name: str, rest: str = "") -> str:
+    return f"{PATH}/{quote(name, safe='')}{rest}"
+
+
+async def create(call: Call) -> str:
+    tenant = await call.services.operator.tenants.create(call.author, call.form.get("name", ""))
+    return path_of(tenant.name)
+
+
+async def create_project(call: Call) -> str:
+    tenant_id = await _tenant_id(call)
+    body = validated(ProjectCreate, {"name": call.form.get("name", "")})
+    made = await call.services.tenant.projects.create(call.caller(tenant_id), body)
+    return path_of(call.path["name"], f"/projects/{project_body(made)['id']}")
+
+
+async def create_key(call: Call) -> Rendered:
+    """Create an admin key and show it once."""
+    tenant_id = await _tenant_id(call)
+    body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
+    made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
+    return Rendered("new_admin_key.html", "New admin key", NewAdminKey(call.path["name"], made))
+
+
+@dataclass(frozen=True, slots=True)
+class NewAdminKey:
+    """An admin key that was just made: `made` has its secret."""
+
+    tenant: str
+    made: ShownKey
+
+
+async def end_key(call: Call) -> str:
+    caller = call.caller(await _tenant_id(call))
+    await call.services.tenant.keys.end(caller, None, call.path["key_id"])
+    return path_of(call.path["name"])
+
+
+async def change_limits(call: Call) -> str:
+    owner = LimitOwner(*(await _scope(call)), call.author)
+    await set_limits(call, owner)
+    return path_of(call.path["name"])
+
+
+async def change_budget(call: Call) -> str:
+    owner = LimitOwner(*(await _scope(call)), call.author)
+    await set_budget(call, owner)
+    return path_of(call.path["name"])
+
+
+async def _scope(call: Call) -> tuple[Any, Any, Any]:
+    tenant_id = await _tenant_id(call)
+    return tenant_id, "tenant", tenant_id
+
+
+async def change_policy(call: Call) -> str:
+    """Set one value of the policy; an empty one is that of the settings again."""
+    name, text = call.form.get("value_name", ""), call.form.get("value", "")
+    if name not in POLICY_VALUES:
+        raise InvalidRequest("There is no such value of a policy.", param="value_name")
+    given: str | int | None = text or None
+    if text and POLICY_VALUES[name].column_type != "text":
+        if not text.isdecimal() or not text.isascii():
+            raise InvalidRequest(f"'{name}' is a number.", param="value")
+        given = int(text[:20])
+    await call.services.operator.tenants.set_policy(call.author, call.path["name"], {name: given})
+    return path_of(call.path["name"])
+
+
+async def disable(call: Call) -> str:
+    await call.services.operator.tenants.disable(call.author, _confirmed(call))
+    return path_of(call.path["name"])
+
+
+async def hold(call: Call) -> str:
+    body = HoldUpdate(held=call.form.get("held") == "true")
+    await call.services.operator.tenants.hold(call.author, call.path["name"], body)
+    return path_of(call.path["name"])
+
+
+async def delete(call: Call) -> str:
+    await call.services.operator.tenants.delete(call.author, _confirmed(call))
+    return path_of(call.path["name"])
+
+
+async def restore(call: Call) -> str:
+    await call.services.operator.tenants.restore(call.author, call.path["name"])
+    return path_of(call.path["name"])
+
+
+def _confirmed(call: Call) -> str:
+    # What cannot be undone takes the name a second time, typed.
+    name = call.path["name"]
+    if call.form.get("confirmed") != name:
+        raise InvalidRequest(
+            "The name that was typed is not that of the tenant, so nothing was changed.",
+            param="confirmed",
+        )
+    return name
+
+
+async def _tenant_id(call: Call) -> Any:
+    return (await call.services.operator.tenants.get(call.path["name"])).tenant.id
+
+
+LIST: Final = Page(
+    path=PATH,
+    title="Tenants",
+    template="tenants.html",
+    permission="tenants.read",
+    view=list_tenants,
+    acts=(Act(f"{PATH}/create", "tenants.write", create),),
+    fragments=frozenset({"rows"}),
+    icon="tenants",
+    shortcut="t",
+)
+TENANT: Final = Page(
+    path=ONE,
+    title="Tenant",
+    template="tenant.html",
+    permission="tenants.read",
+    view=view_tenant,
+    acts=(
+        Act(f"{ONE}/projects/create", "tenants.write", create_project),
+        Act(f"{ONE}/keys/create", "tenants.write", create_key),
+        Act(f"{ONE}/keys/{{key_id}}/end", "tenants.write", end_key),
+        Act(f"{ONE}/limits", "tenants.write", change_limits),
+        Act(f"{ONE}/budget", "tenants.write", change_budget),
+        Act(f"{ONE}/policy", "tenants.write", change_policy),
+        Act(f"{ONE}/disable", "tenants.write", disable),
+        Act(f"{ONE}/hold", "tenants.delete", hold),
+        Act(f"{ONE}/delete", "tenants.delete", delete),
+        Act(f"{ONE}/restore", "tenants.delete", restore),
+    ),
+)

@@ -1,0 +1,61 @@
+"""How clients are set up with this gateway: a text for each, to be pasted as it stands."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import NamedTuple
+
+
+class Snippet(NamedTuple):
+    """Text that sets a client up; `where` says where it is pasted."""
+
+    client: str
+    where: str
+    text: str
+
+
+def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
+    """Return the snippets for an address that ends in `/v1`, a key and a model."""
+    environment = f"export OPENAI_BASE_URL={shlex.quote(base_url)}\n" + (
+        f"export OPENAI_API_KEY={shlex.quote(key)}"
+    )
+    body = json.dumps({"model": model, "input": "Say hello"})
+    return [
+        Snippet(
+            "curl",
+            "a shell",
+            f"curl {shlex.quote(f'{base_url}/responses')} \\\n"
+            f"  -H {shlex.quote(f'Authorization: Bearer {key}')} \\\n"
+            "  -H 'Content-Type: application/json' \\\n"
+            f"  -d {shlex.quote(body)}",
+        ),
+        Snippet(
+            "OpenAI SDK for Python",
+            "a Python file",
+            "from openai import OpenAI\n\n"
+            f"client = OpenAI(base_url={base_url!r}, api_key={key!r})\n"
+            f"response = client.responses.create(model={model!r}, input='Say hello')\n"
+            "print(response.output_text)",
+        ),
+        Snippet(
+            "OpenAI SDK for Node",
+            "a JavaScript module",
+            'import OpenAI from "openai";\n\n'
+            "const client = new OpenAI({ "
+            f"baseURL: {json.dumps(base_url)}, apiKey: {json.dumps(key)} }});\n"
+            "const response = await client.responses.create({ "
+            f'model: {json.dumps(model)}, input: "Say hello" }});\n'
+            "console.log(response.output_text);",
+        ),
+        Snippet("Any client of OpenAI's", "its environment", environment),
+        *(
+            Snippet(
+                agent,
+                "a shell with harmony-gateway",
+                f"harmony-gateway launch {agent.lower()} --url {shlex.quote(base_url)} \\\n"
+                f"  --key {shlex.quote(key)} --model {shlex.quote(model)}",
+            )
+            for agent in ("Codex", "opencode")
+        ),
+    ]
