@@ -32,6 +32,7 @@ from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
 from tests.console.test_hostile_text import HOSTILE, check
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.python_containers import HAS_BUBBLEWRAP, SYSTEM_PYTHON
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tests.fakes.postgres import PostgresServer
 
 MODEL = "gpt-oss-20b"
+MONTY = {"enabled": True, "engine": "monty"}
 LINUX = {"enabled": True, "engine": "linux", "interpreter": str(SYSTEM_PYTHON)}
 QUAGGAS = StoredPage(
     "https://zebra.example/<u>stripes",
@@ -140,7 +142,7 @@ async def playing(postgres: PostgresServer, template: str) -> AsyncIterator[Play
             url,
             [backend],
             models=[{"id": MODEL}],
-            tools={"web": {"enabled": True}, "python": LINUX if HAS_BUBBLEWRAP else {}},
+            tools={"web": {"enabled": True}, "python": LINUX if HAS_BUBBLEWRAP else MONTY},
             admin={"port": 9000},
             console={"enabled": True},
         )
@@ -527,6 +529,22 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     assert record["previous_response_id"] == answer.id
     beyond = playing.fields("Hi", fork=answer.id, item="9")
     assert (await ada.post(f"{PATH}/ask", **beyond)).status_code == 400
+
+
+async def test_a_fork_has_what_tools_returned(playing: Playing, ada: Browser) -> None:
+    tenants = playing.site.services.tenants
+    await tenants.set_policy(COMMAND_LINE, "acme", {"operator_content_access": "always"})
+    on = {"code_interpreter": "on"}
+    answer = await playing.ask(ada, steps("python 6 * 7; say done"), **on)
+    kinds = [first(item, ".item").attributes["class"] for item in answer.items]
+    assert answer.said == "done"
+    await revealed(playing, ada, answer.id)
+    item = str(kinds.index("item tool"))
+    fork = await playing.ask(ada, "[[sim think=2 say=ok]]", fork=answer.id, item=item, **on)
+    (begin,) = await playing.backends.of_response(fork.id)
+    prompt = vocabulary().decode(begin["prompt_ids"])
+    assert "6 * 7python to=assistantanalysis42user" in prompt
+    assert prompt.count("done") == 1, "in the question before"
 
 
 async def context(playing: Playing, browser: Browser, response_id: str) -> list[Any]:
