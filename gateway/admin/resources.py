@@ -18,6 +18,7 @@ from gateway.admin import (
     keys,
     ledger,
     limits,
+    live,
     operator_keys,
     prices,
     projects,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gateway.admin.keys import Keys
     from gateway.admin.ledger import Ledger
     from gateway.admin.limits import Limits
+    from gateway.admin.live import Live
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
@@ -76,6 +78,7 @@ class OperatorServices:
     prices: Prices
     ledger: Ledger
     system: System
+    live: Live
     database: Database
     responses: StoredResponses
     audit: AuditLogs
@@ -105,6 +108,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
         *system.routes(services.system),
+        *live.routes(services.live),
         *inspection.routes(services.database),
         *responses.routes(services.responses),
         *audit_log.operator_routes(services.audit, services.tenants),

@@ -41,6 +41,7 @@ from gateway.tenancy import ProjectId, TenantId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from uuid import UUID
 
     from gateway.admin.content_access import OperatorAccess
     from gateway.admin.routes import AdminCall, Endpoint
@@ -65,6 +66,8 @@ REVEALS_MAX: Final = 20
 """Reveals of one operator and tenant within an hour, at most."""
 TOKENS_DEFAULT: Final = 2048
 TOKENS_MAX: Final = 16_384
+KEPT_S: Final = 60.0
+"""Seconds that the view of a log is kept for its next page."""
 EVENTS_DEFAULT: Final = 100
 EVENTS_MAX: Final = 1000
 ITEMS_MAX: Final = 100
@@ -236,6 +239,10 @@ class StoredResponses:
         self._feed = feed
         self._new_fold_for = new_fold_for
         self._format_of = format_of
+        self._viewing = asyncio.Lock()
+        self._kept: tuple[UUID | None, LogView | None] = None, None
+        """The last view of a log, of which `_forgetting` lets go."""
+        self._forgetting: asyncio.TimerHandle | None = None
 
     async def get(self, author: Author, response_id: str) -> Json:
         """Return the record of a response, its usage, and whether its content may be read."""
@@ -382,9 +389,7 @@ class StoredResponses:
     ) -> Json:
         """Return runs of tokens behind position `after`."""
         tenant_id, stored = await self._open(author, response_id)
-        view: TokenView = await self._view_of_log(tenant_id, stored)
-        if not view:
-            view = await self._view_of_items(tenant_id, stored)
+        view = await self._view(tenant_id, stored)
         return {
             "id": response_id,
             "object": "response.tokens",
@@ -462,13 +467,27 @@ class StoredResponses:
             raise not_found(response_id)
         return tenant_id, stored
 
-    async def _view_of_log(self, tenant_id: TenantId, stored: StoredResponse) -> LogView:
-        # Empty if the log is gone.
-        view = LogView(self._format_of(stored.model), self._new_fold_for(head_of(stored))())
-        if _has_log(stored):
-            async for portion in self._portions(tenant_id, stored):
-                view.add(portion)
-        return view
+    async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
+        # Who scrolls, or follows, asks for page after page of the same log, which only grows.
+        async with self._viewing:
+            uuid, kept = self._kept
+            view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)
+            if _has_log(stored):
+                async for portion in self._portions(tenant_id, stored, view.next_entry):
+                    view.add(portion)
+            if not view and stored.is_terminal:
+                return await self._view_of_items(tenant_id, stored)
+            self._kept = stored.uuid, view
+            if self._forgetting is not None:
+                self._forgetting.cancel()
+            self._forgetting = asyncio.get_running_loop().call_later(KEPT_S, self._forget)
+            return view
+
+    def _forget(self) -> None:
+        self._kept = None, None
+
+    def _new_view(self, stored: StoredResponse) -> LogView:
+        return LogView(self._format_of(stored.model), self._new_fold_for(head_of(stored))())
 
     async def _view_of_items(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
         view = TokenView(self._format_of(stored.model))
@@ -482,10 +501,11 @@ class StoredResponses:
         return view
 
     async def _portions(
-        self, tenant_id: TenantId, stored: StoredResponse
+        self, tenant_id: TenantId, stored: StoredResponse, entries: int = 0
     ) -> AsyncIterator[Portion]:
-        # All of the log that is committed, with a pause for other work after each slice of time.
-        read_bytes = entries = 0
+        # What is committed of the log behind its first entries, with a pause for other work after
+        # each slice of time.
+        read_bytes = 0
         until = monotonic() + SLICE_S
         while read_bytes < LOG_BYTES_MAX:
             before = entries

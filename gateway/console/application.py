@@ -13,19 +13,21 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from gateway.api.access.client_address import client_address
 from gateway.api.client_connection import connection_of
 from gateway.api.error_responses import described
 from gateway.api.urls import path_of
+from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
 from gateway.console.sessions import BASE, LOGIN, SESSION_S, Visitor
 from gateway.console.spending import LIMIT_FIELDS
 from gateway.console.static_files import StaticFiles
+from gateway.console.streams import Streams, Topic
 from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, ResourceNotFound
 from gateway.settings.console import is_loopback
 from gateway.tenancy.permissions import OPERATOR_ROLES
@@ -49,6 +51,7 @@ FRAGMENT: Final = "x-fragment"
 LOGOUT: Final = f"{BASE}/logout"
 PREFERENCES: Final = f"{BASE}/preferences"
 STATIC: Final = f"{BASE}/static"
+STREAM: Final = f"{BASE}/stream"
 PREFERENCE_VALUES: Final = {"theme": ("auto", "light", "dark"), "times": ("relative", "utc")}
 PREFERENCE_S: Final = 365 * 86_400
 _HEADERS: Final = {
@@ -127,8 +130,12 @@ class Console:
             limit_fields=LIMIT_FIELDS,
             spans=usage.SPANS,
             groups=usage.GROUPS,
+            stream=STREAM,
+            spark=(SPARK_WIDTH, SPARK_HEIGHT),
         )
         self.pages = PAGES
+        topics = {page.path: Topic(self._renewing(page)) for page in PAGES if page.live}
+        self._streams = Streams(topics, services.is_ending)
         self.acts: dict[str, Act] = {
             f"{BASE}{act.path}": act for page in PAGES for act in page.acts
         }
@@ -147,6 +154,11 @@ class Console:
             Route(BASE, self._home, methods=["GET"]),
             Route(LOGOUT, self._log_out, methods=["POST"]),
             Route(PREFERENCES, self._prefer, methods=["POST"]),
+            *(
+                Route(f"{STREAM}{page.path}", self._streaming(page), methods=["GET"])
+                for page in self.pages
+                if page.live
+            ),
             *(Route(f"{BASE}{page.path}", self._showing(page)) for page in self.pages),
             *(Route(path, self._acting(act), methods=["POST"]) for path, act in self.acts.items()),
         ]
@@ -286,6 +298,37 @@ class Console:
 
         return show
 
+    def _renewing(self, page: Page) -> Callable[[], Awaitable[str]]:
+        read = page.live
+        assert read is not None, "only such pages are renewed"
+
+        async def render() -> str:
+            # Nothing in it is of one viewer.
+            view = await read(self._services)
+            context = {"view": view, "times": "relative", "is_streamed": True}
+            return self._templates.fragment(page.template, "live", context)
+
+        return render
+
+    def _streaming(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def stream(request: Request) -> Response:
+            session = await self._session(request)
+            if session is None:
+                raise PermissionDenied(_SIGN_IN)
+            _check_permission(session, page.permission)
+            self._streams.require_room()
+
+            async def is_open() -> bool:
+                return await self._session(request) is not None
+
+            return StreamingResponse(
+                self._streams.follow(page.path, is_open),
+                headers={"x-accel-buffering": "no"},
+                media_type="text/event-stream",
+            )
+
+        return stream
+
     def _acting(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def run(request: Request) -> Response:
             session, form = await self._own_form(request)
@@ -329,6 +372,7 @@ class Console:
         return {
             "title": title,
             "view": view,
+            "is_streamed": False,
             "session": session,
             "navigation": [] if session is None else self._navigation(session),
             "path": path,

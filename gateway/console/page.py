@@ -29,7 +29,7 @@ class Services:
     """Services that pages read and change through: those of the admin API, and sessions.
 
     `ownership`: whether tenants and backends can be changed here. `api_port` is where clients send
-    requests, `models` the ids of what is served.
+    requests, `models` the ids of what is served. `is_ending`: this process drains.
     """
 
     operator: OperatorServices
@@ -39,6 +39,7 @@ class Services:
     api_port: int
     models: Callable[[], Sequence[str]]
     playground: Playground
+    is_ending: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Page:
 
     `fragments` are blocks of the template that a script may fetch alone. `icon` is that of
     the page's link in the navigation; empty: it is reached from other pages. `shortcut` is the key
-    that goes there, after `g`.
+    that goes there, after `g`. `live` reads the view for the stream that renews the template's
+    block `live`; it is the same for all who look.
     """
 
     path: str
@@ -141,3 +143,4 @@ class Page:
     fragments: frozenset[str] = frozenset()
     icon: str = ""
     shortcut: str = ""
+    live: Callable[[Services], Awaitable[object]] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import ids
 from gateway.errors import ClaimLost, ContentSealed, Overloaded, RequestError
@@ -25,7 +26,18 @@ if TYPE_CHECKING:
 _TIERS: Final = {-1: "flex", 0: "default"}
 """Tiers by the priority of their requests; any other is `priority`."""
 
+FAILURES_MAX: Final = 20
 _log = EventLog(__name__)
+
+
+class Failure(NamedTuple):
+    """Failed response: when it ended in unix seconds, why, and whose it is."""
+
+    at: int
+    code: str
+    response_id: str
+    tenant: str
+    model: str
 
 
 class Observer:
@@ -34,6 +46,8 @@ class Observer:
     def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
         self._tracing = tracing
+        self.failures: deque[Failure] = deque(maxlen=FAILURES_MAX)
+        """Responses that failed last."""
 
     def begin_detached(self, name: str, spec: RunSpec) -> Span | None:
         """Begin the trace of a run that no request to this process waits for, and make its span the
@@ -126,6 +140,16 @@ class Observer:
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """Report the end of a run with its final token counts."""
         usage, model = fold.usage, spec.model
+        if finished.status == "failed":
+            self.failures.append(
+                Failure(
+                    finished.at,
+                    finished.code or "server_error",
+                    ids.response_id(spec.head.uuid),
+                    spec.principal.tenant_name,
+                    model,
+                )
+            )
         self._metrics.response_finished(
             status=finished.status,
             model=model,

@@ -79,6 +79,11 @@ class Run:
         # None if another process took the run over and decides how it ends.
         return None if self.live.handed_over else self.live.failure
 
+    @property
+    def age_s(self) -> float:
+        # Seconds since the request, or since this replica took the response over.
+        return time.perf_counter() - self._requested_at
+
     async def produced(self, within_s: float) -> None:
         """Wait for the first output or the end, `within_s` seconds at most.
 

@@ -96,6 +96,11 @@ class Supervisor:
         """True if the process is about to end: nothing more is claimed."""
 
     @property
+    def runs(self) -> list[Run]:
+        # All that this process generates, in the order in which they began.
+        return [running.run for running in self._running.values()]
+
+    @property
     def in_flight(self) -> int:
         # Runs of requests to this process; claimed runs do not count.
         return len(self._running) - self.claimed

@@ -125,7 +125,8 @@ class LogView(TokenView):
     def __init__(self, format_: ModelFormat, fold: Fold) -> None:
         super().__init__(format_)
         self.fold = fold
-        self._next_entry = 0
+        self.next_entry = 0
+        """Number of the entry to go on with."""
         self._seam = ""
         self._begun: TokenPart = "role"
         """Part of a message that the model goes on with behind the prefill of the open turn."""
@@ -144,7 +145,7 @@ class LogView(TokenView):
         else:
             self._link(self.fold.apply(portion))
             self._note(portion)
-        self._next_entry += 1
+        self.next_entry += 1
 
     def _note(self, entry: Entry) -> None:
         if isinstance(entry, TurnStarted):
@@ -167,10 +168,10 @@ class LogView(TokenView):
             head = run[:1] if is_text else run
             for token in head:
                 self._add_ids((token,), self.fold.apply, Tokens((token,)))
-                self._next_entry += 1
+                self.next_entry += 1
             if rest := tuple(run[len(head) :]):
                 self._add_ids(rest, self.fold.replay, Singles(rest))
-                self._next_entry += len(rest)
+                self.next_entry += len(rest)
 
     def _add_ids(self, ids: Sequence[int], apply: Any, portion: Portion) -> None:
         item, begin = self.fold.item_count, len(self.ids)
@@ -178,7 +179,7 @@ class LogView(TokenView):
         self._keep_more(ids, item)
         self._said.extend(range(begin, len(self.ids)))
         if isinstance(portion, Singles):
-            first = self._next_entry
+            first = self.next_entry
             self.entries[begin:] = array("q", range(first, first + len(ids)))
             if isinstance(events, Deltas) and len(events) == len(ids):
                 self._link_before(begin, events.sequence_number)
@@ -192,7 +193,7 @@ class LogView(TokenView):
     def _keep_more(self, ids: Sequence[int], item: int, *, is_prefill: bool = False) -> None:
         seam = "" if is_prefill else self._seam
         shared = _Shared(len(self.fold.turns) - 1, item, is_prefill, seam)
-        self._keep(ids, shared, self._next_entry)
+        self._keep(ids, shared, self.next_entry)
         if ids and not is_prefill:
             self._seam = ""
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -22,7 +22,7 @@ from gateway.limits.rules import What
 from gateway.telemetry.tenant_labels import TenantLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Counting = Callable[..., None]
     """Takes the values of the labels, and counts one more."""
@@ -32,6 +32,8 @@ T = TypeVar("T", Counter, Gauge, Histogram)
 UPSTREAM: Final = "upstream"
 """The label that has the name of a backend."""
 TENANT: Final = "tenant"
+SERVER_ERROR_MIN: Final = 500
+"""Statuses from here on are errors of the gateway."""
 UPSTREAMS_GONE_MAX: Final = 64
 """Backends that are gone, and whose metrics are still there."""
 MCP_SERVERS_MAX: Final = 64
@@ -53,6 +55,18 @@ FLUSH_SECONDS: Final = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
 )  # fmt: skip
 """Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
+
+
+class Totals(NamedTuple):
+    """Counts since the process began. `first_token` and `admission_wait` are observations up to
+    each bound of `FIRST_TOKEN_SECONDS`, and in the last place all.
+    """
+
+    requests: float
+    errors: float
+    output_tokens: float
+    first_token: tuple[float, ...]
+    admission_wait: tuple[float, ...]
 
 
 class Children(dict[tuple[str, ...], T]):
@@ -330,6 +344,23 @@ class Metrics:
     def exposition(self, encode: Encoder = generate_latest) -> bytes:
         self._tenants.rank()
         return encode(self.registry)
+
+    def totals(self) -> Totals:
+        """Return what is shown of this process beside others'. `errors` are requests with a 5xx."""
+        answered = list(_samples(self._requests.metric, "_total"))
+        return Totals(
+            requests=sum(value for _, value in answered),
+            errors=sum(
+                value for labels, value in answered if int(labels["status"]) >= SERVER_ERROR_MIN
+            ),
+            output_tokens=sum(
+                value
+                for labels, value in _samples(self._tokens.metric, "_total")
+                if labels["type"] == "output"
+            ),
+            first_token=_observed(self._first_token_seconds.metric),
+            admission_wait=_observed(self._queue_wait),
+        )
 
     def request_finished(
         self, *, status: int, model: str = "", seconds: float, trace_id: str = ""
@@ -691,6 +722,21 @@ def _begin(metric: Counter | Histogram, *values: str) -> None:
 
 def _exemplar(trace_id: str) -> dict[str, str] | None:
     return {"trace_id": trace_id} if trace_id else None
+
+
+def _samples(metric: Counter | Histogram, suffix: str) -> Iterator[tuple[Mapping[str, str], float]]:
+    for family in metric.collect():
+        for sample in family.samples:
+            if sample.name.endswith(suffix):
+                yield sample.labels, sample.value
+
+
+def _observed(histogram: Histogram) -> tuple[float, ...]:
+    # Of all labels together, in the order of the bounds, which samples have.
+    counts: dict[str, float] = {}
+    for labels, value in _samples(histogram, "_bucket"):
+        counts[labels["le"]] = counts.get(labels["le"], 0.0) + value
+    return tuple(counts.values())
 
 
 def _summed(gauge: Gauge) -> list[Callable[[], int]]:

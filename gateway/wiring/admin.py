@@ -11,6 +11,7 @@ from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
 from gateway.admin.limits import Limits
+from gateway.admin.live import Live
 from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
@@ -92,6 +93,7 @@ def operator_services(process: Process) -> OperatorServices:
         issuers=OperatorIssuers(database, process.access.forget),
         prices=Prices(database, settings.model_aliases),
         ledger=ledger_of(settings, database, foundation.metrics),
+        live=Live(database, process.replica.snapshots),
         system=System(database, process.health, replica=foundation.owner),
         database=database,
         responses=StoredResponses(

@@ -57,6 +57,7 @@ def console(
             api_port=base.settings.server.port,
             models=lambda: [model.id for model in process.models.list()],
             playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
+            is_ending=lambda: process.replica.dependencies.supervisor.is_draining,
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,

@@ -25,6 +25,7 @@ from gateway.replication.alert_delivery import AlertDelivery, Mail, Webhook
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
+from gateway.replication.snapshots import Snapshots
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, OrphanReaper, TakeoverScheduler
 from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, Housekeeping, remove_expired
@@ -138,6 +139,7 @@ class Replica:
     rooms: Rooms
     drains: Drains
     limiter: Limiter
+    snapshots: Snapshots
     helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
     @classmethod
@@ -173,6 +175,7 @@ class Replica:
             owner=base.owner,
             metrics=metrics,
         )
+        snapshots = _snapshots(base, dependencies)
         router.wake = scheduler.wake
         runs.when_one_ends(scheduler.run_ended)
         reaper = OrphanReaper(
@@ -191,6 +194,7 @@ class Replica:
             rooms=rooms,
             drains=drained,
             limiter=limiter,
+            snapshots=snapshots,
             helpers=(
                 dependencies.writer.run,
                 dependencies.archive.run,
@@ -202,10 +206,22 @@ class Replica:
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 drained.run,
+                *([] if settings.admin.port is None else [snapshots.run]),
                 *([rooms.run] if rooms.executor is not None else []),
                 *_accounting(base),
             ),
         )
+
+
+def _snapshots(base: Foundation, dependencies: RunDependencies) -> Snapshots:
+    return Snapshots(
+        base.notices,
+        base.owner,
+        dependencies.supervisor,
+        dependencies.engine.observer,
+        base.pool,
+        base.metrics,
+    )
 
 
 def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) -> Feed:

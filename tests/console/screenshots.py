@@ -30,11 +30,11 @@ SETTLE_MS: Final = 2_500
 
 
 async def picture(shown: Showcase, browser: Browser, folder: Path) -> None:
-    running = [
-        asyncio.create_task(shown.generate(input=f"Slowly {number}", background=number % 3 == 0))
-        for number in range(14)
-    ]
     for variant, options in VARIANTS.items():
+        running = [
+            asyncio.create_task(shown.generate(input=f"Slowly {number}", background=not number % 3))
+            for number in range(14)
+        ]
         async with visit(browser, **options) as visited:
             await visited.page.goto(f"{shown.admin_url}/console/login")
             await visited.page.screenshot(path=folder / f"login-{variant}.png")
@@ -43,9 +43,9 @@ async def picture(shown: Showcase, browser: Browser, folder: Path) -> None:
                 await visited.page.goto(f"{shown.admin_url}/console{path}")
                 await visited.page.wait_for_timeout(SETTLE_MS if name in {"now", "queue"} else 300)
                 await visited.page.screenshot(path=folder / f"{name}-{variant}.png", full_page=True)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def main(folder: Path) -> None:

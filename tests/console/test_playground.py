@@ -122,7 +122,7 @@ class Answer:
         return str(self.lines[-1][2])
 
     def of_kind(self, kind: str) -> list[HTMLParser]:
-        return [item for item in self.items if item.css_first(f".item.{kind}") is not None]
+        return [item for item in self.items if item.css_first(f".is-{kind}") is not None]
 
     @property
     def said(self) -> str:
@@ -186,7 +186,7 @@ async def test_an_answer_is_streamed_and_the_next_question_continues_it(
     assert "thinking" in took["Tokens out"]
     link = first(answer.ending, ".follow a").attributes["href"] or ""
     assert answer.id in link
-    assert (await ada.client.get(link)).status_code == 303
+    assert (await ada.client.get(link)).status_code == 200
     more = await playing.ask(ada, "And?", previous=answer.id)
     stored = await playing.site.services.responses.get(COMMAND_LINE, more.id)
     assert stored["previous_response_id"] == answer.id
@@ -463,7 +463,7 @@ async def test_a_browser_shows_what_is_streamed(playing: Playing) -> None:
         await question.fill(f"[[sim think=4 say={HOSTILE.replace(']', '')}]]")
         await question.press("Control+Enter")
         await page.locator(".took").wait_for()
-        assert "⟨U+202E⟩</textarea>" in await page.locator(".message .said").inner_text()
+        assert "⟨U+202E⟩</textarea>" in await page.locator(".is-message .said").inner_text()
         assert await page.locator("#thread img, #thread u, #thread script").count() == 0
         assert await page.locator(".question").count() == 1
         assert not await page.locator("details", has_text="Thinking").get_by_text("…").is_visible()
@@ -513,6 +513,8 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     data = playing.fields("[[sim say=Three]]", fork=answer.id, item="0")
     assert (await ada.post(f"{PATH}/ask", **data)).status_code == 403
     await revealed(playing, ada, answer.id)
+    links = [node.attributes["href"] for node in (await items_tab(ada, answer.id)).css("article a")]
+    assert links == [f"/console{PATH}?fork={answer.id}&item={item}" for item in range(2)]
     page = await ada.page(path)
     assert first(page, "input[name=fork]").attributes["value"] == answer.id
     assert first(page, "input[name=project]").attributes["value"] == playing.project
@@ -531,6 +533,10 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     assert (await ada.post(f"{PATH}/ask", **beyond)).status_code == 400
 
 
+async def items_tab(browser: Browser, response_id: str) -> HTMLParser:
+    return await browser.page(f"/responses/{response_id}?tab=items")
+
+
 async def test_a_fork_has_what_tools_returned(playing: Playing, ada: Browser) -> None:
     tenants = playing.site.services.tenants
     await tenants.set_policy(COMMAND_LINE, "acme", {"operator_content_access": "always"})
@@ -539,7 +545,7 @@ async def test_a_fork_has_what_tools_returned(playing: Playing, ada: Browser) ->
     kinds = [first(item, ".item").attributes["class"] for item in answer.items]
     assert answer.said == "done"
     await revealed(playing, ada, answer.id)
-    item = str(kinds.index("item tool"))
+    item = str(kinds.index("item is-tool"))
     fork = await playing.ask(ada, "[[sim think=2 say=ok]]", fork=answer.id, item=item, **on)
     (begin,) = await playing.backends.of_response(fork.id)
     prompt = vocabulary().decode(begin["prompt_ids"])

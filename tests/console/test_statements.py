@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +44,18 @@ async def test_no_page_reads_content_or_counts_rows(
     site: Site, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
+    task = asyncio.current_task()
     execute = Connection.execute
 
     async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
-        statements.append(statement.sql)
+        # Other gateways of this process have tasks of their own.
+        if asyncio.current_task() is task:
+            statements.append(statement.sql)
         return await execute(self, statement, *rest)
 
+    paths = [await site.path_of(page) for page in PAGES]
     monkeypatch.setattr(Connection, "execute", recorded)
-    for page in PAGES:
-        path = await site.path_of(page)
+    for path in paths:
         assert (await owner.get(path, follow_redirects=True)).status_code == 200, path
     assert len(statements) > len(PAGES)
     assert [sql for sql in statements if content_in(sql)] == []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OF_ALL: Final = {
     *("operator_keys", "placements", "backend_drains", "drain_reports", "usage_cursors"),
-    *("console_sessions", "tenants"),
+    *("console_sessions", "replica_snapshots", "tenants"),
 }
 """Tables that have no row of a tenant's own but the one that it is."""
 LEFT_OUT: Final = {("usage", "tx"), ("reseals", "place")}

@@ -63,3 +63,13 @@ document.addEventListener("click", async (event) => {
   await navigator.clipboard.writeText(text);
   button.textContent = "Copied";
 });
+
+// The dot beside the account: whether the stream of a live page goes on.
+const markLive = (isLost) => {
+  document.querySelector(".live")?.classList.toggle("lost", isLost);
+  if (isLost) document.querySelector("#state").textContent = "not live, connecting";
+};
+for (const name of ["htmx:sse:error", "htmx:sse:close"]) {
+  document.addEventListener(name, () => markLive(true));
+}
+document.addEventListener("htmx:sse:after:message", () => markLive(false));

@@ -181,8 +181,9 @@ class Execution:
             return "No time has passed yet."
         phase, spent_ms = next(iter(totals.items()))
         whole, so_far = spoken(self.duration_ms), "" if self.is_over else " so far"
-        if len(totals) == 1:
-            return f"All of the {whole}{so_far} were spent {words[phase]}."
+        if spoken(spent_ms) == whole:
+            share = "All" if len(totals) == 1 else "Nearly all"
+            return f"{share} of the {whole}{so_far} were spent {words[phase]}."
         return f"{spoken(spent_ms)} of {whole}{so_far} were spent {words[phase]}."
 
 

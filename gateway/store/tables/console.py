@@ -1,10 +1,11 @@
-"""Define the tables of the console: its sessions, and what replicas show of themselves."""
+"""Define the tables of the console: sessions, and what replicas show of themselves."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from gateway.store.tables.columns import (
+    DERIVED,
     EVERYTHING,
     OF_NO_TENANT,
     Access,
@@ -37,4 +38,19 @@ console_sessions: Final = table(
     lifetime=OF_NO_TENANT,
     access=Access(app=EVERYTHING),
     not_exported="of no tenant",
+)
+# What a replica is doing, as JSON without content, under the nil tenant. Written once a second
+# while somebody looks at any replica: until `watched_until`, which the one looked at sets.
+replica_snapshots: Final = table(
+    "replica_snapshots",
+    tenant_id(),
+    text("replica", Kept.WORD, key=True),
+    time("at"),
+    time("watched_until", null=True),
+    bytea("body", Kept.WORD),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
+    prefixes=["UNLOGGED"],
 )

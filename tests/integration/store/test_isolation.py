@@ -219,7 +219,7 @@ CLOSED = frozenset(
     {
         *("api_keys", "operator_keys", "placements", "backend_drains"),
         *("drain_reports", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-        *("reseals", "background_shares"),
+        *("reseals", "background_shares", "replica_snapshots"),
     }
 )
 """Tables of which tenants see nothing at all."""

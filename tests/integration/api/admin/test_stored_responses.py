@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
+from gateway import ids
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.responses import REVEALS_MAX
 from gateway.audit import COMMAND_LINE
 from gateway.store.postgres.database import Connection
 from gateway.store.postgres.statements import Statement
+from gateway.wiring.admin import operator_services
 from tests.console.test_statements import content_in
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
@@ -80,20 +83,28 @@ async def desk(site: AdminSite) -> AsyncIterator[Desk]:
 async def test_where_its_time_went_is_seen_without_what_it_says(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statements: list[str] = []
-    execute = Connection.execute
-
-    async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
-        statements.append(statement.sql)
-        return await execute(self, statement, *rest)
-
     first = await desk.create(background=True, stream=False)
     made = await desk.create(previous_response_id=first["id"])
-    monkeypatch.setattr(Connection, "execute", recorded)
     seen = {what: await desk.get(made, what) for what in ("", "/execution", "/log", "/chain")}
     old = {what: await desk.get(first, what) for what in ("", "/execution", "/log", "/chain")}
-    assert [sql for sql in statements if content_in(sql)] == []
     assert CANARY.encode() not in orjson.dumps([seen, old])
+    statements: list[str] = []
+    execute, task = Connection.execute, asyncio.current_task()
+
+    async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
+        # The gateway does other things meanwhile.
+        if asyncio.current_task() is task:
+            statements.append(statement.sql)
+        return await execute(self, statement, *rest)
+
+    monkeypatch.setattr(Connection, "execute", recorded)
+    stored = operator_services(desk.site.gateway.process).responses
+    assert (await stored.get(COMMAND_LINE, made["id"]))["id"] == made["id"]
+    for use_case in (stored.execution, stored.log, stored.chain):
+        assert await use_case(first["id"])
+    await stored.conversation(ids.conversation_id(ids.new_uuid()))
+    assert len(statements) > 6
+    assert [sql for sql in statements if content_in(sql)] == []
     record = seen[""]
     assert record["usage"]["output_tokens"] == made["usage"]["output_tokens"]
     assert record["content"] == {
@@ -218,4 +229,41 @@ async def test_who_reveals_it_reads_it_alone_and_nobody_reads_what_there_is_not(
             await desk.get({"id": unknown}, what, 404)
     for wrong in ("/tokens?limit=0", "/tokens?after=x", "/events?limit=9999", "/items?limit=0"):
         await desk.get(made, wrong, 400)
+    await desk.allow(None)
+
+
+async def test_a_backend_that_breaks_off_is_an_attempt_and_a_seam(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create(
+        background=True, stream=False, input="Tell me of the sea. [[sim die_after=45]]"
+    )
+    execution = await desk.get(made, "/execution")
+    attempts = execution["lanes"]["attempts"]
+    *left, last = [one["outcome"] for one in attempts]
+    assert (set(left), last) == ({"left"}, "stop")
+    assert [one["name"] for one in execution["points"]] == ["backend"] * len(left)
+    assert (await desk.reveal(made)).is_success
+    runs = (await desk.get(made, "/tokens"))["data"]
+    assert [run["seam"] for run in runs if "seam" in run] == ["backend"] * len(left)
+    await desk.allow(None)
+
+
+async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) -> None:
+    await desk.allow("always")
+    body = {"model": "gpt-oss-20b", "background": True}
+    body["input"] = "Tell me of the sea. [[sim tokens_per_s=100]]"
+    made = (await desk.user.post("/v1/responses", json=body)).json()
+    assert (await desk.reveal(made)).is_success
+    counts: list[int] = []
+    said: list[int] = []
+    is_over = False
+    while not is_over:
+        page = await desk.get(made, f"/tokens?after={len(said) - 1}&limit=16384")
+        said += [token[0] for run in page["data"] for token in run["tokens"]]
+        counts.append(page["count"])
+        is_over = page["is_over"]
+        assert (await desk.get(made, "/execution"))["is_known"]
+    assert (sorted(counts), counts[-1]) == (counts, len(said))
+    whole = await desk.get(made, "/tokens?limit=16384")
+    assert said == [token[0] for run in whole["data"] for token in run["tokens"]]
     await desk.allow(None)

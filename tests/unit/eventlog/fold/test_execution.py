@@ -114,6 +114,11 @@ def test_hops_takeovers_and_repairs_are_seen() -> None:
     )
 
 
+def test_what_rounds_to_the_whole_is_nearly_all_of_it() -> None:
+    found = read(mark("replica", 1, "a"), mark("backend", 3000, "b"), now=3001)
+    assert found.sentence == "Nearly all of the 3.0 s so far were spent waiting for a slot."
+
+
 def test_tools_have_a_lane() -> None:
     found = read(
         mark("replica", 0, "a"),

@@ -1,0 +1,210 @@
+"""All replicas as one: their snapshots, added up for the pages that show the moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gateway.protocol.admin_bodies import Json
+
+    Tone = Literal["", "warn", "bad"]
+
+BEHIND_S: Final = 3.0
+"""Age of a snapshot from which on its replica is shown as behind."""
+STRIP_MAX: Final = 100
+"""Responses in flight that are shown: the oldest."""
+FAILURES_SHOWN: Final = 20
+SPARK_WIDTH: Final = 120
+SPARK_HEIGHT: Final = 28
+QUEUE_WAIT_WARN_S: Final = 5.0
+QUEUE_WAIT_BAD_S: Final = 20.0
+FIRST_TOKEN_WARN_S: Final = 2.5
+FIRST_TOKEN_BAD_S: Final = 10.0
+ERRORS_WARN_PER_MIN: Final = 1.0
+ERRORS_BAD_PER_MIN: Final = 10.0
+ENOUGH_SAMPLES: Final = 2
+"""Samples that a line takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A figure with its last five minutes; `line` are points of an SVG polyline, empty: none."""
+
+    label: str
+    value: float
+    unit: str
+    tone: Tone
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A backend, over all replicas. `used` is the part of its slots that is taken, in percent."""
+
+    name: str
+    state: str
+    version: str
+    problem: str
+    in_flight: int
+    slots: int | None
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Responses that failed alike: their number among the last, and the newest of them."""
+
+    code: str
+    count: int
+    newest: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All replicas at one moment. `behind` of them have not written for some seconds."""
+
+    replicas: Sequence[Json]
+    behind: int
+    numbers: Sequence[Number]
+    tiles: Sequence[Tile]
+    strip: Sequence[Json]
+    in_flight: int
+    failures: Sequence[FailureGroup]
+    queued: Sequence[tuple[str, int]]
+    saturation: float
+
+    @property
+    def live(self) -> str:
+        """Return the state of the picture in words."""
+        count = len(self.replicas)
+        words = f"live, {count} replica{'s' if count != 1 else ''}"
+        return f"{words}, {self.behind} behind" if self.behind else words
+
+
+def fleet_of(snapshots: Sequence[Json]) -> Fleet:
+    """Add the snapshots of all replicas up."""
+    responses = [
+        {**one, "replica": snapshot["replica"]}
+        for snapshot in snapshots
+        for one in snapshot["responses"]
+    ]
+    responses.sort(key=lambda one: -one["age_s"])
+    queued: dict[str, int] = {}
+    for snapshot in snapshots:
+        for work, count in snapshot["queued"].items():
+            queued[work] = queued.get(work, 0) + count
+    return Fleet(
+        replicas=snapshots,
+        behind=sum(one["age_s"] > BEHIND_S for one in snapshots),
+        numbers=_numbers([one["samples"] for one in snapshots]),
+        tiles=_tiles(snapshots),
+        strip=responses[:STRIP_MAX],
+        in_flight=sum(one["in_flight"] for one in snapshots),
+        failures=_failures(snapshots),
+        queued=list(queued.items()),
+        saturation=max((one["saturation"] for one in snapshots), default=0.0),
+    )
+
+
+def _numbers(histories: Sequence[Sequence[Json]]) -> list[Number]:
+    # The newest samples of all replicas are of the same moment, give or take some seconds.
+    def over_time(name: str, together: Callable[[Iterable[float]], float]) -> list[float]:
+        newest_first = zip_longest(*(reversed(history) for history in histories))
+        return [
+            together([sample[name] for sample in samples if sample is not None])
+            for samples in newest_first
+        ][::-1]
+
+    def number(
+        label: str,
+        name: str,
+        together: Callable[[Iterable[float]], float],
+        unit: str = "",
+        bounds: tuple[float, float] = (float("inf"), float("inf")),
+    ) -> Number:
+        points = over_time(name, together)
+        value = points[-1] if points else 0.0
+        return Number(label, value, unit, _tone(value, *bounds), _line(points))
+
+    waits = (QUEUE_WAIT_WARN_S, QUEUE_WAIT_BAD_S)
+    tokens = (FIRST_TOKEN_WARN_S, FIRST_TOKEN_BAD_S)
+    return [
+        number("Requests a second", "requests_per_s", sum),
+        number("Tokens a second", "tokens_per_s", sum),
+        number("In flight", "in_flight", sum),
+        number("Queue wait, p95", "wait_s", max, "s", waits),
+        number("First token, p95", "first_token_s", max, "s", tokens),
+        number(
+            "Errors a minute",
+            "errors_per_min",
+            sum,
+            bounds=(ERRORS_WARN_PER_MIN, ERRORS_BAD_PER_MIN),
+        ),
+    ]
+
+
+def _tone(value: float, warn: float, bad: float) -> Tone:
+    if value >= bad:
+        return "bad"
+    return "warn" if value >= warn else ""
+
+
+def _line(points: Sequence[float]) -> str:
+    if len(points) < ENOUGH_SAMPLES:
+        return ""
+    most = max(points) or 1.0
+    step = SPARK_WIDTH / (len(points) - 1)
+    return " ".join(
+        f"{index * step:.1f},{SPARK_HEIGHT - 2 - value / most * (SPARK_HEIGHT - 4):.1f}"
+        for index, value in enumerate(points)
+    )
+
+
+def _tiles(snapshots: Sequence[Json]) -> list[Tile]:
+    by_name: dict[str, list[Json]] = {}
+    for snapshot in snapshots:
+        for backend in snapshot["backends"]:
+            by_name.setdefault(backend["name"], []).append(backend)
+    return [_tile(name, seen) for name, seen in sorted(by_name.items())]
+
+
+def _tile(name: str, seen: Sequence[Json]) -> Tile:
+    bounds = [one["slots"] for one in seen if one["slots"] is not None]
+    in_flight, slots = sum(one["in_flight"] for one in seen), sum(bounds) if bounds else None
+    return Tile(
+        name=name,
+        state=_state(seen),
+        version=_first(seen, "version"),
+        problem=_first(seen, "problem"),
+        in_flight=in_flight,
+        slots=slots,
+        used=0 if not slots else min(100, in_flight * 100 // slots),
+    )
+
+
+def _state(seen: Sequence[Json]) -> str:
+    if any(one["drained"] for one in seen):
+        return "drained"
+    healthy = {one["healthy"] for one in seen}
+    if healthy == {True}:
+        return "up"
+    if True in healthy:
+        return "partly up"
+    return "down" if False in healthy else "starting"
+
+
+def _first(seen: Sequence[Json], name: str) -> Any:
+    return next((one[name] for one in seen if one[name]), "")
+
+
+def _failures(snapshots: Sequence[Json]) -> list[FailureGroup]:
+    found = [one for snapshot in snapshots for one in snapshot["failures"]]
+    newest = sorted(found, key=lambda one: -one["at"])[:FAILURES_SHOWN]
+    by_code: dict[str, list[Json]] = {}
+    for one in newest:
+        by_code.setdefault(one["code"], []).append(one)
+    return [FailureGroup(code, len(group), group[0]) for code, group in by_code.items()]

@@ -1,0 +1,138 @@
+"""How clients are set up, and whether the first request of a key has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from starlette.datastructures import QueryParams
+
+from gateway.admin.inspection import search
+from gateway.admin.keys import project_key_body
+from gateway.admin.projects import project_body
+from gateway.console.page import Page
+from gateway.console.snippets import snippets
+from gateway.errors import InvalidRequest
+from gateway.protocol.pages import PageParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.console.page import Call
+    from gateway.console.snippets import Snippet
+    from gateway.protocol.admin_bodies import Json
+
+PATH: Final = "/connect"
+CHOICES_MAX: Final = 100
+URL_CHARS_MAX: Final = 200
+PLACEHOLDER: Final = "YOUR_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectView:
+    """Snippets for an address and a model, and the keys that can be waited for.
+
+    `key` is the one that is; empty: none. `response` is the newest that it stored. `again` is the
+    path of the page with all that is chosen, `keys_page` that of the page where keys are made.
+    """
+
+    base_url: str
+    model: str
+    models: Sequence[str]
+    tenants: Sequence[str]
+    tenant: str
+    projects: Sequence[Json]
+    project: str
+    keys: Sequence[Json]
+    key: str
+    response: Json | None
+    last_used_at: int | None
+    snippets: Sequence[Snippet]
+    again: str
+    keys_page: str
+
+    @property
+    def is_connected(self) -> bool:
+        return self.response is not None or self.last_used_at is not None
+
+
+async def view(call: Call) -> ConnectView:
+    """Read what can be chosen, and what the key did.
+
+    Raises `InvalidRequest` for a malformed address and `ResourceNotFound` for an unknown tenant.
+    """
+    query, models = call.query, list(call.services.models())
+    base_url = _url(query.get("base") or call.api_url)
+    model = query.get("model") or call.default_model
+    if model not in models:
+        model = call.default_model
+    tenants = [one.name for one in await call.services.operator.tenants.list()]
+    tenant = query.get("tenant") or (tenants[0] if tenants else "")
+    projects, keys = await _choices(call, tenant, query.get("project", ""))
+    project = query.get("project") or (projects[0]["id"] if projects else "")
+    if project not in {one["id"] for one in projects}:
+        project = projects[0]["id"] if projects else ""
+    key = next((one for one in keys if one["id"] == query.get("key")), None)
+    chosen = {"base": base_url, "model": model, "tenant": tenant, "project": project}
+    key_id = "" if key is None else key["id"]
+    return ConnectView(
+        base_url=base_url,
+        model=model,
+        models=models,
+        tenants=tenants,
+        tenant=tenant,
+        projects=projects,
+        project=project,
+        keys=keys,
+        key=key_id,
+        response=await _newest_response(call, key_id),
+        last_used_at=None if key is None else key["last_used_at"],
+        snippets=snippets(base_url, PLACEHOLDER, model),
+        again=f"{PATH}?{urlencode({**chosen, 'key': key_id})}",
+        keys_page=f"/tenants/{quote(tenant, safe='')}/projects/{project}" if project else "",
+    )
+
+
+async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], list[Json]]:
+    # Projects of the tenant, and keys of the chosen one, or of the first.
+    if not tenant:
+        return [], []
+    services = call.services.tenant
+    tenant_id = (await call.services.operator.tenants.get(tenant)).tenant.id
+    page = await services.projects.list(tenant_id, PageParams(CHOICES_MAX))
+    projects = list(map(project_body, page.rows))
+    own = {one["id"] for one in projects}
+    chosen = project if project in own else next(iter(one["id"] for one in projects), "")
+    if not chosen:
+        return projects, []
+    keys = await services.keys.list(tenant_id, chosen, PageParams(CHOICES_MAX, order="desc"))
+    return projects, list(map(project_key_body, keys.rows))
+
+
+async def _newest_response(call: Call, key_id: str) -> Any:
+    # What a key stored is there at once; when it was used last is written once a minute.
+    if not key_id or not call.may("responses.read"):
+        return None
+    query = QueryParams({"api_key_id": key_id, "limit": "1"})
+    page = await search(call.services.operator.database, query)
+    return next(iter(page["data"]), None)
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text) if len(text) <= URL_CHARS_MAX and text.isprintable() else None
+    if parts is None or parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise InvalidRequest("The address begins with http:// or https://.", param="base")
+    return text.rstrip("/")
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Connect",
+    template="connect.html",
+    permission="tenants.read",
+    view=view,
+    fragments=frozenset({"seen"}),
+    icon="connect",
+    shortcut="c",
+)

@@ -1,0 +1,34 @@
+"""The fleet now: figures, backends, responses in flight, and what failed last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.console.fleet import fleet_of
+from gateway.console.page import Page
+
+if TYPE_CHECKING:
+    from gateway.console.fleet import Fleet
+    from gateway.console.page import Call, Services
+
+PATH: Final = "/now"
+
+
+async def view(call: Call) -> Fleet:
+    return await read(call.services)
+
+
+async def read(services: Services) -> Fleet:
+    return fleet_of(await services.operator.live.snapshots())
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Now",
+    template="now.html",
+    permission="replicas.read",
+    view=view,
+    icon="now",
+    shortcut="n",
+    live=read,
+)

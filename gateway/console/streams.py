@@ -1,0 +1,101 @@
+"""Live fragments over server-sent events: rendered once a second for all who look.
+
+Nobody's task renders them: of the viewers that wait for the next version one does it for all, and
+where that one leaves, another. Without viewers nothing is read and nothing is rendered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import RateLimited, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+INTERVAL_S: Final = 1.0
+HEARTBEAT_S: Final = 15.0
+"""Seconds without a change after which a comment keeps the connection open."""
+VIEWERS_MAX: Final = 50
+"""Streams of one process."""
+CHECK_S: Final = 60.0
+"""Seconds between two times that a stream looks whether its session has ended."""
+_HEARTBEAT: Final = b":\n\n"
+
+
+class Topic:
+    """Versions of one fragment; `render` returns its HTML."""
+
+    def __init__(
+        self, render: Callable[[], Awaitable[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        # `clock` gives seconds and never goes back.
+        self._render = render
+        self._clock = clock
+        self._rendering = asyncio.Lock()
+        self._number = 0
+        self._due = float("-inf")
+        self._html = ""
+
+    async def after(self, number: int) -> tuple[int, str]:
+        """Return the first version behind that of this number, with its own number."""
+        async with self._rendering:
+            if self._number <= number:
+                await asyncio.sleep(max(0.0, self._due - self._clock()))
+                self._due = self._clock() + INTERVAL_S
+                self._html = await self._render()
+                self._number += 1
+            return self._number, self._html
+
+
+class Streams:
+    """Streams of this process, by the paths of their pages."""
+
+    def __init__(self, topics: Mapping[str, Topic], is_ending: Callable[[], bool]) -> None:
+        """Serve `topics` until `is_ending`: browsers then connect to another replica."""
+        self._topics = topics
+        self._is_ending = is_ending
+        self._viewers = 0
+
+    def require_room(self) -> None:
+        """Raise `RateLimited` if as many look as may."""
+        if self._viewers >= VIEWERS_MAX:
+            raise RateLimited(f"{VIEWERS_MAX} people look at this replica already.")
+
+    async def follow(
+        self, path: str, is_open: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[bytes]:
+        """Yield the events of a topic while the session `is_open`."""
+        topic, shown, number = self._topics[path], "", 0
+        checked_at = sent_at = time.monotonic()
+        self._viewers += 1
+        try:
+            while not self._is_ending():
+                number, html = await _next(topic, number, shown)
+                now = time.monotonic()
+                if now - checked_at > CHECK_S:
+                    checked_at = now
+                    if not await is_open():
+                        return
+                if html != shown or now - sent_at > HEARTBEAT_S:
+                    sent_at = now
+                    yield _HEARTBEAT if html == shown else _event(html)
+                    shown = html
+        finally:
+            self._viewers -= 1
+
+
+async def _next(topic: Topic, number: int, shown: str) -> tuple[int, str]:
+    # While the database is away the page keeps what it shows.
+    try:
+        return await topic.after(number)
+    except StoreError:
+        await asyncio.sleep(INTERVAL_S)
+        return number, shown
+
+
+def _event(html: str) -> bytes:
+    lines = (f"data: {line}\n" for line in html.splitlines() if line.strip())
+    return ("".join(lines) + "\n").encode()

@@ -1,0 +1,82 @@
+"""What replicas show of themselves while somebody looks: counts and ids, nothing of any request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+
+FRESH_S: Final = 5.0
+"""Seconds after which a snapshot is of a replica that is gone, or in trouble."""
+KEPT_S: Final = 3600.0
+_IS_WATCHED: Final = Statement("""
+SELECT coalesce(bool_or(watched_until > clock_timestamp()), false) FROM replica_snapshots
+WHERE tenant_id = :nobody
+""")
+_POST: Final = Statement("""
+INSERT INTO replica_snapshots (tenant_id, replica, at, watched_until, body)
+VALUES (:nobody, :replica, clock_timestamp(),
+        clock_timestamp() + CAST(:watched_s AS double precision) * interval '1 second', :body)
+ON CONFLICT (tenant_id, replica) DO UPDATE SET at = excluded.at, body = excluded.body,
+    watched_until = greatest(excluded.watched_until, replica_snapshots.watched_until)
+""")
+_READ: Final = Statement("""
+SELECT replica, CAST(extract(epoch FROM clock_timestamp() - at) AS double precision) AS age_s, body
+FROM replica_snapshots
+WHERE tenant_id = :nobody
+  AND at > clock_timestamp() - CAST(:fresh_s AS double precision) * interval '1 second'
+ORDER BY replica
+""")
+_CLEAN: Final = Statement("""
+DELETE FROM replica_snapshots
+WHERE tenant_id = :nobody
+  AND at < clock_timestamp() - CAST(:kept_s AS double precision) * interval '1 second'
+""")
+
+
+class PostedSnapshot(NamedTuple):
+    """Snapshot of a replica, written `age_s` ago."""
+
+    replica: str
+    age_s: float
+    body: bytes
+
+
+async def is_watched(database: Database) -> bool:
+    """Return True if somebody looks at any replica."""
+    async with database.runs_transaction(durable=False) as connection:
+        watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
+    return watched
+
+
+async def post(database: Database, replica: str, body: bytes) -> bool:
+    """Write a replica's snapshot, and return True if somebody still looks at another one."""
+    own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": None}
+    async with database.runs_transaction(durable=False) as connection:
+        await connection.execute(_POST, own)
+        watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
+    return watched
+
+
+async def exchange(
+    database: Database, replica: str, body: bytes, *, watched_s: float
+) -> list[PostedSnapshot]:
+    """Write a replica's snapshot and return all recent ones.
+
+    Other replicas write theirs for `watched_s` from now on.
+    """
+    own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": watched_s}
+    async with database.runs_transaction(durable=False) as connection:
+        await connection.execute(_POST, own)
+        rows = await connection.execute(_READ, {"nobody": EVERYONE, "fresh_s": FRESH_S})
+    return [PostedSnapshot(*row) for row in rows]
+
+
+async def clean(database: Database) -> None:
+    # What replicas left that are long gone.
+    async with database.runs_transaction(durable=False) as connection:
+        await connection.execute(_CLEAN, {"nobody": EVERYONE, "kept_s": KEPT_S})

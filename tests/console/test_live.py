@@ -1,0 +1,257 @@
+"""Snapshots of replicas through the database, and the streams that show them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.app import create_admin_app
+from gateway.console import streams
+from gateway.console.streams import Streams, Topic
+from gateway.errors import RateLimited, StoreUnavailable
+from gateway.replication import snapshots
+from gateway.store import replica_snapshots
+from tests.console.conftest import OWN_SITE, Site, console_site, first
+from tests.console.showcase import showcase
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.console.conftest import Browser
+    from tests.console.showcase import Showcase
+    from tests.fakes.postgres import PostgresServer
+
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
+    name = await postgres.create(template)
+    async with showcase(postgres.database_url(name)) as made:
+        yield made
+    await postgres.drop(name)
+
+
+async def test_replicas_write_while_one_of_them_is_looked_at(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "TICK_S", 0.05)
+    settings = gateway_settings(database_url, ["http://127.0.0.1:9"], admin={"port": 0})
+    async with running_gateway(settings) as one, running_gateway(settings) as other:
+        database = one.process.foundation.database
+        assert not await replica_snapshots.is_watched(database)
+        async with asyncio.timeout(PATIENCE_S):
+            seen: set[str] = set()
+            while len(seen) < 2:
+                seen = {found.replica for found in await one.process.replica.snapshots.read()}
+                await asyncio.sleep(0.01)
+        assert seen == {each.process.foundation.owner for each in (one, other)}
+        assert await replica_snapshots.is_watched(database)
+
+
+async def test_all_that_look_at_once_share_one_statement(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanged = []
+    exchange = replica_snapshots.exchange
+
+    async def counted(*given: Any, **named: Any) -> Any:
+        exchanged.append(given)
+        return await exchange(*given, **named)
+
+    monkeypatch.setattr(replica_snapshots, "exchange", counted)
+    own = site.process.replica.snapshots
+    own._read_at = float("-inf")
+    await asyncio.gather(*(own.read() for _ in range(20)))
+    assert len(exchanged) == 1
+
+
+async def test_a_response_in_flight_is_shown_without_what_it_says(shown: Showcase) -> None:
+    secret = "a word that nobody else says"
+    own = shown.gateway.process.replica.snapshots
+    running = [asyncio.create_task(shown.generate(input=secret)) for _ in range(4)]
+    body = own.body()
+    async with asyncio.timeout(PATIENCE_S):
+        while not body["responses"]:
+            await asyncio.sleep(0.01)
+            body = own.body()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    one = body["responses"][0]
+    assert (one["tenant"], one["model"]) == ("acme", "gpt-oss-20b")
+    assert one["phase"] in {"waiting", "thinking", "answering"}
+    assert secret not in str(body)
+    assert {each["name"] for each in body["backends"]} == {"b0", "b1", "b2"}
+
+
+@pytest.mark.parametrize("name", ["now", "queue"])
+async def test_a_stream_renews_the_page(shown: Showcase, name: str) -> None:
+    async with http_client(shown.admin_url) as client:
+        token = await shown.sessions.create_link("Ada", "support")
+        data = {"token": token}
+        assert (await client.post("/console/login", data=data, headers=OWN_SITE)).is_redirect
+        async with client.stream("GET", f"/console/stream/{name}") as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert "content-security-policy" in answer.headers
+            event = await first_event(answer.aiter_lines())
+    assert all(line.startswith("data: ") for line in event)
+    assert 'hx-target="#state"' in event[0]
+    assert "form_token" not in "".join(event)
+
+
+async def first_event(lines: AsyncIterator[str]) -> list[str]:
+    event = []
+    async with asyncio.timeout(PATIENCE_S):
+        while line := await anext(lines):
+            event.append(line)
+    return event
+
+
+async def test_a_stream_takes_a_session_and_its_permission(site: Site) -> None:
+    async with site.client() as nobody:
+        assert (await nobody.get("/console/stream/now")).status_code == 403
+    async with site.browser("billing", name="Biller") as browser:
+        assert (await browser.get("/stream/now")).status_code == 403
+        assert (await browser.get("/stream/usage")).status_code == 404
+
+
+async def test_there_are_not_too_many_viewers(
+    owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "VIEWERS_MAX", 0)
+    assert (await owner.get("/stream/now")).status_code == 429
+    with pytest.raises(RateLimited):
+        Streams({}, bool).require_room()
+
+
+class Rendering:
+    """Counts what it renders, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failing = 0
+
+    async def __call__(self) -> str:
+        self.count += 1
+        if self.failing:
+            self.failing -= 1
+            raise StoreUnavailable("away")
+        return f"<p>version\n{self.count}</p>"
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "INTERVAL_S", 0.01)
+
+
+async def test_a_version_is_rendered_once_for_all(hurried: None) -> None:
+    rendering = Rendering()
+    topic = Topic(rendering)
+    for number in range(3):
+        versions = await asyncio.gather(*(topic.after(number) for _ in range(10)))
+        assert set(versions) == {(number + 1, f"<p>version\n{number + 1}</p>")}
+    assert rendering.count == 3
+
+
+async def test_where_the_one_that_renders_leaves_another_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = Topic(Rendering(), clock=lambda: 0.0)
+    await topic.after(0)
+    topic._due = 3600.0
+    leaving = asyncio.create_task(topic.after(1))
+    staying = asyncio.create_task(topic.after(1))
+    await asyncio.sleep(0)
+    topic._due = 0.0
+    leaving.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await staying)[0] == 2
+
+
+async def always() -> bool:
+    return True
+
+
+async def test_a_stream_ends_when_the_process_does(hurried: None) -> None:
+    ending: list[bool] = []
+    own = Streams({"/now": Topic(Rendering())}, lambda: bool(ending))
+    followed = own.follow("/now", always)
+    assert await anext(followed) == b"data: <p>version\ndata: 1</p>\n\n"
+    assert own._viewers == 1
+    ending.append(True)
+    assert [event async for event in followed] == []
+    assert own._viewers == 0
+
+
+async def test_a_stream_outlives_the_database_and_not_its_session(
+    hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendering = Rendering()
+    own = Streams({"/now": Topic(rendering)}, bool)
+    followed = own.follow("/now", always)
+    await anext(followed)
+    rendering.failing = 3
+    assert b"version" in await anext(followed)
+    await followed.aclose()  # type: ignore[attr-defined] # it is a generator
+    monkeypatch.setattr(streams, "CHECK_S", -1.0)
+
+    async def never() -> bool:
+        return False
+
+    assert [event async for event in own.follow("/now", never)] == []
+
+
+async def test_a_key_is_connected_by_its_first_response(shown: Showcase) -> None:
+    process = shown.gateway.process
+    site = Site(create_admin_app(process), process.foundation.settings, process)
+    async with site.browser(name="Connector") as browser:
+        place = f"/tenants/acme/projects/{shown.project_id}"
+        made = browser.parse(await browser.post(f"{place}/keys/create", name="newcomer"))
+        secret = first(made, "#secret").text()
+        page = await browser.page(f"/connect?tenant=acme&project={shown.project_id}")
+        newest = page.css("select[name=key] option")[1]
+        assert newest.text().startswith("newcomer")
+        here = f"/connect?tenant=acme&project={shown.project_id}&key={newest.attributes['value']}"
+        assert "Waiting" in first(await browser.page(here), "#seen").text()
+        body = {"model": "gpt-oss-20b", "input": "Hello", "max_output_tokens": 16}
+        headers = {"authorization": f"Bearer {secret}"}
+        async with http_client(shown.gateway.url, headers=headers) as client:
+            assert (await client.post("/v1/responses", json=body)).status_code == 200
+        fragment = await browser.get(here, headers={"x-fragment": "seen"})
+        assert "Connected." in fragment.text
+        assert "hx-trigger" not in fragment.text
+
+
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        ("http://127.0.0.1:9000", "http://127.0.0.1:8000/v1"),
+        ("http://localhost:9000", "http://localhost:8000/v1"),
+        ("http://[::1]:9000", "http://[::1]:8000/v1"),
+    ],
+)
+async def test_the_address_for_clients_is_that_of_the_page(
+    site: Site, origin: str, address: str
+) -> None:
+    async with site.browser(name="Addressee", base_url=origin) as browser:
+        page = await browser.page("/connect")
+        assert first(page, "input[name=base]").attributes["value"] == address
+        other = await browser.page("/connect?base=https://api.example/v1")
+        assert "https://api.example/v1/responses" in first(other, "pre").text()
+        assert (await browser.get("/connect?base=javascript:x")).status_code == 400
+
+
+async def test_the_address_is_that_of_the_proxy(site: Site) -> None:
+    console = {"enabled": True, "public_url": "https://gateway.example"}
+    settings = site.settings.model_validate({**site.settings.model_dump(), "console": console})
+    other = console_site(settings)
+    async with other.browser(base_url="https://gateway.example") as browser:
+        page = await browser.page("/connect")
+        value = first(page, "input[name=base]").attributes["value"]
+    assert value == "https://gateway.example/v1"
+    await other.process.foundation.database.close()
