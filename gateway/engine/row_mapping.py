@@ -28,7 +28,7 @@ from gateway.entries import (
     packed_entry,
 )
 from gateway.eventlog.fold_slices import check_complete, fold_rows
-from gateway.protocol.call_items import approval_request_of, asked_tool, call_of
+from gateway.protocol.call_items import approval_request_of, approval_tool, call_of
 from gateway.protocol.context_item import ContextItem, Kind, StoredItem
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store.endings import FinishedResponse
@@ -373,7 +373,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
     if context.kind not in _ASKED_KINDS:
         return context
     typed = context.item()
-    return replace(context, call_id=approval_request_of(typed), name=asked_tool(typed))
+    return replace(context, call_id=approval_request_of(typed), name=approval_tool(typed))
 
 
 _ASKED_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})

@@ -739,13 +739,13 @@ class ParameterPaths:
 
     def original(self, path: str) -> str:
         """Return the client's path for `path`; the same if no other is noted."""
-        known, rest = path, ""
-        while known not in self._places:
-            cut = max(map(known.rfind, _SEPARATORS))
+        prefix, rest = path, ""
+        while prefix not in self._places:
+            cut = max(map(prefix.rfind, _SEPARATORS))
             if cut < 0:
                 return path
-            known, rest = known[:cut], known[cut:] + rest
-        return self._places[known] + rest
+            prefix, rest = prefix[:cut], prefix[cut:] + rest
+        return self._places[prefix] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
         """Return the refusal with the client's parameter names."""

@@ -83,13 +83,13 @@ EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
 (harmony-in-the-wild P36)."""
 
 
-def _known_effort(effort: object) -> object:
+def _supported_effort(effort: object) -> object:
     if isinstance(effort, str) and effort not in EFFECTIVE_EFFORTS:
         raise PydanticCustomError("unsupported_value", "", {"supported": EFFORTS})
     return effort
 
 
-RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_known_effort)]
+RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_supported_effort)]
 
 
 class ReasoningOptions(NullableModel):

@@ -179,9 +179,9 @@ def _is_hosted(kind: str, tool: object) -> bool:
             return kind in HOSTED_TOOL_TYPES
 
 
-def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> object:
+def _check_type(value: object, kinds: tuple[str, ...], served: tuple[str, ...]) -> object:
     match value:
-        case {"type": str(kind)} if kind not in known:
+        case {"type": str(kind)} if kind not in kinds:
             raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
         case _:
             return value
@@ -191,11 +191,11 @@ def _tool(value: object, info: ValidationInfo) -> object:
     # `info.context` holds the hosted families that the gateway runs for this caller.
     families = info.context or ()
     run = tuple(kind for kind, family in FAMILIES.items() if family in families)
-    return _known(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
+    return _check_type(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
 
 
 def _member(value: object) -> object:
-    return _known(value, MEMBER_TYPES, MEMBER_TYPES)
+    return _check_type(value, MEMBER_TYPES, MEMBER_TYPES)
 
 
 NamespaceMember = Annotated[
@@ -261,10 +261,10 @@ def _served(tool: object, served: Collection[HostedFamily]) -> object:
             return _called(tool, TOOL_TYPES)
 
 
-def _called(tool: object, known: Sequence[str]) -> object:
+def _called(tool: object, kinds: Sequence[str]) -> object:
     match tool:
         case {"type": str(kind), "allowed_callers": [*callers], **others} if (
-            kind in known and callers and "direct" not in callers
+            kind in kinds and callers and "direct" not in callers
         ):
             name = others.get("name")
             return HostedTool(type=kind, name=name if isinstance(name, str) else None)
@@ -274,13 +274,13 @@ def _called(tool: object, known: Sequence[str]) -> object:
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
     """Return the tools that are dropped, including those in namespaces."""
-    found: list[HostedTool] = []
+    hosted: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
-            found.append(tool)
+            hosted.append(tool)
         elif isinstance(tool, NamespaceTool):
-            found += [member for member in tool.tools if isinstance(member, HostedTool)]
-    return tuple(found)
+            hosted += [member for member in tool.tools if isinstance(member, HostedTool)]
+    return tuple(hosted)
 
 
 def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:

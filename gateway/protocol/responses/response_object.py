@@ -120,12 +120,12 @@ def echo(
         "tool_choice": choice
         if isinstance(choice, str)
         else _tool_choice(
-            choice, OfferedTools.from_tools(request.known_tools, request.dropped_tools)
+            choice, OfferedTools.from_tools(request.visible_tools, request.dropped_tools)
         ),
         "tools": _tools(request.tools) if request.tools else [],
     }
-    if (known := request.known_tools) != request.tools:
-        echoed[OFFERED] = _tools(known)
+    if (visible := request.visible_tools) != request.tools:
+        echoed[OFFERED] = _tools(visible)
     # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
     # who used it.
     if request.conversation:

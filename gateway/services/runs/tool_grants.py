@@ -501,7 +501,7 @@ def _check_listed(listings: Sequence[Listing]) -> None:
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:
     # The model could not tell a tool of a server from a function of the same name.
-    functions = {tool.name for tool in named(request.known_tools)}
+    functions = {tool.name for tool in named(request.visible_tools)}
     where = _server_paths(request.tools)
     for server, tool in _mcp_names(grants):
         name = flat_name(server.label, tool.name)
@@ -523,7 +523,7 @@ def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Li
     of_servers = [one for one in wanted if one.type == "mcp"]
     if len(of_servers) < len(wanted):
         return  # something else can be called, which is known since the request was parsed
-    if not wanted and (grants.browser or grants.python or any(named(request.known_tools))):
+    if not wanted and (grants.browser or grants.python or any(named(request.visible_tools))):
         return
     if any(_is_one(server, tool, of_servers) for server, tool in _mcp_names(grants)):
         return
