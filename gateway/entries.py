@@ -53,10 +53,10 @@ from gateway.generation import (
     IN_TOKEN,
     UNTOLD,
     FinishReason,
+    ReportedUsage,
     TextLogprob,
     TextToken,
     TokenLogprob,
-    ToldUsage,
 )
 from gateway.text_ids import packed_text, unpacked_text
 
@@ -196,7 +196,7 @@ class TurnEnded:
 
     finish: FinishReason
     cached_tokens: int = 0
-    usage: ToldUsage | None = None
+    usage: ReportedUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,15 +634,15 @@ def _unpack_ids(content: bytes | bytearray) -> tuple[int, ...]:
     return struct.unpack(f"<{count}I", content)
 
 
-def _pack_usage(told: ToldUsage | None) -> bytes:
+def _pack_usage(told: ReportedUsage | None) -> bytes:
     if told is None:
         return b""
     counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
     return b"".join(map(_pack_number, counts))
 
 
-def _unpack_usage(body: _Reader) -> ToldUsage | None:
-    return None if body.is_at_end else ToldUsage(*(body.number() for _ in range(4)))
+def _unpack_usage(body: _Reader) -> ReportedUsage | None:
+    return None if body.is_at_end else ReportedUsage(*(body.number() for _ in range(4)))
 
 
 class _Form(NamedTuple):

@@ -295,7 +295,7 @@ class TokenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldUsage:
+class ReportedUsage:
     """Token counts of a turn of text, as its server reported them."""
 
     input_tokens: int
@@ -357,7 +357,7 @@ class TokenChunk:
     logprobs: Sequence[Likelihood] | None = None
     constrained: bool = False
     upstream: str = field(default="", compare=False)
-    usage: ToldUsage | None = None
+    usage: ReportedUsage | None = None
 
 
 class TokenSink(Protocol):

@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from gateway.generation import (
         Constraint,
         ParserPosition,
+        ReportedUsage,
         Sampling,
         TokenChunk,
         TokenParser,
-        ToldUsage,
     )
     from gateway.models.format import ModelFormat
 
@@ -156,7 +156,7 @@ class TurnRunner:
         self._was_recalled = False
         self._upstream = ""
         self._cached_tokens = 0
-        self._usage: ToldUsage | None = None
+        self._usage: ReportedUsage | None = None
         self._start: TurnStarted | None = None
         """The beginning of a turn that is not written yet."""
 
@@ -698,7 +698,7 @@ class TurnSink:
     ) -> None:
         # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
-        self.usage: ToldUsage | None = None
+        self.usage: ReportedUsage | None = None
         """Usage that the server of a turn of text reported."""
         self.ending: TurnEnding | None = None
         """End of the turn by the gateway; None while it lets the backend go on."""

@@ -37,7 +37,7 @@ def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
     return parent.child(f"{operation} {model}", "client", described)
 
 
-def asked_for(sampling: Sampling) -> dict[str, Any]:
+def sampling_attributes(sampling: Sampling) -> dict[str, Any]:
     """Return the attributes of what a request asks of the model."""
     described = {
         "gen_ai.request.max_tokens": sampling.max_tokens,
@@ -61,7 +61,7 @@ class Attempt:
         self._began = time.perf_counter()
         self._ids = 0
         self._last: TokenChunk | None = None
-        span.set(asked_for(request.sampling))
+        span.set(sampling_attributes(request.sampling))
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
         if chunk.ids and not self._ids:

@@ -70,8 +70,8 @@ class DnsSource(BackendSource):
 
     async def _addresses(self) -> list[str]:
         # IPv6 only where there is no IPv4: a server with both addresses is one server.
-        if found := await self._lookup("A"):
-            return [one.to_text() for one in found]
+        if addresses := await self._lookup("A"):
+            return [one.to_text() for one in addresses]
         return [f"[{one.to_text()}]" for one in await self._lookup("AAAA")]
 
     async def _services(self) -> list[str]:

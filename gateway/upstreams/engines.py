@@ -298,15 +298,15 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
     Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
     after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
     """
-    found = _VERSION.fullmatch(version.strip()) if version is not None else None
-    if found is None:
+    match = _VERSION.fullmatch(version.strip()) if version is not None else None
+    if match is None:
         return None
-    major, minor, patch = (int(found[part] or 0) for part in ("major", "minor", "patch"))
+    major, minor, patch = (int(match[part] or 0) for part in ("major", "minor", "patch"))
     release = (major, minor, patch)
-    if found["development"] is None:
+    if match["development"] is None:
         return release, release
     next_line = (major, minor + 1, 0)
-    if found["candidate"] is not None:
+    if match["candidate"] is not None:
         return release, next_line
     before = (major, minor, patch - 1) if patch else (major, minor - 1, _BEFORE_NEXT)
     return before, next_line

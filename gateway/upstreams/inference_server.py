@@ -703,5 +703,5 @@ class InferenceServer:
             message = message_of_body(body)
         finally:
             answer.body.close()
-        told_s = retry_after_of(answer.headers)
-        return refusal(self.name, answer.status, message, retry_after_s=told_s)
+        retry_after_s = retry_after_of(answer.headers)
+        return refusal(self.name, answer.status, message, retry_after_s=retry_after_s)

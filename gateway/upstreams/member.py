@@ -137,13 +137,13 @@ class Health:
             self._awaits_trial = False
             self._ejections += 1
 
-    def polled(self, *, alive: bool, asked_at: float, is_mute: bool = False) -> None:
+    def polled(self, *, alive: bool, began_at: float, is_mute: bool = False) -> None:
         """Note the outcome of one poll; `is_mute`: no answer came at all."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
-        if alive and self._ejected_until is not None and asked_at >= self._ejected_until:
+        if alive and self._ejected_until is not None and began_at >= self._ejected_until:
             self._awaits_trial = True
         if is_mute:
-            self._unanswered.append(asked_at)
+            self._unanswered.append(began_at)
         else:
             self._unanswered.clear()
 
@@ -391,8 +391,8 @@ class Member:
             self._end(outcome, on_trial=on_trial)
         return answer
 
-    def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
-        """Note the outcome of a health check that began at `asked_at`, in the clock's seconds.
+    def checked(self, health_check: HealthCheck, *, began_at: float, silent_s: float) -> None:
+        """Note the outcome of a health check that began at `began_at`, in the clock's seconds.
 
         A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
         or drains, may answer late or refuse, and its streams are well. Only streams without any
@@ -403,7 +403,7 @@ class Member:
         """
         self.health.polled(
             alive=health_check.is_well,
-            asked_at=asked_at,
+            began_at=began_at,
             is_mute=health_check.outcome is CheckOutcome.MUTE,
         )
         self.has_failed_check = not health_check.is_well
@@ -440,12 +440,12 @@ class Member:
     def undescribed(self, cause: str) -> None:
         self._faults.begin("models", cause)
 
-    def name_models(self, known: Collection[str]) -> None:
-        """Resolve the models of this backend; `known` are the names that any backend lists."""
+    def name_models(self, names: Collection[str]) -> None:
+        """Resolve the models of this backend; `names` are those that any backend lists."""
         if self.listed is None:
             return
         backend = self.backend
-        served = offers(backend.models, self.listed, known, adapters_of=backend.adapters_of)
+        served = offers(backend.models, self.listed, names, adapters_of=backend.adapters_of)
         self._server.serves(served)
         self.parents = parents(served)
         self._served = served

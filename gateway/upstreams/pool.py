@@ -272,7 +272,7 @@ class Pool:
         for name in change.leave:
             self._retire(self._members[name])
         router = self.router
-        known = {name for name in change.join if router is not None and router.knows(name)}
+        returning = {name for name in change.join if router is not None and router.knows(name)}
         new = {name: self._new_member(desired[name]) for name in change.join}
         for name, description in described.items():
             new[name].described(description)
@@ -284,7 +284,9 @@ class Pool:
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:
-                self._group.create_task(self._monitor(member, is_new=True, is_known=name in known))
+                self._group.create_task(
+                    self._monitor(member, is_new=True, is_back=name in returning)
+                )
 
     def drain(self, names: Collection[str]) -> None:
         """Send nothing new to the backends of these names, and to all others again."""
@@ -667,12 +669,12 @@ class Pool:
         member.has_left.set()
 
     async def _monitor(
-        self, member: Member, *, is_new: bool = False, is_known: bool = False
+        self, member: Member, *, is_new: bool = False, is_back: bool = False
     ) -> None:
-        # A member that `is_new` is polled at once; `is_known` if one of its name was here before.
+        # A new member is polled at once; `is_back`: a member of the same name was here before.
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(
-                self._poll_until_left(member, is_new=is_new, is_known=is_known)
+                self._poll_until_left(member, is_new=is_new, is_back=is_back)
             )
             describing = group.create_task(self._describe_until_left(member))
             await member.has_left.wait()
@@ -703,9 +705,9 @@ class Pool:
         if not any(one.backend.has_origin_of(member.backend) for one in others):
             await self.client.transport.forget(member.backend.url("/"))
 
-    async def _poll_until_left(self, member: Member, *, is_new: bool, is_known: bool) -> None:
+    async def _poll_until_left(self, member: Member, *, is_new: bool, is_back: bool) -> None:
         if is_new:
-            await self._poll(member, is_new=True, is_back=is_known)
+            await self._poll(member, is_new=True, is_back=is_back)
         while True:
             await asyncio.sleep(self._policy.schedule.health_interval_s)
             await self._poll(member)
@@ -719,7 +721,7 @@ class Pool:
         was_reachable = member.health.reachable and not is_back
         had_failed = member.has_failed_check or is_new
         schedule = self._policy.schedule
-        asked_at = self._clock()
+        began_at = self._clock()
         health_check = await check(
             self.client,
             member.backend,
@@ -727,7 +729,7 @@ class Pool:
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(health_check, asked_at=asked_at, silent_s=self._policy.silent_s)
+        member.checked(health_check, began_at=began_at, silent_s=self._policy.silent_s)
         is_described = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_described and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
@@ -763,9 +765,9 @@ class Pool:
         self._resolve_models()
 
     def _resolve_models(self) -> None:
-        known = {name for member in self._members.values() for name in member.listed or ()}
+        names = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
-            one.name_models(known)
+            one.name_models(names)
         self._index_models()
         if self._is_started:
             self._update_warnings()

@@ -299,14 +299,14 @@ class CompletionReader:
 
     def _keep(self, ids: list[int], logprobs: Sequence[Likelihood]) -> bool:
         # False if nothing may follow these ids.
-        known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
-        self._ids += known
-        self._logprobs += logprobs[: len(known)]
-        self.ids_left -= len(known)
-        if len(known) == len(ids):
+        valid = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
+        self._ids += valid
+        self._logprobs += logprobs[: len(valid)]
+        self.ids_left -= len(valid)
+        if len(valid) == len(ids):
             return True
         if self.ids_left > 0:
-            self._break(f"id {ids[len(known)]} is not in the vocabulary")
+            self._break(f"id {ids[len(valid)]} is not in the vocabulary")
         else:
             self._overrun()
         return False

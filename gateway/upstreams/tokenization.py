@@ -39,13 +39,13 @@ IDS_MAX: Final = 4 * 1024 * 1024
 """Longer than any window. A context that is too long for one is rendered, too: it is counted."""
 
 
-class _Told(msgspec.Struct, gc=False):
+class _TokenizeAnswer(msgspec.Struct, gc=False):
     """The part of an answer that is read. The decoder skips the rest: up to millions of values."""
 
     tokens: list[int]
 
 
-_decode: Final = msgspec.json.Decoder(_Told).decode
+_decode: Final = msgspec.json.Decoder(_TokenizeAnswer).decode
 
 
 class Tokenization:

@@ -27,10 +27,7 @@ EXCEPTED = frozenset(
         "engine",
         "entries.py",
         "eventlog",
-        "generation.py",
-        "protocol",
         "services",
-        "upstreams",
     }
 )
 """Folders and files of the package that are not clean yet."""

@@ -219,11 +219,11 @@ class Admission:
         self._serving = serving
 
     def slots(self, name: str) -> MemberSlots:
-        known = self._members.get(name)
-        if known is None:
-            known = self._members[name] = MemberSlots(name, self.policy)
-            self._metrics.admission_slots(name, lambda: known.bound)
-        return known
+        slots = self._members.get(name)
+        if slots is None:
+            slots = self._members[name] = MemberSlots(name, self.policy)
+            self._metrics.admission_slots(name, lambda: slots.bound)
+        return slots
 
     @property
     def saturation(self) -> float:
@@ -232,8 +232,8 @@ class Admission:
         Without any slot they are counted as if there were one.
         """
         members = [self.slots(name) for name in self._serving()]
-        asked = self.waiting + sum(one.in_flight for one in members)
-        return asked / max(1, sum(one.bound for one in members))
+        requests = self.waiting + sum(one.in_flight for one in members)
+        return requests / max(1, sum(one.bound for one in members))
 
     @property
     def claimable(self) -> int:
@@ -355,15 +355,15 @@ class Admission:
         seconds = self._queue.until_its_turn_s(work, model, self._clock(), tenant)
         if seconds is None:
             seconds = self.policy.wait_max_s
-        told_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+        retry_after_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
         if cause == "tenant":
             return RateLimited(
                 "As many of your requests wait for a model server as may. Please wait until some "
                 "of them have been answered.",
                 code="rate_limit_exceeded",
-                retry_after_s=told_s,
+                retry_after_s=retry_after_s,
             )
-        return Overloaded(model, _CAUSES[cause], retry_after_s=told_s)
+        return Overloaded(model, _CAUSES[cause], retry_after_s=retry_after_s)
 
 
 def _demand(request: TokenRequest, *, is_new: bool) -> Demand:

@@ -160,11 +160,11 @@ class FairShares:
 
     def account(self, tenant: str) -> TenantAccount:
         # A new account starts at the present virtual time.
-        found = self._accounts.get(tenant)
-        if found is None:
-            found = self._accounts[tenant] = TenantAccount(self._now)
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = TenantAccount(self._now)
             self._forget()
-        return found
+        return account
 
     def arrive(self, tenant: str) -> None:
         account = self.account(tenant)

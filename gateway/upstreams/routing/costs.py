@@ -182,8 +182,8 @@ RATE_TOKENS_MIN: Final = 512
 """The time for fewer tokens of a prompt tells more of the network than of the member."""
 RATES_MIN: Final = 8
 """Observations until a rate counts as known. Where few are enough, a member that happened to be
-busy is believed to be slow, and is chosen no more until `RATE_KNOWN_S` have passed."""
-RATE_KNOWN_S: Final = 600.0
+busy is believed to be slow, and is chosen no more until `RATE_LIFETIME_S` have passed."""
+RATE_LIFETIME_S: Final = 600.0
 """A rate is unknown again this long after the last observation, and learned anew: a member that was
 slow for a while is sent no prompts that would show that it is not any more."""
 RATE_STEP: Final = 0.08
@@ -277,7 +277,7 @@ class MemberLoad:
 
     def rate_at(self, now: float) -> float | None:
         # Tokens a second; None while the last measurement is too old.
-        return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
+        return self._rate if now - self._rate_at <= RATE_LIFETIME_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
         """Add to requests in flight and tokens owed.
