@@ -493,14 +493,14 @@ def _pack_text_ids(entry: Text) -> tuple[int, bytes]:
         return _TEXT, text
     if len(entry.logprobs) != len(entry.ids):
         raise ValueError("not one logprob for each id")
-    told = cast("tuple[TextLogprob, ...]", entry.logprobs)
-    return _TEXT, _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, told))
+    logprobs = cast("tuple[TextLogprob, ...]", entry.logprobs)
+    return _TEXT, _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, logprobs))
 
 
-def _pack_text_logprob(told: TextLogprob) -> bytes:
-    if told.tokens is None:
+def _pack_text_logprob(logprob: TextLogprob) -> bytes:
+    if logprob.tokens is None:
         return _pack_number(0)
-    return _pack_number(1 + len(told.tokens)) + b"".join(map(_pack_text_token, told.tokens))
+    return _pack_number(1 + len(logprob.tokens)) + b"".join(map(_pack_text_token, logprob.tokens))
 
 
 def _pack_text_token(token: TextToken) -> bytes:
@@ -522,10 +522,10 @@ def _unpack_text_ids(body: _Reader) -> Text:
         return Text(unpacked_text(content))
     body = _Reader(content[1:])
     ids = unpacked_text(body.counted())
-    told = Text(ids, tuple(_unpack_text_logprob(body) for _ in ids))
+    entry = Text(ids, tuple(_unpack_text_logprob(body) for _ in ids))
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
-    return told
+    return entry
 
 
 def _unpack_text_logprob(body: _Reader) -> TextLogprob:
@@ -593,11 +593,11 @@ def _pack_text(text: str | None) -> bytes:
     return _pack_number(1 + len(content)) + content
 
 
-def _pack_logprob(told: TokenLogprob) -> bytes:
-    _require_numbers(told)
+def _pack_logprob(token_logprob: TokenLogprob) -> bytes:
+    _require_numbers(token_logprob)
     try:
-        own = _LOGPROB.pack(told.logprob, len(told.top))
-        return own + b"".join(_ALTERNATIVE.pack(*one) for one in told.top)
+        own = _LOGPROB.pack(token_logprob.logprob, len(token_logprob.top))
+        return own + b"".join(_ALTERNATIVE.pack(*one) for one in token_logprob.top)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"a logprob cannot be packed: {error}") from error
 
@@ -605,14 +605,14 @@ def _pack_logprob(told: TokenLogprob) -> bytes:
 def _unpack_logprob(body: _Reader) -> TokenLogprob:
     logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
     top = _ALTERNATIVE.iter_unpack(body.take(count * _ALTERNATIVE.size))
-    told = TokenLogprob(logprob, tuple(top))
-    _require_numbers(told)
-    return told
+    token_logprob = TokenLogprob(logprob, tuple(top))
+    _require_numbers(token_logprob)
+    return token_logprob
 
 
-def _require_numbers(told: TokenLogprob | TextToken) -> None:
+def _require_numbers(token: TokenLogprob | TextToken) -> None:
     # JSON has no NaN or infinity. Raises `ValueError`.
-    if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
+    if not (math.isfinite(token.logprob) and all(math.isfinite(one) for _, one in token.top)):
         raise ValueError("a logprob in a log entry is not a number")
 
 
@@ -634,10 +634,10 @@ def _unpack_ids(content: bytes | bytearray) -> tuple[int, ...]:
     return struct.unpack(f"<{count}I", content)
 
 
-def _pack_usage(told: ReportedUsage | None) -> bytes:
-    if told is None:
+def _pack_usage(usage: ReportedUsage | None) -> bytes:
+    if usage is None:
         return b""
-    counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
+    counts = usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_tokens
     return b"".join(map(_pack_number, counts))
 
 

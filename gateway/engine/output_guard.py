@@ -314,7 +314,7 @@ class OutputGuard:
             return self._end_at_violation(fold, violation)
         if header is not None and (ending := self._inspect_header(fold, header)) is not None:
             return ending
-        said = fold.turns[-1].said
+        said = fold.turns[-1].output_ids
         # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
         if (
             len(said) >= self._loop_ids_min
@@ -387,12 +387,14 @@ class OutputGuard:
         # A grammar took a marker in the middle of a checked body for text; the ids behind it would
         # not fit those before it.
         place, turn = fold.place, fold.open_turn
-        if turn is None or not turn.said or turn.said[-1] in self.text_ids:
+        if turn is None or not turn.output_ids or turn.output_ids[-1] in self.text_ids:
             return None
         marker = _position(fold) - 1
         if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
             return None
-        is_behind_header = self._format.has_body([*turn.prefill, *turn.said][place.start : -1])
+        is_behind_header = self._format.has_body(
+            [*turn.prefill, *turn.output_ids][place.start : -1]
+        )
         return TurnEnding(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
@@ -588,12 +590,12 @@ def _stops(fold: Fold) -> int:
 
 def _said_ids(fold: Fold) -> Sequence[int]:
     turn = fold.open_turn
-    return turn.said if turn is not None else ()
+    return turn.output_ids if turn is not None else ()
 
 
 def _position(fold: Fold) -> int:
     turn = fold.open_turn
-    return len(turn.prefill) + len(turn.said) if turn is not None else 0
+    return len(turn.prefill) + len(turn.output_ids) if turn is not None else 0
 
 
 def _unseen_from(fold: Fold, start: int) -> int | None:

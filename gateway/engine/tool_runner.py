@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Fold
-    from gateway.eventlog.fold.hosted_calls import ApprovalAsked
+    from gateway.eventlog.fold.hosted_calls import UnapprovedCall
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
     from gateway.protocol.grants import McpTool, ServerGrant
@@ -181,7 +181,7 @@ class ToolRunner:
             self._engine.calls.start(_close(self._session, self._task))
             self._session = None
 
-    def _find_granted(self, asked: ApprovalAsked) -> tuple[ServerGrant, McpTool]:
+    def _find_granted(self, asked: UnapprovedCall) -> tuple[ServerGrant, McpTool]:
         grants = self._spec.head.grants
         label, _, name = asked.name.partition(".")
         for server in grants.servers if grants is not None else ():

@@ -254,7 +254,7 @@ class TurnRunner:
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
-        turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
+        turns = [*((turn.prefill, turn.output_ids) for turn in fold.turns), (prefill, ())]
         generated = len(self._format.turn_ids(turns))
         results = sum(len(turn.result) for turn in fold.turns)
         return prefill if self._room(generated, generated + results) > 0 else None
@@ -327,7 +327,7 @@ class TurnRunner:
         # begins again behind them. Raises `UpstreamError` if neither is allowed, and `ClaimLost`.
         fold = self._fold
         turn = fold.open_turn
-        if turn is None or not turn.said or turn.said[-1] in self._format.stop_ids:
+        if turn is None or not turn.output_ids or turn.output_ids[-1] in self._format.stop_ids:
             return
         if lost is not None:
             self._hop(Hop("backend", 0))
@@ -365,13 +365,13 @@ class TurnRunner:
             return TurnEnding(rule=rule, is_written=True)
         if (ending := self.guard.inspect(self._fold, self._fold.place)) is not None:
             return ending
-        if turn.said and turn.said[-1] in self._format.stop_ids:
+        if turn.output_ids and turn.output_ids[-1] in self._format.stop_ids:
             return TurnEnding(FinishReason.STOP)
         return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
         is_first = len(self._fold.turns) == 1 and not turn.prefill
-        return is_first and not turn.said and not self._fold.is_repaired
+        return is_first and not turn.output_ids and not self._fold.is_repaired
 
     async def _end(self, ending: TurnEnding) -> bool:
         # False: the last part has to be generated again, and the turn continues. Raises
@@ -420,7 +420,7 @@ class TurnRunner:
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
         # Takes back ids from position `start` on; ids of the prefill stay.
         size = len(turn.prefill)
-        voided = 0 if start is None else size + len(turn.said) - max(start, size)
+        voided = 0 if start is None else size + len(turn.output_ids) - max(start, size)
         self._journal.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
@@ -475,7 +475,9 @@ class TurnRunner:
     def _restart_message(self, turn: Turn) -> None:
         # Another backend had better begin the open message again.
         start = self.guard.restart_position(self._fold)
-        if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
+        if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(
+            turn.output_ids
+        ):
             self._repair(turn, start, BEGUN_ANEW)
 
     def _note_hop(self, resent: int) -> None:
@@ -502,7 +504,7 @@ class TurnRunner:
         self._engine.observer.hopped(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
-        self._is_resent = bool(turn.said)
+        self._is_resent = bool(turn.output_ids)
         if self._is_resent and not self._is_unbound:
             self._restart_message(turn)
         constraint = await self._constraint(turn) if self._may_bind else None
@@ -560,7 +562,7 @@ class TurnRunner:
             reasoning=self.guard.may_think(self._fold),
             has_thought=self._fold.has_thought,
         )
-        message = [*turn.prefill, *turn.said][place.start :]
+        message = [*turn.prefill, *turn.output_ids][place.start :]
         work = partial(self._format.turn_constraint, self._fold.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
@@ -592,7 +594,7 @@ class TurnRunner:
         window_left, fold = self._spec.window_left, self._fold
         if window_left is None:
             return None
-        said = sum(len(turn.prefill) + turn.tokens(len(turn.said)) for turn in fold.turns)
+        said = sum(len(turn.prefill) + turn.tokens(len(turn.output_ids)) for turn in fold.turns)
         left = window_left - said - fold.result_ids - ANSWER_IDS_MIN
         return max(0, min(left, window_left // 2 - fold.result_ids))
 
@@ -606,7 +608,7 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._room(begun, begun))
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
-        if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
+        if len(self._fold.turns) == 1 and not (turn.prefill or turn.output_ids):
             return self._prompt_ids
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
@@ -637,7 +639,7 @@ class PastTurns:
         if not new:
             return
         work = partial(self._render, new)
-        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
+        is_short = sum(len(turn.output_ids) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
         self.ids += ids
         self._generated += generated
@@ -649,15 +651,15 @@ class PastTurns:
         ids: list[int] = []
         for turn in turns:
             rendered = self._format.rerender(
-                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+                [([*turn.prefill, *turn.output_ids], turn.finish)], self._new_parser
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
-        said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
+        said = [*((turn.prefill, turn.output_ids) for turn in turns), ((), ())]
         return ids, len(self._format.turn_ids(said))
 
     def ids_with(self, last: Turn) -> list[int]:
         # As sent to a backend: finished turns rendered, `last` id for id.
-        return [*self.ids, *last.prefill, *last.said]
+        return [*self.ids, *last.prefill, *last.output_ids]
 
     def generated_with(self, last: Turn) -> int:
         """Count the ids that all turns add behind the prompt, without the results of tools.
@@ -665,7 +667,7 @@ class PastTurns:
         Finished turns count as generated or as rendered, whichever is more.
         """
         finished = max(self._generated, len(self.ids) - self._results)
-        return finished + len(last.prefill) + len(last.said)
+        return finished + len(last.prefill) + len(last.output_ids)
 
     def size_with(self, last: Turn) -> int:
         # Counts ids behind the prompt, results of tools included.
@@ -760,7 +762,7 @@ class TurnSink:
             self._on_first_chunk(chunk)
             turn = self._fold.open_turn
             assert turn is not None, "`on_first_chunk` has begun a turn"
-            self._said = turn.said
+            self._said = turn.output_ids
         if chunk.cached_tokens:
             self.cached_tokens = chunk.cached_tokens
         self.finish = chunk.finish

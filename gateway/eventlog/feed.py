@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.fold_slices import ALL_KNOWN, READ_BYTES_MAX, SLICE_S, fold_slice, send_nobody
+from gateway.eventlog.fold_slices import (
+    AFTER_EVERY_EVENT,
+    READ_BYTES_MAX,
+    SLICE_S,
+    fold_slice,
+    send_nobody,
+)
 from gateway.protocol.stream_events import Deltas
 from gateway.store.events import day_of
 
@@ -256,7 +262,7 @@ class Feed:
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """Return the Response object as of the end of its log so far. Raises `StoreUnavailable`."""
-        cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=ALL_KNOWN)
+        cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=AFTER_EVERY_EVENT)
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
             before = cursor.next_entry

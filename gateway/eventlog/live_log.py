@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
 from gateway.entries import Repair, Tokens, TurnStarted
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, EntryBuffer, fold_slice
+from gateway.eventlog.fold_slices import AFTER_EVERY_EVENT, SLICE_S, EntryBuffer, fold_slice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -206,7 +206,7 @@ class LiveLog:
         """Fold all appended entries again, to take back an end that could not be committed."""
         self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
-            self.fold.replay(portion, ALL_KNOWN)
+            self.fold.replay(portion, AFTER_EVERY_EVENT)
         return self.fold
 
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:

@@ -153,12 +153,12 @@ class Flusher:
                 self._is_synced = True
             await self._prune()
 
-    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
+    async def heads(self, logs: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         # As `store.claims.heads`, after all flushed entries are in their own logs.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
-            return await claims.heads(self._database, asked)
+            return await claims.heads(self._database, logs)
 
     async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
         # The log is left alone until `resume` or `close`. Raises `StoreUnavailable`.

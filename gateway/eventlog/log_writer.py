@@ -459,24 +459,24 @@ class LogWriter:
             return []
         heads = await self._ask(unclear)
         again: list[Channel] = []
-        found: set[UUID] = set()
+        committed: set[UUID] = set()
         for channel in unclear:
             match channel.outbox.learn(heads.get(channel.claim.uuid)):
                 case BatchOutcome.COMMITTED:
-                    found.add(channel.claim.uuid)
+                    committed.add(channel.claim.uuid)
                     self._commit(channel)
                 case BatchOutcome.ABSENT:
                     again.append(channel)
                 case BatchOutcome.FENCED:
                     self._lose(channel)
-        self._announce(found)
+        self._announce(committed)
         return again
 
     async def _ask(self, channels: Iterable[Channel]) -> dict[UUID, LogHead]:
-        asked = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
+        logs = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
         while True:
             try:
-                return await self._heads(asked)
+                return await self._heads(logs)
             except StoreUnavailable as error:
                 await self._pause(error)
             except Exception as error:  # noqa: BLE001 - nobody can tell: the claims are given up

@@ -25,9 +25,6 @@ EXCEPTED = frozenset(
         "cli/serve.py",
         "console",
         "engine",
-        "entries.py",
-        "eventlog",
-        "services",
     }
 )
 """Folders and files of the package that are not clean yet."""

@@ -176,7 +176,10 @@ class Execution:
     @property
     def sentence(self) -> str:
         """Return where most of the time went."""
-        totals, words = self.totals, {str(name): said for name, said in PHASES.items()}
+        totals, words = (
+            self.totals,
+            {str(name): description for name, description in PHASES.items()},
+        )
         if not totals:
             return "No time has passed yet."
         phase, spent_ms = next(iter(totals.items()))
@@ -213,8 +216,8 @@ class _Lane:
 
     def close(self, at_ms: int, tokens: int, outcome: str = "") -> None:
         if self._name is not None:
-            said = max(0, tokens - self._tokens)
-            self.spans.append(Span(self._name, self._begin_ms, at_ms, said, outcome))
+            generated = max(0, tokens - self._tokens)
+            self.spans.append(Span(self._name, self._begin_ms, at_ms, generated, outcome))
             self._name = None
 
     @property
