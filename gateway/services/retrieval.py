@@ -137,10 +137,10 @@ class Retrieval:
         Raises `InvalidRequest` while it is generated.
         """
         uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
-        found = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
-        if uuid is None or found is None or not (found.is_terminal or found.durable):
+        state = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
+        if uuid is None or state is None or not (state.is_terminal or state.durable):
             raise not_found(response_id)
-        if not found.is_terminal:
+        if not state.is_terminal:
             raise InvalidRequest(
                 "Cannot delete an in-flight response. Cancel it first, or wait until it has ended."
             )
@@ -160,12 +160,12 @@ class Retrieval:
         `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
         """
         stored = await self._find(principal, response_id)
-        found = await messages.input_items(
+        items = await messages.input_items(
             self._database_for(principal), principal.tenant_id, stored.uuid, page, include=include
         )
-        if found is None:
+        if items is None:
             raise not_found(response_id)
-        return found
+        return items
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
         """Return the Response object after its end, wherever it is generated.

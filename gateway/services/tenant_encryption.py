@@ -254,8 +254,8 @@ class Resealing:
             if not passed.written:
                 break
             place = replace(passed, table=None, after=None, written=0)
-        told = {"key": number, "rows": passed.total}
-        event = BY_ITSELF.event("harmony.encryption.resealed", str(tenant_id), data=told)
+        data = {"key": number, "rows": passed.total}
+        event = BY_ITSELF.event("harmony.encryption.resealed", str(tenant_id), data=data)
         await resealing.finish(self._database, tenant_id, number, event)
         _log.info("content is under its newest key", tenant=str(tenant_id), count=passed.total)
         return True

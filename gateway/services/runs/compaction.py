@@ -153,20 +153,20 @@ class Compactor:
         if not request.context_management:
             return False
         share = int(self._limits.window_share * context_length)
-        asked = [entry.compact_threshold or share for entry in request.context_management]
-        if prompt.tokens <= min(asked):
+        thresholds = [entry.compact_threshold or share for entry in request.context_management]
+        if prompt.tokens <= min(thresholds):
             return False
         hidden = set(droppable(items))
         saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)
         if prompt.tokens - saved >= context_length and request.truncation != "auto":
             return False
         is_repeated = any(item.kind == "compaction" for item in items)
-        return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)
+        return saved > (min(thresholds) // REPEATED_SHARE if is_repeated else 0)
 
     def request_for(self, request: CreateResponse) -> CreateResponse:
         """Return the request for a summary of everything that `request` is about."""
         tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
-        asked = {
+        overrides = {
             "input": (*without_trigger(request), instruction()),
             "instructions": request.instructions,
             "truncation": request.truncation,
@@ -176,7 +176,7 @@ class Compactor:
             "tool_choice": "none",
             "store": False,
         }
-        return CreateResponse(model=request.model).model_copy(update=asked)
+        return CreateResponse(model=request.model).model_copy(update=overrides)
 
     def check(self, plan: SummaryPlan, *, context_length: int) -> None:
         """Raise `InvalidRequest` if there is nothing to summarise, or no room for a summary."""
