@@ -95,7 +95,7 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-# One is made for each token. The guard of a frozen one would make that four times as long.
+# Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
     """Ids as the model wrote them, in order; `logprobs`, if requested, has one for each."""
@@ -662,7 +662,7 @@ _LABEL: Final = _Form(lambda text: _pack_bytes(text.encode()), lambda body: body
 _TEXT_OR_NONE: Final = _Form(_pack_text, _Reader.text)
 _IDS: Final = _Form(_pack_counted, _Reader.counted_ids)
 _USAGE: Final = _Form(_pack_usage, _unpack_usage)
-# What goes on to the end of the body.
+# The last field extends to the end of the body.
 _REST: Final = _Form(bytes, _Reader.rest)
 _REST_TEXT: Final = _Form(str.encode, lambda body: body.rest().decode())
 _REST_IDS: Final = _Form(_pack_ids, lambda body: _unpack_ids(body.rest()))

@@ -30,7 +30,7 @@ class FinishReason(Enum):
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached
     CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
-    # Of turns that are text: nobody can go on with them, and servers filter some.
+    # Only of turns of text: they cannot be continued, and some servers filter them.
     LOST = "lost"  # the server broke off, and another turn says it all again
     FILTERED = "filtered"  # the server's content filter ended it
 
@@ -187,7 +187,7 @@ class Repeated:
 Node = Token | Literal | AnyText | Json | Ebnf | InOrder | OneOf | Maybe | Repeated
 
 NOTHING: Final = InOrder(())
-"""All is said: what comes next can only be the end."""
+"""Only the end can follow."""
 
 
 @dataclass(frozen=True, slots=True)

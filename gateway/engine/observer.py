@@ -74,7 +74,7 @@ class Observer:
         """
         if isinstance(error, RequestError):
             return
-        # What the database itself refuses is counted there.
+        # Refusals by the database are counted there.
         if isinstance(error, (ClaimLost, ContentSealed)):
             self._metrics.store_failed(type(error).__name__)
         # An overload refuses many, as it should: that is no fault of each.

@@ -89,8 +89,8 @@ class Run:
 
         Raises the error that made the run fail before any output.
         """
-        is_known = await self.live.produced.within(within_s)
-        if is_known and self.failure is not None and not self.live.fold.output_tokens:
+        is_produced = await self.live.produced.within(within_s)
+        if is_produced and self.failure is not None and not self.live.fold.output_tokens:
             raise self.failure
 
     @property

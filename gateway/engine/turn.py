@@ -23,8 +23,8 @@ from gateway.engine.failover import Failover
 from gateway.engine.outcome import marked
 from gateway.engine.output_guard import (
     BEGUN_ANEW,
+    BODY_REGENERATED,
     GRAMMAR_FAILED,
-    SAID_ANEW,
     WITHIN_TURN,
     WRITABLE_IDS_MAX,
     OutputGuard,
@@ -263,7 +263,7 @@ class TurnRunner:
         # Raises `ClaimLost`. The first request of an unbound turn is known before the turn is
         # written, so it is sent first: a backend need not wait for an entry that only readers need.
         turns = self._fold.turns
-        # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
+        # After a tool's result the prompt is read again; otherwise the request continues.
         is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
         is_continued = not is_anew
         size = prompt_tokens if self._is_text else len
@@ -379,7 +379,7 @@ class TurnRunner:
         turn = self._fold.turns[-1]
         if not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
-        while ending.rule != SAID_ANEW:
+        while ending.rule != BODY_REGENERATED:
             if ending.rule:
                 # Take back what must not be shown.
                 if not ending.is_written:
@@ -549,8 +549,8 @@ class TurnRunner:
     def _chat_terms(self) -> ChatTerms:
         spec, framing = self._spec, self._format.framing
         # Otherwise what the window leaves is all that limits the output.
-        is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
-        return ChatTerms(is_asked, framing.thought, spec.opens_thought)
+        is_requested = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
+        return ChatTerms(is_requested, framing.thought, spec.opens_thought)
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
         # A constraint that takes long to build is built in a thread.
@@ -594,13 +594,13 @@ class TurnRunner:
         window_left, fold = self._spec.window_left, self._fold
         if window_left is None:
             return None
-        said = sum(len(turn.prefill) + turn.tokens(len(turn.output_ids)) for turn in fold.turns)
-        left = window_left - said - fold.result_ids - ANSWER_IDS_MIN
+        output = sum(len(turn.prefill) + turn.tokens(len(turn.output_ids)) for turn in fold.turns)
+        left = window_left - output - fold.result_ids - ANSWER_IDS_MIN
         return max(0, min(left, window_left // 2 - fold.result_ids))
 
     @property
     def _first_sampling(self) -> Sampling:
-        # Of the first turn, before it has any ids.
+        # Sampling of the first turn, before it has any ids.
         sampling = self._spec.sampling
         if self._prompt_ids is self._spec.prompt_ids:
             return sampling
@@ -654,11 +654,11 @@ class PastTurns:
                 [([*turn.prefill, *turn.output_ids], turn.finish)], self._new_parser
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
-        said = [*((turn.prefill, turn.output_ids) for turn in turns), ((), ())]
-        return ids, len(self._format.turn_ids(said))
+        parts = [*((turn.prefill, turn.output_ids) for turn in turns), ((), ())]
+        return ids, len(self._format.turn_ids(parts))
 
     def ids_with(self, last: Turn) -> list[int]:
-        # As sent to a backend: finished turns rendered, `last` id for id.
+        # Ids as sent to a backend: finished turns rendered, `last` id for id.
         return [*self.ids, *last.prefill, *last.output_ids]
 
     def generated_with(self, last: Turn) -> int:
@@ -685,7 +685,8 @@ class TurnSink:
 
     __slots__ = (
         "_entry", "_fold", "_guard", "_has_chunk", "_has_token", "_in_body", "_journal",
-        "_on_first_chunk", "_on_first_token", "_said", "_unwritten", "_written", "cached_tokens",
+        "_on_first_chunk", "_on_first_token", "_output_ids", "_unwritten", "_written",
+        "cached_tokens",
         "ending", "finish", "usage",
     )  # fmt: skip
 
@@ -709,7 +710,7 @@ class TurnSink:
         self.cached_tokens = 0
         """Number of ids of the prompt that the backend had read before."""
         self._journal = journal
-        self._said: Sequence[int] = ()
+        self._output_ids: Sequence[int] = ()
         # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._guard = guard
@@ -731,7 +732,7 @@ class TurnSink:
             self._in_body
             and ids
             and chunk.finish is None
-            and self._guard.passes(ids, len(self._said) + len(ids))
+            and self._guard.passes(ids, len(self._output_ids) + len(ids))
         ):
             # Nearly every chunk is more text of a body.
             logprobs = chunk.logprobs
@@ -762,7 +763,7 @@ class TurnSink:
             self._on_first_chunk(chunk)
             turn = self._fold.open_turn
             assert turn is not None, "`on_first_chunk` has begun a turn"
-            self._said = turn.output_ids
+            self._output_ids = turn.output_ids
         if chunk.cached_tokens:
             self.cached_tokens = chunk.cached_tokens
         self.finish = chunk.finish

@@ -247,7 +247,7 @@ class Feed:
                         await live.stream(cursor, cursor.after)
                         cursor.is_complete = not live.handed_over
                     elif cursor.beginning:
-                        # Of a log that ends with these rows nothing is watched.
+                        # A log that ends with these rows is not watched.
                         rows, cursor.beginning = cursor.beginning, ()
                         await self._fold(cursor, rows)
                         cursor.is_complete = cursor.is_folded()
@@ -278,7 +278,7 @@ class Feed:
         """
         if not stored.next_entry:
             return ()
-        # Where it is generated here its rows are hardly needed.
+        # The rows of a response that is generated here are rarely needed.
         is_live = self._live_logs.get(stored.uuid) is not None
         bytes_max = 1 if is_live else self._limits.read_bytes_max
         rows = await self._read_log(

@@ -96,7 +96,7 @@ class MemoryJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        # What is lost with this process is never continued elsewhere.
+        # A response that is lost with this process is never continued elsewhere.
         ...
 
     @override

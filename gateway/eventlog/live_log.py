@@ -65,7 +65,7 @@ class LiveLog:
         turn: asyncio.Lock | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
-        # Of all logs with the same `turn` one at a time is folded again, in slices of `slice_s`.
+        # One at a time of the logs with the same `turn` is folded again, in slices of `slice_s`.
         self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
@@ -238,7 +238,7 @@ class LiveLog:
                     if (rest := reader.send_queued()) is not None:
                         await rest
                 elif not self.closed.is_set():
-                    # Where it waits, the reader has all there is.
+                    # A reader that waits has all events so far.
                     await reader.wait()
                 elif self._defect is not None:
                     raise self._defect

@@ -154,7 +154,7 @@ class Flusher:
             await self._prune()
 
     async def heads(self, logs: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
-        # As `store.claims.heads`, after all flushed entries are in their own logs.
+        # Like `store.claims.heads`, after all flushed entries are in their own logs.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())

@@ -51,7 +51,7 @@ class ReadLogChanges(Protocol):
     async def __call__(
         self, queries: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
     ) -> LogChanges:
-        """Read what these logs, and flushes after `seen`, have beyond what is known of them.
+        """Read what these logs, and flushes after `seen`, have beyond what was read before.
 
         Of flushes only entries of `wanted` logs are returned; `seen` is updated. Raises
         `StoreUnavailable`.

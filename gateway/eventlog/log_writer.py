@@ -343,7 +343,7 @@ class LogWriter:
     async def _write(self, channels: list[Channel]) -> None:
         await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
         if self._flusher is not None:
-            # Nobody waits for it. What fails is made up for by the next.
+            # Nobody waits for it. The next one makes up for a failure.
             try:
                 await self._flusher.settle()
             except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others

@@ -138,7 +138,7 @@ def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dic
 
 
 def _loaded(brought: Iterable[BroughtTools]) -> dict[str, NamedTool]:
-    # As it was found last, in the order in which it came first.
+    # The last version of each tool, in the order in which the tools were first loaded.
     by_name: dict[str, NamedTool] = {}
     for each in brought:
         if each.loaded:

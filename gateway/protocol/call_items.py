@@ -409,7 +409,7 @@ def _json(value: object) -> str:
 
 
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
-"""The name of the function."""
+"""Name of the function by which clients without approval items approve calls."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
 """Prefix of the ids of calls of `APPROVAL_FUNCTION`."""
 _APPROVAL_EXPECTED: Final = {
@@ -419,7 +419,7 @@ _APPROVAL_EXPECTED: Final = {
 
 
 class _RequestedCall(WireModel):
-    """The arguments of such a call: what is to be called if the user approves it."""
+    """Arguments of `APPROVAL_FUNCTION`: the call to make if the user approves it."""
 
     server_label: str
     name: str
@@ -427,7 +427,7 @@ class _RequestedCall(WireModel):
 
 
 class _ApprovalAnswer(WireModel):
-    """The output of such a call: whether the user approves."""
+    """Output of `APPROVAL_FUNCTION`: the decision of the user."""
 
     approve: bool
     reason: str | None = None
@@ -451,7 +451,7 @@ def _to_approval_item(item: InputItem) -> InputItem:
                 "approval_request_id": call_id,
                 **answer.model_dump(),
             }
-            # What is not set is not stored either.
+            # Fields without a value are not stored.
             return McpApprovalResponse.model_validate(without_nulls(fields))
         case _:
             return item

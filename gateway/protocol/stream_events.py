@@ -21,7 +21,7 @@ HOSTED_ITEMS: Final = frozenset(
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-# One is made for each token. The guard of a frozen one would make that four times as long.
+# Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
     """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.

@@ -39,7 +39,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """A page that is asked for, as it came. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
+    """Query for a page, not validated yet. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
     seconds; `after` and `before` are ids of entries. `projects` are ids as the store has them.
     """
 

@@ -213,7 +213,7 @@ class Federation:
         token = await verified(request.token, unverified, provider, self.key_sets)
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
-        # It does not outlive the token that it is given for.
+        # It does not outlive the token that it is exchanged for.
         ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
         if ends_at <= now:
             raise TokenRefused("The token has expired. Get a new one from its issuer.")

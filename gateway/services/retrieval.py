@@ -39,7 +39,7 @@ ENDED: Final = {
     "failed": "Cannot cancel a failed response. Retrieve it to see its error.",
     "incomplete": "Cannot cancel a response in terminal state. Retrieve it to see how it ended.",
 }
-"""Why a response with this status cannot be cancelled, and what can be done instead."""
+"""Reason why a response with this status cannot be cancelled, and an alternative."""
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 

@@ -1,4 +1,4 @@
-"""Spans of what backends are asked, by OpenTelemetry's conventions for generative AI.
+"""Spans of requests to backends, by OpenTelemetry's conventions for generative AI.
 
 Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -38,7 +38,7 @@ def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
 
 
 def sampling_attributes(sampling: Sampling) -> dict[str, Any]:
-    """Return the attributes of what a request asks of the model."""
+    """Return the span attributes of sampling parameters."""
     described = {
         "gen_ai.request.max_tokens": sampling.max_tokens,
         "gen_ai.request.temperature": sampling.temperature,

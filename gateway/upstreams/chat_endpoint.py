@@ -587,7 +587,7 @@ class ChatReader(CompletionReader):
             if self._content is not None:
                 self._content.is_open = False  # the server tells thoughts apart itself
             self._tell(THOUGHT, thought)
-        # Beside a thought nobody tells whose the tokens are.
+        # With a thought it is unknown which tokens belong to the answer.
         self._take_content(delta.get("content"), None if thought else likely)
         if isinstance(refusal := delta.get("refusal"), str):
             self._tell(ANSWER, refusal)

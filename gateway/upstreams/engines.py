@@ -59,7 +59,7 @@ _VERSION: Final = re.compile(
     r"v?(?P<major>\d{1,6})\.(?P<minor>\d{1,6})(?:\.(?P<patch>\d{1,6}))?"
     r"(?P<candidate>(?:a|b|rc)\d+)?(?:\.?post\d+)?(?P<development>\.?dev\d*)?(?:[+].*)?"
 )
-"""As Python packages are numbered (https://peps.python.org/pep-0440/)."""
+"""Version number of a Python package (https://peps.python.org/pep-0440/)."""
 _BEFORE_NEXT: Final = 10**6
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
@@ -106,7 +106,7 @@ class AdapterPaths:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why nothing can be asked of an engine, and what to do about that."""
+    """Reason why an engine cannot be used, and its remedy."""
 
     why: str
     remedy: str
@@ -157,12 +157,12 @@ class InferenceEngine:
     adapter_paths: ClassVar[AdapterPaths | None] = None
     """Paths at which adapters are loaded and unloaded while it runs; None: it has no such paths."""
 
-    # How it words its refusals.
+    # Its words of refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
     no_grammars: ClassVar[re.Pattern[str]] = NEVER
     """This server refuses every grammar."""
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 for what others answer 404: which model is asked for is the gateway's choice."""
+    """A 400 where others answer 404: the gateway chooses the model, not the caller."""
     gave_up: ClassVar[re.Pattern[str]] = NEVER
     """Pattern of its whole message when it ends one request in the middle of its grammar, and is
     well."""
@@ -660,7 +660,7 @@ class TensorRtLlm(InferenceEngine):
 
 
 class ChatServer(InferenceEngine):
-    """Any server, or hosted API, of which no more is known than that it takes conversations."""
+    """Any server or hosted API with a chat endpoint, of unknown engine."""
 
     title = "chat completions"
     questions: ClassVar[tuple[str, ...]] = ()

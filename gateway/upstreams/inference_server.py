@@ -101,7 +101,7 @@ class TokenStream:
         # the first chunk, `on_finish` before the last.
         self.connection: Connection | None = None
         self.has_begun = False
-        """The backend has sent something that the sink was told."""
+        """The backend has sent output, and the sink has it."""
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._timeout_s = timeouts.first_token_s
@@ -572,7 +572,7 @@ class InferenceServer:
         request, endpoint = attempt.request, attempt.endpoint
         sampling = request.sampling
         logprobs_per_id = 0 if sampling.logprobs is None else 1 + sampling.logprobs
-        # The first event may repeat the prompt, and each has the logprobs that were asked for.
+        # The first event may repeat the prompt, and each has the requested logprobs.
         frame_bytes_max = self._limits.event_bytes_max * (1 + logprobs_per_id)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
         if endpoint.repeats:
@@ -638,7 +638,7 @@ class InferenceServer:
 
     async def _body(self, attempt: _Attempt) -> list[bytes]:
         request, writer = attempt.request, attempt.writer
-        # SGLang answers with its base model whatever it is asked for, so the model must be known.
+        # SGLang answers with its base model for any name, so the model must be a listed one.
         if self._served is None:
             served = ServedModel(self._backend.models.get(request.model, request.model))
         elif request.model in self._served:

@@ -1,4 +1,4 @@
-"""Member of the pool: a backend with all that is known of it; and a request there."""
+"""Member of the pool: a backend and its state; and a request to it."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class Member:
         self.parents: Mapping[str, str] = {}
         """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
-        """Why nothing is ever sent to it."""
+        """Reason why it is never used; None: it can be used."""
         self.is_drained = False
         """The operator wants it to get nothing new."""
         self.has_left = asyncio.Event()
@@ -301,12 +301,12 @@ class Member:
 
     @property
     def source(self) -> str:
-        # Who said that it is there.
+        # The source that lists it.
         return self.backend.source
 
     @property
     def in_flight(self) -> int:
-        # Of this process only.
+        # Counted in this process only.
         return self._in_flight
 
     async def generate(self, placed: PlacedRequest) -> None:
@@ -426,7 +426,7 @@ class Member:
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
-            # What an engine lacks is what it takes to return ids.
+            # An unusable engine lacks a way to return ids.
             is_chat_only = self.backend.is_chat_only
             self.unusable = None if is_chat_only else description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models

@@ -481,7 +481,7 @@ class Pool:
         reasons: dict[str, str],
         retry_after_s: list[float],
     ) -> None:
-        # One without the model is not asked for it again.
+        # A backend without the model is not tried again.
         reasons[member.name] = str(error)
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
@@ -538,7 +538,7 @@ class Pool:
             return PlacedRequest(member, request, flight or sink, flight)
         shares, tenant = admission.shares, request.tenant
         if not skips_queue:
-            # Nobody with nothing under way waits behind those who have much.
+            # A tenant without requests in flight does not wait behind tenants with many.
             queues = admission.waiting and not (is_next or shares.is_idle(tenant))
             if queues or (len(choices) > 1 and self._is_held_back(choices, request)):
                 return None

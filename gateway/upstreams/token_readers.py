@@ -124,7 +124,7 @@ class CompletionReader:
         """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
-        """Once it is known; only token counts may follow."""
+        """Set once it is reported; only token counts may follow."""
         self.ids_left = self._ids_max = sampling.max_tokens
         """Number of ids that may still come: the requested maximum less those that came."""
         self._upstream = upstream
@@ -181,7 +181,7 @@ class CompletionReader:
 
     @property
     def slice_bytes(self) -> int:
-        # What the next `go_on` parses.
+        # Input of the next `go_on`.
         return min(SLICE_BYTES, len(self._unread) - self._unread_from)
 
     def end(self, why: str) -> TokenChunk | None:

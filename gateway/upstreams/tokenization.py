@@ -40,7 +40,7 @@ IDS_MAX: Final = 4 * 1024 * 1024
 
 
 class _TokenizeAnswer(msgspec.Struct, gc=False):
-    """The part of an answer that is read. The decoder skips the rest: up to millions of values."""
+    """Fields of an answer that are read. The decoder skips the rest: up to millions of values."""
 
     tokens: list[int]
 
@@ -55,8 +55,8 @@ class Tokenization:
     """
 
     def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
-        # `timeout_s` bounds one member's answer to one question, `attempts_max` the members that
-        # are asked.
+        # `timeout_s` bounds the answer of one member, `attempts_max` the number of members that
+        # are tried.
         self._pool = pool
         self._client = pool.client
         self._timeout_s = timeout_s

@@ -24,7 +24,6 @@ EXCEPTED = frozenset(
         "cli/demo.py",
         "cli/serve.py",
         "console",
-        "engine",
     }
 )
 """Folders and files of the package that are not clean yet."""

@@ -52,7 +52,7 @@ _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A marker: the cursor of what is cited, and its first and last line where they are said."""
+    """A marker: the cursor of the cited page, and its first and last line if it names them."""
 
     cursor: int
     lines: tuple[int, int] | None = None

@@ -302,7 +302,7 @@ class Builder:
         events += [self._emit(name, item.fields(name)) for name in names]
         events.append(self._keep_open(item))
         self._item = self.pending_call = None
-        # What the model makes of the result is still to come.
+        # The model has yet to use the result.
         self.is_visible = self.is_called = self.is_answered = False
         return events
 
@@ -449,7 +449,7 @@ class Builder:
         if item is None:
             return
         if item.envelope.completed:
-            # Nobody gave it a result.
+            # It has no result.
             status = "incomplete"
         closing = item.envelope.closing[:-1]
         if item.is_text_done:

@@ -1,6 +1,6 @@
 """Where the time of a response went: its timeline, as the log has it, and the execution computed.
 
-A timeline has the steps of a run without what was said in them, so it is kept beside the response
+A timeline has the steps of a run without their content, so it is kept beside the response
 and shown to operators who may not read content. The phases of an execution follow on each other
 without a gap: together they are as long as it took.
 """
@@ -322,7 +322,7 @@ class _Reading:
         "tool_ended": _end_call,
         "finished": end,
     }
-    """What each kind of moment changes; the others are points."""
+    """Change that each kind of moment makes; other kinds are points."""
 
 
 def execution_of(

@@ -320,7 +320,7 @@ class Fold:
         if self._final_usage is not None:
             return self._final_usage
         counted, summary = self._usage, self.compacted or _NO_SUMMARY
-        # Not `replace`, which takes three times as long; it is asked for several times a response.
+        # Not `replace`, which takes three times as long; it is read several times a response.
         return TokenUsage(
             input_tokens=counted.input_tokens + summary.input_tokens,
             cached_tokens=counted.cached_tokens + summary.cached_tokens,

@@ -253,4 +253,4 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
-"""Those of all responses without hosted tools: nothing changes them."""
+"""The calls of every response without hosted tools: they never change."""

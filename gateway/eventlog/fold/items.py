@@ -167,7 +167,7 @@ class OpenItem:
         fields = {name: fields[name] for name in fields if name in own}
         shown, more = without_includable(self.envelope.item_type, fields, include)
         self._shown = {**self._shown, **shown}
-        # What was kept of a field counts for nothing once there is something new to tell of it.
+        # A kept field is dropped once it has a new value.
         before = {name: kept for name, kept in self.includable.items() if name not in fields}
         self.includable = {**before, **more}
 
@@ -351,7 +351,7 @@ class SummaryReader:
         if self._detailed or self._is_finished:
             return ""
         self._is_finished = True
-        # One character more, to see whether the last word ends there.
+        # One more character shows whether the last word ends there.
         front = self._text[: SUMMARY_CHARACTERS_MAX + 1]
         paragraph = _PARAGRAPH_END.split(front, maxsplit=1)[0].rstrip()
         if len(paragraph) <= SUMMARY_CHARACTERS_MAX:

@@ -64,7 +64,7 @@ _HEADS: Final = {
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
 _ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
-"""Items that may have no `call_id`: outputs that nobody asked for, and searches of a server."""
+"""Items that may have no `call_id`: outputs without a call, and searches of a server."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
 """Members that the dialect has in the call of an output, not in the output."""
 

@@ -104,7 +104,7 @@ def echo(
         "effort": "none" if unthinks and options.effort == "none" else effort,
         "summary": summary,
     }
-    # Of these there is one value that is served. They are shown to those who asked for one.
+    # Only one value of these is served. They are shown if the request set them.
     if options.context:
         reasoning["context"] = REASONING_CONTEXT
     if options.mode:
@@ -126,8 +126,8 @@ def echo(
     }
     if (visible := request.visible_tools) != request.tools:
         echoed[OFFERED] = _tools(visible)
-    # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
-    # who used it.
+    # Shown only if the request set them: conversation and retention, as OpenAI does, and the
+    # parameters that OpenAI does not have.
     if request.conversation:
         echoed["conversation"] = {"id": request.conversation.id}
     for name in ("prompt_cache_retention", "seed", "top_k", "min_p"):

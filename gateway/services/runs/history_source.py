@@ -102,7 +102,7 @@ class HistorySource:
         history = local.get(previous)
         if history is None:
             return await self._read_chain(principal, previous, needed)
-        # Of most items only the ids were read.
+        # Most items were read without their JSON.
         lacks_json = any(not item.json and needed.includes(item) for item in history.stored)
         if history.parent is not None and lacks_json:
             stored = await self._read_chain(principal, ids.response_id(history.parent), needed)

@@ -126,7 +126,7 @@ REPEATED_ITEM_BYTES: Final = 30
 SERVER_TOOL_BYTES: Final = 1_024
 """Approximate bytes of the description of a tool of an MCP server for the model."""
 SALTS_MAX: Final = 4_096
-"""Tenants whose salt is kept; that of another is computed anew."""
+"""Tenants whose salt is kept; others are computed again."""
 RENDERINGS_MAX: Final = 8
 """Times, at most, that servers render for one request: to learn the template, for the prompt, for a
 summary, and again with fewer and fewer turns."""
@@ -323,7 +323,7 @@ class SpecBuilder:
         written = self.write(run_input)
         prompt = written.prompt
         if run_input.command.request.truncation == "auto":
-            # Where nothing more can be left out it is too long to be run, and counted all the same.
+            # A prompt that cannot be shortened any more is too long to run, but is counted.
             with suppress(ContextLengthExceeded):
                 prompt = self._truncate(run_input, written)
         return prompt.tokens
@@ -333,7 +333,7 @@ class SpecBuilder:
         written = written or self.write(run_input)
         command, model, history = run_input.command, run_input.model, run_input.history
         request, principal, policy = command.request, command.principal, command.principal.policy
-        # What must outlive its client, and this process.
+        # Durable responses outlive their client and this process.
         outlives = command.generate and policy.on_disconnect == "continue"
         is_durable = request.background or (request.store and (outlives or command.key is not None))
         is_remembered = command.remembered and not request.store
@@ -348,7 +348,7 @@ class SpecBuilder:
         if prompt.text_tokens is not None:
             _require_no_ids(request)
         sampling = sampling_of(request, room=room)
-        # Nobody asks again for what is not kept, and a run may take minutes.
+        # Rendered input is needed only for kept responses, and a run may take minutes.
         is_kept = request.store or is_remembered
         new, opening = _locate(written, with_ids=is_kept and format_.framing.stores_ids)
         added = (*history.unstored, *new) if is_kept else ()
@@ -906,7 +906,7 @@ class RunBuilder:
             return self._plan_summary(run_input)
         written = self._specs.write(run_input)
         if grants is not None and grants.approved is not None:
-            # The model has to see the call that it asked for, with its result behind it.
+            # The model has to see its call, followed by the result.
             return self._specs.spec(run_input, written)
         is_due = self._compactor.is_due(
             request, written.items, written.prompt, context_length=run_input.model.context_length

@@ -229,7 +229,7 @@ class ToolGrants:
             used = _last_container(request, history) or state.container_id
             python = await _grant_python(sources, principal, request, response, inherited=used)
         if request.tool_choice != "none" or answers:
-            # What a user approved is what the server has now, not what it had some minutes ago.
+            # An approval applies to the tools that the server has now, not to a cached list.
             anew = any(answer.approve for answer in answers)
             listings = await _servers(sources, principal, request, anew=anew)
         if self._needs_listings:

@@ -287,14 +287,14 @@ class Admission:
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
         tenant = request.tenant
-        # What is in the middle of an answer is not refused: its client has the beginning.
+        # A request in the middle of its answer is not refused: its client has the beginning.
         is_accepted = request.background or (request.was_recalled and request.has_begun)
         if not is_accepted and (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
         wait_s = policy.background_wait_max_s
         if not is_accepted:
-            # Those that came at once must not be refused at once, which takes as long.
+            # Requests that arrived together must not be refused together, which takes as long.
             wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
         ticket: Ticket[T] = Ticket(
             work,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""Numbers that are given out before the number of a member that has left is used again."""
+"""Numbers that are used before the number of a member that has left is used again."""
 
 
 class SentPrefix(NamedTuple):
@@ -123,7 +123,7 @@ class Router:
         self._started_at = clock()
         self._members: dict[str, MemberLoad] = {}
         self._numbers = 0
-        """The highest number that a member was given."""
+        """The highest number of a member so far."""
         self._numbers_free: deque[int] = deque()
         self._by_id: dict[int, MemberLoad] = {}
         self.index = PrefixIndex(policy.entries_max)
