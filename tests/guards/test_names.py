@@ -19,10 +19,7 @@ OF_A_STANDARD = re.compile("not_?found", re.IGNORECASE)
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 EXCEPTED = frozenset(
     {
-        "admin/inspection.py",
         "admin/responses.py",
-        "cli/demo.py",
-        "cli/serve.py",
         "console",
     }
 )
