@@ -15,7 +15,7 @@ with what is left:
 | a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
 | the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
 | a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
-| an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
+| an answer that does not match its format     | `invalid_structured_output` | the answer          |
 | the reasoning budget is used up              | `reasoning_budget`          | the answer          |
 | one thought after another                    | `thinks_on`                 | the answer          |
 | a preamble too long, where a call is required | `preamble_too_long`        | the call            |
@@ -27,14 +27,14 @@ A turn that ended by itself and is none of these may be followed by another one,
 if it has nothing that the client can use, and (once, `continues_preambles`) if it has no more than
 a preamble, though tools may be called. Nothing is taken back then.
 
-Where a call is required and none has come, the next turn opens the call instead. Where one has
-come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
-would be followed by another one.
+If a call is required and missing, the next turn opens the call instead. After a call no other turn
+is needed: the client has something to do. Nor is one after an answer, which would be followed by
+another answer.
 
 A call whose arguments are free is continued (`said_anew`) if it ends in the middle of its JSON.
 
-What the browser and Python are called with is theirs to refuse, who tell the model so; so is what a
-tool of an MCP server is called with, once no repair is left. A call that the gateway answers ends
+The browser and Python refuse wrong arguments themselves, and their result tells the model so; so
+does a tool of an MCP server, once no repair is left. A call that the gateway answers ends
 its turn, whatever the model closed it by. The rules are those of the fold, which may change with
 each of them (`Fold.rules`); budget and repairs are those of the whole response.
 """

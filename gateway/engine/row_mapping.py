@@ -168,7 +168,7 @@ class Attempt:
 
 
 def _approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
-    # How a call of an MCP tool was approved, and the id of the approval request. The first value is
+    # The approval of a call of an MCP tool, and the id of the approval request. The first value is
     # "user", or "never" if no approval was needed. Both are None for other tools.
     grants = spec.head.grants
     if grants is None or kind_of(call.name) != "mcp":

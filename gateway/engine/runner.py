@@ -62,7 +62,7 @@ class Run:
         self.begun = OnceEvent()
         """Event: the response is recorded as `store: true` promises, or the log says why not."""
         self.first_token_s: float | None = None
-        """Seconds from the request to the first id; None for one that another replica was given."""
+        """Seconds from the request to the first id; None if another replica received it."""
         self._journal = journal
         self.live = journal.live
         self._engine = engine

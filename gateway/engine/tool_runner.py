@@ -2,7 +2,7 @@
 
     TurnEnded(stop)                   the turn ended with a call of such a tool
       → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
-                                        asked for behind: prompt, turns, call, result
+                                        its prompt: prompt, turns, call, result
 
 A call that the user approved is run in the same way before the first turn.
 
@@ -205,7 +205,7 @@ class ToolRunner:
             resumed = await self._run_in_task(session.resume(self._call, handle))
             if resumed is not None:
                 return resumed
-            # Who waits for the call waits for the one that nobody knows of no more.
+            # Waiters for the call no longer wait for the lost one.
             self.running.set()
             self.running = None
         if not begun.repeatable:
@@ -241,7 +241,7 @@ class ToolRunner:
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
-            # The client that the call used was closed, which cancelled the call.
+            # Something that the call depends on ended its task.
             return BROKEN
         error = task.exception()
         if error is None:

@@ -1,11 +1,11 @@
 """Model call, carried from backend to backend until it ends.
 
-The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a
-backend that fails is decided in `failover`, and about a model that does not do as it was told in
-`output_guard`; what comes of it is written into the log here.
+The parser and the fold just go on: to them a hop is nothing but a pause. `failover` decides about
+a backend that fails, `output_guard` about a model that violates the request's rules; their
+decisions are written into the log here.
 
     TurnRunner      the model calls of one run
-    TurnSink        what one attempt at a turn brings, written into the log
+    TurnSink        the output of one attempt at a turn, written into the log
     PastTurns       the ids of finished turns, for the next prompt
 """
 
@@ -390,8 +390,8 @@ class TurnRunner:
             has_checks = self.guard.has_checks
             faulty = await self._faulty_body(ending.finish) if has_checks else None
             if faulty is None:
-                # What the first attempt found in its cache is what the caller pays less for; who
-                # went on found the ids of the attempts before it, too, and counts nothing.
+                # The caller pays less for ids that the first attempt had cached; a backend that
+                # continues also has ids of earlier attempts cached, which do not count.
                 cached_tokens = 0 if turn.hops else self._cached_tokens
                 cut = ending.rule or ending.finish is FinishReason.CUT
                 usage = None if cut else self._usage

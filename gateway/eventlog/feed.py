@@ -1,13 +1,13 @@
-"""Following a durable response from any process: what was, then what comes.
+"""Following a durable response from any process: the events so far, then new ones.
 
 Where the response is generated here, its live log is followed; everywhere else its rows are read
 and folded. A sequence number says where a stream stands, so it can go from one to the other as the
 run comes and goes, without a gap and without a repetition: both are the same fold of the same log,
 and both show an entry only once it is committed.
 
-    Feed.stream     one stream, from the first event that is asked for to the terminal one
-    Cursor          where it stands; the event sink of whoever has events for it
-    RemoteReader    sends it what a poll finds of a log that is written elsewhere
+    Feed.stream     one stream, from the first requested event to the terminal one
+    Cursor          its position; the event sink of the stream
+    RemoteReader    sends it the events of a log that is written elsewhere, from polls
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Cursor:
     """Position of one stream: in the events (`after`), and in the rows (`next_entry`, `fold`).
 
     It is the event sink of the live log or poll that has events of the response, and passes on
-    those that the stream has not had. `beginning` are the first rows, if they were read before,
+    those that the stream has not sent. `beginning` are the first rows, if they were read before,
     until they are folded. `is_complete`: everything was sent; `has_terminal_event`: the terminal
-    event was sent; `log_removed`: the rows that the log's head promises are not there any more.
-    `shows_more`: the stream shows more than the request asked for, so all of it is folded for this
+    event was sent; `log_removed`: rows that the log's head counts have been removed.
+    `shows_more`: the stream includes more than its request did, so all of it is folded for this
     stream alone, from the rows.
 
     The stream is left, which is no failure, when `close` is called while the cursor is entered:

@@ -6,8 +6,8 @@ has to wait for its client gets a queue meanwhile; one that falls behind loses i
 position: the log is folded again for it up to where it stands. So memory per run is its ids, and
 per reader at most `reader_events_max` events.
 
-A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
-all the same, because the run decides by the fold what comes next.
+A *held* log shows an entry only when the entry is committed (`show`). It is folded at once,
+because the run decides by the fold what comes next.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ class Reader:
 
     def send_queued(self) -> Awaitable[None] | None:
         """Send what is queued. Return what must be awaited before more is sent."""
-        # Who waits for that keeps none of it alive: the first events repeat the request.
+        # A waiting sender does not keep them alive: the first events repeat the request.
         events, self.events = self.events, []
         return self.send(events)
 

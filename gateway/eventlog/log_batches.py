@@ -168,7 +168,7 @@ class Flusher:
             track = self._tracks.get(claim.uuid)
             if track is None or not track.continues_with(claim, row.first_entry):
                 return row
-            # Of a log that was closed while this waited nobody calls `resume` or `close` again.
+            # Nobody calls `resume` or `close` again for a log that was closed during this wait.
             track.is_ending = not track.is_closed
             return track.complete_row(row)
 
@@ -318,7 +318,7 @@ class Flusher:
         # They are in nobody's way, and are removed another time.
         with suppress(StoreError):
             await flushes.prune(self._database, self._owner, needed)
-            # Of those of whom nothing is left; else every tenant that ever had one would be here.
+            # Drop tenants without flushes, or every tenant that ever had one would stay.
             with_flushes = {one.claim.tenant_id for one in self._tracks.values() if one.count}
             for tenant_id in self._numbers.keys() - with_flushes:
                 del self._numbers[tenant_id]

@@ -94,12 +94,11 @@ class Outbox:
                                          → in doubt     the answer of the database was lost
                                          → refused      the answer is that it was not appended
 
-    One batch is under way at a time, so that the log grows in order. What became of one in doubt,
-    or refused, is never guessed: the head of the log, which only the holder of the claim can move,
-    tells whether it is in (`learn`). What is sent again is the same batch, byte for byte: an
-    attempt that was given up may still be at work in the server, and commit after the head was
-    read. Then the second one is refused, but the head has moved by exactly its length, which means
-    that it is in.
+    One batch is under way at a time, so that the log grows in order. The outcome of a batch in
+    doubt, or refused, is never guessed: the head of the log, which only the holder of the claim can
+    move, shows whether it is in (`learn`). The same batch is sent again, byte for byte: an
+    abandoned attempt may still be running in the server, and commit after the head was read. Then
+    the second one is refused, but the head has moved by exactly its length, so the batch is in.
 
     `next_entry` is the number of the first of them, `end` the number that the next to be `put`
     gets, `pending_bytes` the length of all of them.
@@ -267,11 +266,11 @@ class Channel:
 
 
 class LogWriter:
-    """Committer of what the channels bring, one flush at a time.
+    """Committer of the batches of all channels, one flush at a time.
 
     `append` and `heads` are those of the `flusher`, by which batches of many responses share a row;
     without one they are `store.events.append` and `store.claims.heads` of a database.
-    `committed` is told which responses have more in their logs now. For one channel `durable` is
+    `committed` is called with the responses whose logs have grown. For one channel `durable` is
     called with the number of the next entry when all before it is committed, and `lost`, at most
     once, when nothing more can be written under its claim.
     """

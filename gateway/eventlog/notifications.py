@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.005
 """A busy log moves sixty times a second; whoever follows it sees no difference beyond this."""
 FOLLOWED_S: Final = 10.0
-"""Seconds that a log is announced after a watcher asked for it; watchers ask more often."""
+"""Seconds that a log is announced after the request of a watcher, who repeats it more often."""
 
 _log = EventLog(__name__)
 

@@ -75,8 +75,8 @@ _OF_REQUEST: Final = frozenset(
         "required_tool_not_called",
     }
 )
-"""Codes of failures that lie in what was asked for, perhaps of this model: it was tried as often as
-it may be, so clients that send what is a server's error again by themselves must not.
+"""Codes of failures caused by the request, perhaps with this model. The gateway has made all its
+attempts, so clients that repeat requests after a server error must not repeat these.
 """
 
 
@@ -528,7 +528,7 @@ class ChatAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """Adapter to completions; `include_usage`: the client asked for usage at a stream's end."""
+    """Adapter to completions; `include_usage`: streams end with the usage."""
 
     include_usage: bool
 

@@ -182,8 +182,8 @@ def _among(kinds: tuple[str, ...]) -> AfterValidator:
 class ToolName(NullableModel):
     """A tool (or a namespace) in a list of allowed ones, by its name or by its type alone.
 
-    The name of a tool in a namespace is `namespace.name`, or the namespace is said apart. Of a tool
-    of an MCP server the label of the server is said; without a name all of its tools are meant.
+    A tool in a namespace is named `namespace.name`, or by name and namespace. A tool of an MCP
+    server is named with the label of the server; a label without a name means all of its tools.
     """
 
     type: Annotated[str, _among(TOOL_TYPES)]

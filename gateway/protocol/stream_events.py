@@ -77,11 +77,11 @@ class DeltaPattern:
 
 
 class Deltas(Sequence[Event]):
-    """Delta events of one part, numbered one after the other: each is made when it is asked for.
+    """Delta events of one part, numbered one after the other; each is made when it is read.
 
-    A long log is replayed as little else, and whoever writes all of it asks for none: from `texts`,
-    none of which is empty, their frames are made at once, in a fraction of the time that as many
-    events take. `sequence_number` is that of the first.
+    Most of a long log is replayed as deltas. A writer of all of them makes no events: it makes the
+    frames from `texts`, none of which is empty, in a fraction of the time. `sequence_number` is
+    that of the first.
     """
 
     __slots__ = ("pattern", "sequence_number", "texts")

@@ -1,10 +1,10 @@
-"""Tools: as a request declares them, and what the model is told of them.
+"""Tools: their declarations in requests, and their descriptions for the model.
 
 A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
-shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
-under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted_tools`), where
-the operator serves them and the tenant may use them; all others are dropped, and the response says
-which.
+shells and the patcher that OpenAI's models are trained on. To the model all of them are functions,
+under one name each. The gateway runs some of OpenAI's hosted tools (`protocol.hosted_tools`), if
+the operator serves them and the tenant may use them; all others are dropped, and the response lists
+them.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class ToolSearchTool(NullableModel):
 
 
 class HostedTool(NullableModel):
-    """A tool that OpenAI runs and this gateway does not, or not for this tenant, or that only
-    programs may call: dropped. Of the last sort, which the client executes, the `name` is told.
+    """A dropped tool: one that OpenAI runs and this gateway does not, or not for this tenant, or
+    one that only programs may call. The latter, which clients execute, have a `name`.
     """
 
     type: str

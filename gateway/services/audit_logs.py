@@ -132,8 +132,8 @@ class AuditLogs:
         ]
 
     async def run(self) -> None:
-        # The process log records how far each chain has come, so that a chain that was made anew
-        # can be detected later.
+        # The process log records the head of each chain, so that a chain that was rebuilt can be
+        # detected later.
         while True:
             await asyncio.sleep(ANCHOR_S)
             try:

@@ -51,7 +51,7 @@ class Retrieval:
         self._feed = feed
         self._archive = archive
         self.follow = feed.stream
-        """Sends the events of a response whose head is known (`Feed.stream`)."""
+        """Sends the events of a response with this head (`Feed.stream`)."""
 
     async def get(
         self, principal: Principal, response_id: str, *, include: Collection[str] = ()

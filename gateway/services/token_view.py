@@ -1,4 +1,4 @@
-"""What a model said, token by token: the log of a response as operators read it.
+"""Output of a model, token by token: the log of a response as operators read it.
 
 Each token is linked to the entry that has it, to the event that it went into and to the item that
 the event belongs to. Tokens that a repair took back stay in their place, with the rule that did it.
@@ -30,7 +30,7 @@ UNKNOWN: Final = -1
 
 
 class _Shared(NamedTuple):
-    """What neighbouring tokens mostly have in common.
+    """Properties that neighbouring tokens mostly share.
 
     `item` is the index of the output item that they are in, or would have been in.
     """

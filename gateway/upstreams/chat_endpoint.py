@@ -2,9 +2,9 @@
 
 No I/O here.
 
-Hosted APIs refuse what they do not know, so nothing is sent that was not asked for, or that differs
-from nothing in OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of vLLM,
-SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+Hosted APIs refuse unknown parameters, so a parameter is sent only if the request set it, to a value
+other than the default of OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of
+vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
 
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
@@ -338,8 +338,8 @@ class _Call:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls of one turn, in the order in which they began. `open` is the one that is told,
-    `kept_back` how many characters wait for their call to be.
+    """The calls of one turn, in the order in which they began. `open` is the one that is streamed,
+    `kept_back` the number of characters that wait until their call is.
     """
 
     begun: list[_Call] = field(default_factory=list)

@@ -51,7 +51,7 @@ class DnsSource(BackendSource):
     ) -> None:
         # `backend_at` makes the backend at `host:port`; it raises `ValueError` if there can be
         # none. `port` None: look up SRV records, which have ports. `servers` are `host:port`, each
-        # asked for `ANSWER_S` at most. Without any, the system's are read for each look-up, because
+        # may take `ANSWER_S`. Without any, those of the system are read for each look-up, because
         # they change.
         super().__init__(name, refresh_s=refresh_s)
         self._host = host

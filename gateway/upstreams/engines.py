@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """`path` is asked, with the ids of the prompt under `prompt_key`; `events` tells who reads the
-    answer.
+    """Endpoint of raw completions: its `path`, `prompt_key` for the ids, and reader of `events`.
 
     `repeats`: each event may have all ids from the first one on.
     """
@@ -142,11 +141,11 @@ class InferenceEngine:
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    """Paths whose answer says that it is this engine, each asked with GET, in this order. The list
-    of models is known before any is asked.
+    """Paths whose answers identify this engine, each read with GET, in this order. The list of
+    models is read before.
     """
     owner: ClassVar[str | None] = None
-    """The owner of the models that it lists, by which it is known; None: by something else."""
+    """Owner of the models that it lists, if that identifies it; None: it does not."""
     flag: ClassVar[str] = "/health"
     """The path of a health check whose answer takes it no work."""
     tokenize_path: ClassVar[str] = "/tokenize"
@@ -407,11 +406,11 @@ _MODEL_INFO: Final = "/model_info"
 
 @dataclass(frozen=True)
 class SGLang(InferenceEngine):
-    """`low_values_first`: it was told to serve low priorities first. `frontend` is "python" or
-    "rust". `incremental`: the events of `/generate` bring new ids only.
+    """SGLang. `low_values_first`: it is set to serve low priorities first. `frontend` is "python"
+    or "rust". `incremental`: the events of `/generate` bring new ids only.
 
-    `/v1/completions` is spoken where that returns ids, and logprobs are not asked for: there they
-    name tokens by text. All else is `/generate`, whose events grow where they are not incremental.
+    `/v1/completions` is used if that returns ids and no logprobs are requested: there they name
+    tokens by text. Everything else uses `/generate`, whose events grow unless they are incremental.
 
     Its `/health` generates a token, behind the prompts that are being read; its flag is `/ready`
     (since 0.5.20), which is also 503 until `/health` or the server's warm-up has been through.
@@ -724,15 +723,15 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
     Vllm,
     SGLang,
 )
-"""In the order in which a server is asked whether it is one of them. TensorRT-LLM has the path that
-vLLM is known by, too."""
+"""In the order in which they are tried for a server. TensorRT-LLM also has the path that identifies
+vLLM."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 """Kinds of all servers, also of those that take no token ids."""
 
 
 class UnknownEngine(Vllm):
-    """Spoken to as vLLM, and asked for nothing that is optional. It may be an SGLang that has not
-    said so yet, so it is told of adapters as that one is, and its health is asked as that one's.
+    """Unidentified engine: used like vLLM, without optional parameters. It may be an SGLang that
+    has not answered yet, so adapters and health checks follow SGLang.
     """
 
     questions = ()

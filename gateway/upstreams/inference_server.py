@@ -55,9 +55,9 @@ _SILENCE: Final = "no token in time"
 class TokenStream:
     """Generation under way, and the connection that it goes over (an `AnswerListener`).
 
-    Body bytes become chunks, and these are given to the sink, in the read they came in or when it
-    is the turn of their tenant. The task that asked for the generation sleeps meanwhile: it wakes
-    up once, at the end, and once for each time that the sink has no room.
+    Body bytes become chunks for the sink, in the read they came in or when it is the turn of their
+    tenant. The task of the generation sleeps meanwhile: it wakes up once, at the end, and once for
+    each time that the sink has no room.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
     sink has no room. The sink runs in the context of the task that made this object, not of the
@@ -341,9 +341,9 @@ class _Attempt:
 class InferenceServer:
     """Raw completions of one backend, at the endpoint that its engine has for them.
 
-    Always streamed, because closing the connection is what makes the server stop generating. Until
-    it is known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is
-    optional; until it is known what it `serves`, for models by the names they are configured with.
+    Always streamed, because a server stops generating when the connection is closed. Before `runs`
+    has set the engine, the server is used like vLLM, without optional parameters; before `serves`
+    has set the models, they have their configured names.
     """
 
     def __init__(

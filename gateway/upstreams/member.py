@@ -52,7 +52,7 @@ class Health:
 
     Failures in a row eject it. When the back-off is over, one request is its trial: an answer lets
     it back, a failure ejects it for longer. The count of failures starts again only with a stream
-    that ended well, so a backend that answers and then breaks off is soon ejected anew. Polls are a
+    that ended well, so a backend that answers and then breaks off is ejected again. Polls are a
     second, separate verdict: they can take a backend out and back, but a good one proves nothing
     about generating (a hung engine still answers), so it does not end an ejection. It makes the
     backend healthy again once the back-off is over: only a request can tell more, and none comes

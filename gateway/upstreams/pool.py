@@ -183,8 +183,7 @@ class Pool:
         self.router = router
         self.admission = admission
         self.on_return: Callable[[str], None] = lambda _: None
-        """Told of each model of a backend that is there again, or joined: it may be a process that
-        was started anew."""
+        """Called with each model of a backend that joined or returned: it may be a new process."""
         self.awaits_backends: Callable[[], bool] = lambda: False
         """Function that returns True if a source has no backends now: some may be to come."""
         self.started_at = int(time.time())
@@ -195,7 +194,7 @@ class Pool:
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._serving: dict[str, list[Member]] = {}
-        """Members that serve each model, as far as is known; drained ones are left out."""
+        """Members that list each model, without drained ones."""
         self._listed: dict[str, list[Member]] = {}
         """Members of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
@@ -220,7 +219,7 @@ class Pool:
         self._index_models()
 
     async def start(self) -> None:
-        """Ask every backend once what it serves; one that does not answer is asked again later."""
+        """Describe every backend once; one that does not answer is tried again later."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._describe(member))
@@ -240,9 +239,9 @@ class Pool:
     async def apply(self, backends: Sequence[Backend]) -> None:
         """Replace the backends by these, in their order.
 
-        A new one gets work once it has reported what it serves. A removed one gets nothing new, and
-        its streams end by themselves, within `leave_s`; but the new ones are asked first, so that
-        no request comes between the two. A changed one is removed and added.
+        A new one gets requests once it has listed its models. A removed one gets no new requests,
+        and its streams may end within `leave_s`; new ones are described first, so that no request
+        finds neither. A changed one is removed and added.
         """
         async with self._applying:
             desired = named(backends)

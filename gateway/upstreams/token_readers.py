@@ -95,8 +95,8 @@ class CompletionReader:
     Where `has_more`, not all of a read was looked at: `go_on` returns the next chunk, and has to be
     called before anything else is.
 
-    No more ids are taken than were asked for, and none that is `id_end` or above. A backend that
-    goes on behind its limit, or its finish, `overran`: what else it says is of no interest.
+    No more ids are taken than were requested, and none that is `id_end` or above. A backend that
+    continues beyond its limit, or its finish, `overran`: the rest is ignored.
     """
 
     __slots__ = (

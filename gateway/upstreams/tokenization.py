@@ -1,8 +1,8 @@
 """Conversations rendered by a server that serves the model: messages in, token ids out.
 
 A chat template belongs to the server: its versions and its quirks stay there. One member of the
-model is asked, of one engine as long as there is one: engines render the same conversation to
-different ids, and a conversation that goes on should keep its beginning.
+model renders, of the same engine as long as there is one: engines render the same conversation to
+different ids, and a conversation that continues should keep its beginning.
 
 `POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take no flag and little time (3 to 17 ms).
 """

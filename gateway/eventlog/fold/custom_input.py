@@ -1,8 +1,8 @@
-r"""The input of a custom tool, out of the JSON that the model writes it in, while that streams.
+r"""The input of a custom tool, read from the streamed JSON of the model's call.
 
-The model was told of a function with one string, so it writes `{"input": "…"}`. What does not
-begin like that is itself the input. Escapes that are none in JSON are taken as they stand, and a
-quote that the model forgot to escape is put back once the end shows that it did not end the string.
+The model sees a function with one string, so it writes `{"input": "…"}`. Text that does not begin
+like that is itself the input. Escapes that JSON lacks are kept as they are, and a quote that the
+model forgot to escape is restored once the end shows that it did not end the string.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the time of a response went: its timeline, as the log has it, and the execution computed.
+"""Time of a response by phase: its timeline, from the log, and the execution computed from it.
 
 A timeline has the steps of a run without their content, so it is kept beside the response
 and shown to operators who may not read content. The phases of an execution follow on each other

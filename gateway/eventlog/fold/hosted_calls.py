@@ -1,7 +1,7 @@
-"""The calls that the gateway runs itself, as the log tells them, and the rules after each.
+"""The calls that the gateway runs itself, as the log has them, and the rules after each.
 
-A call is known when the turn that contains it has ended, or from the start where the user approved
-it before. It may be begun several times, and has one end.
+A call exists when the turn that contains it has ended, or from the start if the user approved it
+before. It may begin several times, and ends once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Output items: one while it is written, and one that is shown in one piece.
+"""Output items: one that is being written, and one that is shown in one piece.
 
 Their text, their body, and the fields of their events. The summary of a reasoning item is an
-extract of it, since no second model is asked.
+extract of it, not the work of a second model.
 """
 
 from __future__ import annotations

@@ -81,13 +81,12 @@ class _Stages:
 class TurnReader:
     """Reader of one turn, from its first id to its last.
 
-    What the prefill says is shown with the first id that the model says, because a turn in which
-    it says nothing shows nothing.
+    The prefill is shown with the first id of the model, because a turn without ids shows nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
     which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
-    asked again when ids are taken back: those that are left are read anew. Nothing that was shown
-    can change with it, because what may be shown after some ids depends on them alone.
+    called again when ids are taken back: the remaining ids are read again. That changes nothing
+    that was shown, because what may be shown after some ids depends on them alone.
     """
 
     __slots__ = (

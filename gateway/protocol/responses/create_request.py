@@ -4,7 +4,7 @@ The order of the fields of `CreateResponse` is the order in which OpenAI's valid
 measured: of two mistakes the one in the earlier field is reported. One mistake is reported at a
 time: a missing model, another missing parameter, unknown names, then types, bounds and values field
 by field, and last what OpenAI documents and this release refuses, and combinations that make no
-sense. Parameters of another API are told at once: whoever sends `messages` misses no `input`.
+sense. Parameters of another API are reported first: with `messages` no `input` is missing.
 
 Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
 has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`

@@ -215,7 +215,7 @@ class ResponseHead:
 
     `echo` holds every field of the Response object that follows from the request alone. With a
     `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
-    Response object repeats it, and many tools are long. Empty: it is made anew for each.
+    Response object repeats it, and many tools are long. Empty: it is encoded for each.
     With `messages` the Response object shows them, and those of the output, once it has ended.
     `grants` are the hosted tools that it may use, None for none.
     """

@@ -1,4 +1,4 @@
-"""Compaction of conversations: when it happens, and what results.
+"""Compaction of conversations: its triggers and results.
 
 | requested by | when | result |
 |---|---|---|
@@ -8,7 +8,7 @@
 
 The summary is made before the response is accepted; until then its client receives nothing. It goes
 on at another backend when one fails, like any response, but it is neither shown nor kept: it ends
-when whoever asked for it leaves.
+when its client leaves.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class _NoImage(Exception):
 
 
 class _Coming:
-    """The images of one context that are being fetched, those that matter most first: when they get
-    too long together, the last of those that have come is given up.
+    """The images of one context that are being fetched, the most important first: when they get
+    too long together, the last of those that have arrived is abandoned.
     """
 
     def __init__(self, count: int, hold: ImageHold, bytes_max: int) -> None:
@@ -96,7 +96,7 @@ class _Coming:
         self._sizes[at] = 0
 
     def final(self, answers: Sequence[str]) -> list[str]:
-        """Return the final answers, with the reason for each image that was given up meanwhile."""
+        """Return the final answers, with the reason for each image that was abandoned meanwhile."""
         why = str(self._too_long)
         return [why if at in self._abandoned else one for at, one in enumerate(answers)]
 

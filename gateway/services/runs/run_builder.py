@@ -459,7 +459,7 @@ class SpecBuilder:
         )
         checker.compile()
         if kept is None:
-            # What patterns take of memory, compiled, cannot be told from their length.
+            # The memory of compiled patterns does not follow from their length.
             shared = None if checker.has_patterns else checker
             self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
         return rules, checker

@@ -1,14 +1,14 @@
 """Grants of the tools that the gateway runs: decided once, when a response is created.
 
-The operator serves families of tools, the tenant may use some of them, the request offers tools of
-these: `ToolGrants.decide` makes the grants of it all. MCP servers are listed here, and an approval
-that the request brings is matched with what was asked for. It is used up only when the response
-begins (`use_approvals`), so that a request that is refused for something else has lost nothing.
+The operator serves families of tools, the tenant may use some of them, and the request offers
+tools of these: `ToolGrants.decide` combines them into grants. MCP servers are listed here, and an
+approval in the request is matched with its approval request. It is used up only when the response
+begins (`use_approvals`), so that a request that is refused for another reason can be repeated.
 
 A response that may not call an MCP tool by itself ends with an `mcp_approval_request`. The next
-request answers it, with whatever brings the context along: a previous response, a conversation, or
-all the items once more. Clients that send all items send old answers again, too. Only those count
-that nothing of the model stands behind.
+request answers it, and brings the context: a previous response, a conversation, or all the items
+once more. Clients that send all items send old answers again, too. An answer counts only if no
+output of the model follows it.
 
 A page or a tool's result can tell the model to open a URL that carries away what it has seen. So
 where a response has other tools beside the browser, whose results may be private, a URL that the
@@ -128,8 +128,8 @@ class ToolSources(Protocol):
         *,
         anew: bool,
     ) -> Sequence[Listing]:
-        """Return what these servers offer, in order; each comes with its path in the request
-        (`tools[0]`).
+        """Return the tools of these servers, in order; each server comes with its path in the
+        request (`tools[0]`).
 
         `allowed` and `domains` apply to servers that the request names by URL. With `anew` cached
         lists are ignored. Raises `InvalidRequest` for a server that may not be used.

@@ -161,8 +161,8 @@ _CAUSES: Final[dict[RefusedFor, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Admission now: `queued` by class, slots and those taken by backend. `saturation` is how much
-    of the slots is asked for, by what is under way and what waits.
+    """Admission now: `queued` requests by class, slots and slots in use by backend. `saturation` is
+    the share of the slots that requests in flight and waiting need.
     """
 
     queued: dict[str, int]

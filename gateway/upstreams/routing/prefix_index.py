@@ -47,7 +47,7 @@ IDS_MAX: Final = 262_144
 """Ids of a prompt that are hashed, in about a millisecond; what is behind them counts as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
-"""Keys of tenants and models that are kept; another is derived anew."""
+"""Keys of tenants and models that are kept; others are derived again."""
 
 
 def count_of(length: int) -> int:

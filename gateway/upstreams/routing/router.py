@@ -55,7 +55,7 @@ NUMBERS_MIN: Final = 1_024
 
 
 class SentPrefix(NamedTuple):
-    """A member was sent the first `tokens` ids of a prompt, `age_s` ago; known from `reason`."""
+    """A member was sent the first `tokens` ids of a prompt, `age_s` ago, according to `reason`."""
 
     tokens: int
     age_s: float
@@ -64,8 +64,8 @@ class SentPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The member for a prompt. `expected` tokens of it are believed to be there, used last `age_s`
-    ago. `placement` is that of the turn before, if one is known.
+    """The member for a prompt. It probably holds `expected` tokens of it, used last `age_s` ago.
+    `placement` is that of the turn before; None: there is none.
     """
 
     member: MemberLoad
