@@ -432,11 +432,15 @@ class StoredResponses:
 
     def _timed(self, row: Row) -> Timed:
         live = self._live_logs.get(row.id)
+        uuid, followed = self._kept
         moments: Sequence[Moment] = ()
         if row.timeline is not None:
             moments = unpacked_timeline(row.timeline)
         elif live is not None:
             moments = live.fold.timeline.moments
+        elif followed is not None and uuid == row.id:
+            # Somebody reads its log, wherever it is generated.
+            moments = followed.fold.timeline.moments
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         execution = execution_of(moments, begin_ms=_begin_ms(row), now_ms=now_ms)
         return Timed(row, execution, moments, is_known=bool(moments))

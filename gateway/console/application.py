@@ -20,11 +20,12 @@ from gateway.api.access.client_address import client_address
 from gateway.api.client_connection import connection_of
 from gateway.api.error_responses import described
 from gateway.api.urls import path_of
+from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
-from gateway.console.sessions import BASE, LOGIN, SESSION_S, Visitor
+from gateway.console.sessions import LOGIN, SESSION_S, Visitor
 from gateway.console.spending import LIMIT_FIELDS
 from gateway.console.static_files import StaticFiles
 from gateway.console.streams import Streams, Topic

@@ -112,9 +112,9 @@ class TenantEncryption:
         """Reseal all content of a tenant under its current key; return the number of rows written.
 
         `rows_per_s` bounds the speed, `on_rows` is called with the number of rows read.
-        `destroys_older`: older keys are destroyed afterwards. Raises `ContentSealed` if no key opens some rows, after the
-        others of their table were written, and `InvalidRequest` if other processes may still seal
-        with keys that are to be destroyed.
+        `destroys_older`: older keys are destroyed afterwards. Raises `ContentSealed` if no key
+        opens some rows, after the others of their table were written, and `InvalidRequest` if other
+        processes may still seal with keys that are to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring

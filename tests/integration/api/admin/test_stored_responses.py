@@ -254,7 +254,9 @@ async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) 
     body["input"] = "Tell me of the sea. [[sim tokens_per_s=100]]"
     made = (await desk.user.post("/v1/responses", json=body)).json()
     assert (await desk.reveal(made)).is_success
-    counts, said, is_over = [], [], False
+    counts: list[int] = []
+    said: list[int] = []
+    is_over = False
     while not is_over:
         page = await desk.get(made, f"/tokens?after={len(said) - 1}&limit=16384")
         said += [token[0] for run in page["data"] for token in run["tokens"]]
