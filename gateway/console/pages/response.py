@@ -221,13 +221,13 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
     words = PHASES.get(name, name) if lane == "phases" else name
     if lane == "tools":
         words = f"call {name}"
-    told = [words, f"{spoken(begin_ms)} to {spoken(end_ms)}", spoken(end_ms - begin_ms)]
+    details = [words, f"{spoken(begin_ms)} to {spoken(end_ms)}", spoken(end_ms - begin_ms)]
     if span["tokens"]:
-        told.append(f"{span['tokens']} tokens")
+        details.append(f"{span['tokens']} tokens")
     if span["outcome"]:
-        told.append(span["outcome"])
+        details.append(span["outcome"])
     width = max(BAR_MIN, (end_ms - begin_ms) * scale)
-    return Bar(min(begin_ms * scale, WIDTH - BAR_MIN), width, tone, " · ".join(told), words)
+    return Bar(min(begin_ms * scale, WIDTH - BAR_MIN), width, tone, " · ".join(details), words)
 
 
 def _point_title(point: Json) -> str:
