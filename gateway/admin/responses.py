@@ -1,5 +1,5 @@
-"""`/admin/v1/responses/{id}`: one stored response, for operators: what happened to it and, once it
-is revealed, what was said.
+"""`/admin/v1/responses/{id}`: one stored response, for operators: its timeline and, once it is
+revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
 `content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
@@ -471,7 +471,7 @@ class StoredResponses:
         return tenant_id, stored
 
     async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        # Who scrolls, or follows, asks for page after page of the same log, which only grows.
+        # A reader that scrolls, or follows, reads page after page of the same, growing log.
         async with self._viewing:
             uuid, kept = self._kept
             view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)
@@ -506,8 +506,8 @@ class StoredResponses:
     async def _portions(
         self, tenant_id: TenantId, stored: StoredResponse, entries: int = 0
     ) -> AsyncIterator[Portion]:
-        # What is committed of the log behind its first entries, with a pause for other work after
-        # each slice of time.
+        # Reads the committed log after its first entries, with a pause for other work after each
+        # slice of time.
         read_bytes = 0
         until = monotonic() + SLICE_S
         while read_bytes < LOG_BYTES_MAX:

@@ -494,7 +494,7 @@ def _check_permission(session: Session, permission: OperatorPermission | None) -
 
 
 def _to_login(request: Request) -> Response:
-    # A script's request cannot sign in, so its page is told to go there.
+    # A script's request cannot sign in, so its page is redirected there.
     if FRAGMENT in request.headers or "hx-request" in request.headers:
         return Response(status_code=401, headers={"hx-redirect": LOGIN})
     return RedirectResponse(LOGIN, 303)

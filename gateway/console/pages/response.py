@@ -1,4 +1,4 @@
-"""One stored response: where its time went, and what it says once it is revealed."""
+"""One stored response: its timeline, and its content once it is revealed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TABS: Final = {
     "raw": "Raw",
 }
 CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw"})
-"""Tabs that show what was said: of a revealed response alone."""
+"""Tabs that show content, of revealed responses only."""
 TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
 ITEMS_SHOWN: Final = 100
 _OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
-"""Fields of a response that are no part of what was asked for."""
+"""Fields of a response that do not repeat its request."""
 WIDTH: Final = 1000
 """Width of the timeline, in units of its drawing."""
 BAR_MIN: Final = 2.0

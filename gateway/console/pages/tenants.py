@@ -209,7 +209,7 @@ async def restore(call: Call) -> str:
 
 
 def _confirmed(call: Call) -> str:
-    # What cannot be undone takes the name a second time, typed.
+    # An act that cannot be undone takes the name a second time, typed.
     name = call.path["name"]
     if call.form.get("confirmed") != name:
         raise InvalidRequest(

@@ -144,7 +144,7 @@ async def download(call: Call) -> Download | str:
 
 
 def _plain(text: str) -> str:
-    # What begins so is a formula to spreadsheets.
+    # Spreadsheets take a text with such a beginning for a formula.
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
