@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
 
 class Citation(NamedTuple):
-    """What an answer refers to; `file` is the address of a file here, empty for what is not."""
+    """Reference of an answer; `file` is the address of a file here, empty for other references."""
 
     title: str
     url: str
