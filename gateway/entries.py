@@ -10,6 +10,7 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
     1 TurnStarted   number: input tokens; then the prefilled ids
     2 Tokens        ids
     3 Alive         nothing
+    3 Mark          byte: index of the step; number: time; the place as UTF-8
     4 TurnEnded     byte: index of the finish reason; number: cached tokens
     5 Finished      byte: index of the status; number: time; reason, code and message, each a
                     number (0 for None, else 1 plus the bytes that follow) and UTF-8
@@ -111,6 +112,28 @@ class Text(Tokens):
 @dataclass(frozen=True, slots=True)
 class Alive:
     """Mark of a silence; it folds to `response.in_progress`, which real clients count."""
+
+
+Step = Literal[
+    "clock",  # the next entry was written at this time
+    "replica",  # a replica begins with the run, or goes on with it
+    "backend",  # the request was sent to a backend
+    "left",  # the backend was lost, or had to be left
+    "token",  # the first ids of a backend came
+    "message",  # the body of a message of this kind began
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Time of a step of the run, in Unix milliseconds: for operators, and it folds to no event.
+
+    `place` is the name of the replica or backend, or the kind of the message.
+    """
+
+    step: Step
+    at_ms: int
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +300,7 @@ Entry = (
     TurnStarted
     | Tokens
     | Alive
+    | Mark
     | TurnEnded
     | Finished
     | Queued
@@ -309,7 +333,7 @@ Portion = Entry | Singles
 SINGLES_MAX: Final = 256
 """Entries in one portion at most: their deltas fill one write of a stream."""
 
-_TEXT, _TOKENS, _TOKENS_WITH_LOGPROBS = 0, 2, 8
+_TEXT, _TOKENS, _ALIVE, _TOKENS_WITH_LOGPROBS = 0, 2, 3, 8
 _TAG_BITS: Final = 4
 _ID_BYTES: Final = 4
 _ONE_ID: Final = struct.Struct("<BI")
@@ -536,7 +560,8 @@ def _unpack_entry(tag: int, body: _Reader) -> Entry:
     elif tag == _TOKENS_WITH_LOGPROBS:
         entry = _unpack_tokens(body)
     else:
-        kind, fields = _FORMS[tag]
+        is_mark = tag == _ALIVE and not body.is_at_end
+        kind, fields = (Mark, _MARK) if is_mark else _FORMS[tag]
         entry = kind(**{name: form.read(body) for name, form in fields})
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
@@ -692,4 +717,12 @@ _FORMS: Final[Mapping[int, tuple[type[Entry], tuple[tuple[str, _Form], ...]]]] =
     15: (ToolHandle, (("ordinal", _NUMBER), ("handle", _REST))),
 }
 """By tag, the entry and the fields of its body, in order; those of ids and texts have their own."""
-_TAGS: Final = {kind: (tag, fields) for tag, (kind, fields) in _FORMS.items()}
+_MARK: Final = (
+    ("step", _one_of(get_args(Step))),
+    ("at_ms", _NUMBER),
+    ("place", _REST_TEXT),
+)
+_TAGS: Final = {
+    **{kind: (tag, fields) for tag, (kind, fields) in _FORMS.items()},
+    Mark: (_ALIVE, _MARK),
+}

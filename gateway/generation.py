@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 
 LOGPROB_MIN = -9999.0
@@ -216,6 +216,7 @@ class Constraint:
     """Grammars that engines were sent for it, by engine, kept for later requests that it binds."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """Placement of a response so far, by which routing chooses a backend for its next turn.
 
@@ -225,16 +226,11 @@ class Route:
     the end of the user's first message (0: not known).
     """
 
-    __slots__ = ("cache_key", "opening", "placement", "turns")
-
-    def __init__(
-        self, placement: bytes | None = None, *, cache_key: str | None = None, opening: int = 0
-    ) -> None:
-        self.placement = placement
-        self.cache_key = cache_key
-        self.opening = opening
-        self.turns = 0
-        """Number of turns of this response that were placed."""
+    placement: bytes | None = None
+    cache_key: str | None = None
+    opening: int = 0
+    turns: int = 0
+    """Number of turns of this response that were placed."""
 
     def moved(self, placement: bytes) -> None:
         # A turn of the response ended at `placement`.
@@ -269,7 +265,8 @@ class TokenRequest:
     goes on with a response of which some is there, and waits for nobody, unless it `was_recalled`:
     then another had its place, and it waits for one as others do. `chat` is None where ids go in
     and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has, which
-    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
+    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`). `on_sent` is called
+    with the name of each backend that the request is sent to.
     """
 
     request_id: str
@@ -289,6 +286,7 @@ class TokenRequest:
     route: Route | None = field(default=None, compare=False, repr=False)
     tenant: str = ""
     share: float = 1.0
+    on_sent: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def prompt_tokens(self) -> int:

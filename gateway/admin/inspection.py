@@ -35,12 +35,15 @@ QUERY: Final = (
 )
 """Query parameters of the search for stored responses."""
 
+COLUMNS: Final = """
+r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
+r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
+r.attempts"""
+"""Columns of `record_body`, none of which has content; `r` are the responses, `t` the tenants."""
 # Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
 # search names a tenant, or reads at most what its hours have.
-_SEARCH: Final = Statement("""
-SELECT r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
-       r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id,
-       r.owner, r.attempts
+_SEARCH: Final = Statement(f"""
+SELECT {COLUMNS}
 FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
 WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
   AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
@@ -55,7 +58,7 @@ WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
   AND (CAST(:after AS uuid) IS NULL OR r.id < CAST(:after AS uuid))
 ORDER BY r.id DESC
 LIMIT :rows_max
-""")
+""")  # noqa: S608 - constants only
 
 
 def routes(database: Database) -> list[AdminRoute]:
@@ -72,7 +75,7 @@ async def search(database: Database, query: QueryParams) -> Json:
     # The role that may not read content.
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_SEARCH, parameters)
-    return list_body([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
+    return list_body([record_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
 def _parameters(query: QueryParams) -> Json:
@@ -120,7 +123,8 @@ def _moment(second: int) -> datetime:
     return datetime.fromtimestamp(min(second, SECOND_MAX), UTC)
 
 
-def _body(row: Row) -> Json:
+def record_body(row: Row) -> Json:
+    """Return a stored response without what it says, from a row with `COLUMNS`."""
     tenant_id = TenantId(row.tenant_id)
     return {
         "id": ids.response_id(row.id),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.admin import (
     audit_log,
     backends,
+    content_access,
     data_retention,
     inspection,
     issuers,
@@ -21,6 +22,7 @@ from gateway.admin import (
     operator_keys,
     prices,
     projects,
+    responses,
     roles,
     service_accounts,
     system,
@@ -30,6 +32,7 @@ from gateway.admin import (
 
 if TYPE_CHECKING:
     from gateway.admin.backends import Backends
+    from gateway.admin.content_access import ContentAccess
     from gateway.admin.data_retention import RetentionControls
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.system import System
@@ -60,6 +64,7 @@ class AdminServices:
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
+    content_access: ContentAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class OperatorServices:
     system: System
     live: Live
     database: Database
+    responses: StoredResponses
     audit: AuditLogs
 
 
@@ -88,6 +94,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
         *data_retention.routes(services.retention),
+        *content_access.routes(services.content_access),
         *roles.routes(services.projects),
     ]
 
@@ -103,5 +110,6 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *system.routes(services.system),
         *live.routes(services.live),
         *inspection.routes(services.database),
+        *responses.routes(services.responses),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

@@ -65,7 +65,7 @@ async def login_link(
 
 
 def _origin(settings: Settings) -> str:
-    # Of a port that the system picks only the log of the gateway tells.
+    # A port that the system picks is only in the log of the gateway.
     if not settings.console.enabled:
         raise StartupError(
             "the console is off",

@@ -163,6 +163,12 @@ class Sessions:
             await self._note(connection, "login.succeeded", session, visitor)
         return session, secret
 
+    async def begin(self, name: str, role: OperatorRole, visitor: Visitor) -> str:
+        """Return the secret of a new session."""
+        opened = await self.open(await self.create_link(name, role), visitor)
+        assert opened is not None, "nobody else has the link"
+        return opened[1]
+
     async def find(self, secret: str) -> Session | None:
         # None: it ended, or never began.
         bounds = {"idle_s": float(IDLE_S), "seen_every_s": float(SEEN_EVERY_S)}

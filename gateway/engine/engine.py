@@ -110,8 +110,9 @@ class Engine:
     """Parts that all runs of a process share; of these, `run_time_max_s` may change.
 
     `tools` is None where this process runs no tools; it may still go on with responses of a replica
-    that runs them. `ask_approval` is None where no tool needs approval. `continues_preambles` tells
-    whether a model goes on after a turn that is only a preamble (`OutputGuard`).
+    that runs them. `replica` is its name. `ask_approval` is None where no tool needs approval.
+    `continues_preambles` tells whether a model goes on after a turn that is only a preamble
+    (`OutputGuard`).
     """
 
     tokens: TokenSource
@@ -124,6 +125,7 @@ class Engine:
     run_time_max_s: float
     tools: HostedTools | None = None
     ask_approval: AskApproval | None = None
+    replica: str = ""
     calls: RunningCalls = field(default_factory=RunningCalls)
     hops: HopPolicy = field(default_factory=HopPolicy)
     guard_limits: GuardLimits = field(default_factory=GuardLimits)

@@ -1,4 +1,4 @@
-"""The last entry of a log, from the way in which its run ended. `at` is in Unix seconds."""
+"""Marks, and the last entry of a log from the way in which its run ended (`at`: Unix seconds)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.engine.output_guard import (
     INVALID_TOOL_CALL,
     REQUIRED_TOOL_NOT_CALLED,
 )
-from gateway.entries import Finished
+from gateway.entries import Finished, Mark
 from gateway.errors import (
     ContextOverflow,
     NoUpstreamAvailable,
@@ -24,6 +24,7 @@ from gateway.generation import FinishReason
 from gateway.limits.accounting import Used
 
 if TYPE_CHECKING:
+    from gateway.entries import Step
     from gateway.generation import TokenUsage
 
 SERVER_ERROR: Final = "server_error"
@@ -45,6 +46,11 @@ _OUR_FAULT: Final = {BACKEND_LOST}
 def now() -> int:
     # Unix seconds, as in the entries of the log.
     return int(time.time())
+
+
+def marked(step: Step, place: str = "") -> Mark:
+    """Return the mark of a step that happens now."""
+    return Mark(step, time.time_ns() // 1_000_000, place)
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:

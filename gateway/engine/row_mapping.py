@@ -402,6 +402,7 @@ def _finished_row(
         # One that failed before it said anything may be asked for again under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
         tool_state=fold.tool_state(),
+        timeline=fold.timeline.packed(),
         **fields,
     )
 

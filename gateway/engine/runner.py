@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
-from gateway.engine.outcome import now
+from gateway.engine.outcome import marked, now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
@@ -191,6 +191,7 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     async def _generate(self) -> Finished:
+        self._journal.append(marked("replica", self._engine.replica))
         compacted = self.spec.compacted
         if compacted is not None and self.live.fold.compacted is None:
             self._journal.append(compacted)
@@ -214,7 +215,6 @@ class Run:
         ):
             try:
                 async with scope as self._scope:
-                    self._write_listings()
                     await turns.complete()
             except ClaimLost:
                 raise
@@ -235,10 +235,6 @@ class Run:
                 turns.close()
             turns.void_excess_reasoning()
         return finished
-
-    def _write_listings(self) -> None:
-        for listing in self.spec.listings[self.live.fold.listed :]:
-            self._journal.append(listing)
 
     def _conclude(self, guard: OutputGuard) -> Finished:
         fold = self.live.fold
@@ -264,6 +260,7 @@ class Run:
         if self._journal.is_abandoned:
             raise ClaimLost
         self._status = finished.status
+        self._journal.append(marked("clock"))
         try:
             await self._journal.finish(finished)
         except ClaimLost:

@@ -35,6 +35,7 @@ import orjson
 
 from gateway.concurrency import OnceEvent
 from gateway.engine.engine import CLOSE_WAIT_S
+from gateway.engine.outcome import marked
 from gateway.engine.row_mapping import Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
@@ -223,6 +224,7 @@ class ToolRunner:
         start = session.start(call)
         self.running = None if start.repeatable else OnceEvent()
         started = ToolStarted(call.ordinal, start.repeatable, json_bytes(start.shown))
+        self._journal.append(marked("clock"))
         self._journal.append(started)
         await self._journal.committed()
         await self._assure_claim()
@@ -275,6 +277,7 @@ class ToolRunner:
         call = self._call
         assert call is not None
         shown, state = json_bytes(result.shown), json_bytes(result.state)
+        self._journal.append(marked("clock"))
         try:
             self._journal.append(ToolEnded(call.ordinal, ids, result.outcome, shown, state))
         except ValueError as error:

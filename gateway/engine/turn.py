@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.constraints.lark import are_translated, languages_of
 from gateway.engine.failover import Failover
+from gateway.engine.outcome import marked
 from gateway.engine.output_guard import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
@@ -57,7 +58,14 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.screen import Body
     from gateway.eventlog.fold.turn_reader import Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
+    from gateway.generation import (
+        Constraint,
+        ParserPosition,
+        Sampling,
+        TokenChunk,
+        TokenParser,
+        ToldUsage,
+    )
     from gateway.models.format import ModelFormat
 
 
@@ -104,7 +112,9 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).with_state(spec.template_state)
+        self._format = engine.format_of(spec.model)
+        if spec.template_state:
+            self._format = self._format.with_state(spec.template_state)
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
@@ -112,7 +122,7 @@ class TurnRunner:
             limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
-            continues_preambles=engine.continues_preambles(spec.model),
+            continues_preambles=partial(engine.continues_preambles, spec.model),
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
@@ -175,6 +185,8 @@ class TurnRunner:
         if fold.rules.grammars:
             await self._translate()
         if tools is not None:
+            for listing in self._spec.listings[fold.listed :]:
+                self._journal.append(listing)
             if not fold.turns:
                 await self._run_hosted_call(tools)
             self._append_approved_result()
@@ -243,7 +255,7 @@ class TurnRunner:
         if prefill is None:
             return None
         turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
-        generated = len(self._format.said_ids(turns))
+        generated = len(self._format.turn_ids(turns))
         results = sum(len(turn.result) for turn in fold.turns)
         return prefill if self._room(generated, generated + results) > 0 else None
 
@@ -383,6 +395,7 @@ class TurnRunner:
                 cached_tokens = 0 if turn.hops else self._cached_tokens
                 cut = ending.rule or ending.finish is FinishReason.CUT
                 usage = None if cut else self._usage
+                self._journal.append(marked("clock"))
                 self._journal.append(TurnEnded(ending.finish, 0 if usage else cached_tokens, usage))
                 return True
             ending = self.guard.faulty(self._fold, faulty)
@@ -437,8 +450,10 @@ class TurnRunner:
                 avoid=() if self._failover is None else self._failover.left,
                 attempts_max=1 if self._is_resent else None,
             )
-        except UpstreamLost:
-            self._note_hop(resent)
+        except UpstreamError as error:
+            self._journal.append(marked("left"))
+            if isinstance(error, UpstreamLost):
+                self._note_hop(resent)
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
@@ -523,6 +538,8 @@ class TurnRunner:
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
+            # No method of this object, which would live as long as the request.
+            on_sent=partial(_note_sent, self._journal),
             share=spec.share_weight / DEFAULT_POLICY.share_weight,
         )
 
@@ -594,27 +611,22 @@ class TurnRunner:
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
+@dataclass(slots=True, eq=False)
 class PastTurns:
-    """The finished turns of one response, rendered once each.
+    """The finished turns of one response, rendered once each. `new_parser` makes their parsers.
 
     A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
     as output of the model, and stays id for id as it is.
     """
 
-    __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
-
-    def __init__(
-        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
-    ) -> None:
-        # `new_parser` makes the parsers of the turns.
-        self._format = format_
-        self._new_parser = new_parser
-        self._threads = threads
-        self.ids: list[int] = []
-        """Ids of all finished turns, as a backend gets them behind the prompt."""
-        self._turns = 0
-        self._generated = 0
-        self._results = 0
+    _format: ModelFormat
+    _new_parser: Callable[[], TokenParser]
+    _threads: Executor
+    ids: list[int] = field(default_factory=list)
+    """Ids of all finished turns, as a backend gets them behind the prompt."""
+    _turns: int = 0
+    _generated: int = 0
+    _results: int = 0
 
     async def update(self, finished: Sequence[Turn]) -> None:
         """Render the finished turns that are new since the last call.
@@ -641,7 +653,7 @@ class PastTurns:
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
         said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
-        return ids, len(self._format.said_ids(said))
+        return ids, len(self._format.turn_ids(said))
 
     def ids_with(self, last: Turn) -> list[int]:
         # As sent to a backend: finished turns rendered, `last` id for id.
@@ -756,6 +768,7 @@ class TurnSink:
         if chunk.ids:
             if not self._has_token:
                 self._has_token = True
+                self._journal.append(marked("token"))
                 self._on_first_token()
             self._written = 0
             self._write(chunk)
@@ -781,12 +794,22 @@ class TurnSink:
                 at_header = not self._in_body or ids[at] not in guard.text_ids
                 header = fold.place if at_header else None
                 if header is not None:
-                    self._in_body = header.where is Where.BODY
+                    self._note_header(header)
                 self.ending = guard.inspect(fold, header)
                 if self.ending is not None:
                     break
         if self.ending is None and self._written < len(ids):
             self._unwritten = chunk
+
+    def _note_header(self, header: ParserPosition) -> None:
+        was_in_body, self._in_body = self._in_body, header.where is Where.BODY
+        if self._in_body and not was_in_body:
+            kind = header.kind
+            self._journal.append(marked("message", "" if kind is None else kind.value))
+
+
+def _note_sent(journal: Journal, upstream: str) -> None:
+    journal.append(marked("backend", upstream))
 
 
 def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:

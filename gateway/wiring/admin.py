@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.admin.backends import Backends
+from gateway.admin.content_access import ContentAccess
 from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
@@ -15,6 +16,7 @@ from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.resources import AdminServices, OperatorServices
+from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.system import System
 from gateway.admin.tenants import Tenants
@@ -61,6 +63,7 @@ def admin_services(
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
         retention=RetentionControls(transactions),
+        content_access=ContentAccess(transactions),
     )
 
 
@@ -93,5 +96,12 @@ def operator_services(process: Process) -> OperatorServices:
         live=Live(database, process.replica.snapshots),
         system=System(database, process.health, replica=foundation.owner),
         database=database,
+        responses=StoredResponses(
+            database,
+            process.replica.dependencies.live_logs,
+            process.replica.feed,
+            new_fold_for=foundation.new_fold_for,
+            format_of=foundation.formats.for_model,
+        ),
         audit=AuditLogs(database),
     )

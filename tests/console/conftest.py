@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -15,8 +16,10 @@ from gateway import ids
 from gateway.app import create_admin_app, create_app
 from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.sessions import Sessions
+from gateway.store import responses
 from gateway.tenancy import default_project
 from tests.fakes.gateway import gateway_settings, new_key
+from tests.fakes.stored import new_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.app import AdminGateway
     from gateway.console.page import Page
     from gateway.settings import Settings
+    from gateway.tenancy import TenantId
     from gateway.tenancy.permissions import OperatorRole
     from gateway.wiring.process import Process
     from tests.fakes.postgres import PostgresServer
@@ -75,7 +79,18 @@ class Site:
         if "{" not in page.path:
             return page.path
         found = (await self.services.tenants.get(tenant)).tenant
-        return page.path.format(name=tenant, project_id=ids.project_id(default_project(found.id)))
+        return page.path.format(
+            name=tenant,
+            project_id=ids.project_id(default_project(found.id)),
+            response_id=await self.stored_response(found.id),
+            conversation_id=ids.conversation_id(ids.new_uuid()),
+        )
+
+    async def stored_response(self, tenant_id: TenantId) -> str:
+        """The id of a new response that nobody generates."""
+        new = replace(new_response(), created_at=datetime.now(UTC))
+        await responses.insert(self.process.foundation.database, tenant_id, new)
+        return ids.response_id(new.uuid)
 
     @property
     def services(self) -> OperatorServices:

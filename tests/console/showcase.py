@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -53,14 +54,21 @@ class Showcase:
     admin_url: str
     key: str
     project_id: str
+    response_id: str
+    conversation_id: str
 
     def paths(self) -> dict[str, str]:
         """Of every page, by a name for its picture."""
-        place = {"name": "acme", "project_id": self.project_id}
+        place = {
+            "name": "acme",
+            "project_id": self.project_id,
+            "response_id": self.response_id,
+            "conversation_id": self.conversation_id,
+        }
         found = {}
         for page in PAGES:
             if page.template and not page.path.endswith(("/search", ".csv")):
-                name = page.path.replace("/{name}", "-one").replace("/{project_id}", "-one")
+                name = re.sub(r"/\{\w+\}", "-one", page.path)
                 found[name.strip("/").replace("/", "-")] = page.path.format(**place)
         return found
 
@@ -102,7 +110,8 @@ async def showcase(database_url: str, **sections: Any) -> AsyncIterator[Showcase
             serving(create_admin_app(gateway.process)) as admin_url,
         ):
             key, project_id = await _populate(gateway)
-            yield Showcase(gateway, admin_url, key, project_id)
+            shown = await _talk(gateway, key)
+            yield Showcase(gateway, admin_url, key, project_id, *shown)
 
 
 async def _populate(gateway: RunningGateway) -> tuple[str, str]:
@@ -132,6 +141,21 @@ async def _populate(gateway: RunningGateway) -> tuple[str, str]:
     await services.limits.set_limits(LimitOwner.of_tenant(acme), {("requests", 60): 6_000})
     await _use(gateway, acme, project.id, made.key.id)
     return made.secret or "", project_id
+
+
+async def _talk(gateway: RunningGateway, key: str) -> tuple[str, str]:
+    """Return the ids of a background response and of a conversation."""
+    headers = {"authorization": f"Bearer {key}"}
+    async with http_client(gateway.url, headers=headers, timeout=120) as client:
+        opened = (await client.post("/v1/conversations", json={})).json()["id"]
+        for text in ("What is the sea?", "And its salt?", "How deep is it?"):
+            body = {"model": MODELS[0], "input": text, "conversation": opened}
+            await client.post("/v1/responses", json=body)
+        asked = {"model": MODELS[0], "input": "Tell me of the sea.", "background": True}
+        made = (await client.post("/v1/responses", json=asked)).json()
+        while made["status"] in {"queued", "in_progress"}:
+            made = (await client.get(f"/v1/responses/{made['id']}")).json()
+    return made["id"], opened
 
 
 async def _use(gateway: RunningGateway, acme: Any, project: Any, key_id: Any) -> None:

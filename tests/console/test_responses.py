@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -61,11 +62,12 @@ async def test_filters_are_in_the_address_and_can_be_taken_off(owner: Browser) -
 
 async def test_any_id_leads_to_its_responses(owner: Browser) -> None:
     uuid = ids.new_uuid()
-    for made, name in (
-        (ids.response_id(uuid), "id"),
-        (ids.conversation_id(uuid), "conversation_id"),
-        (ids.api_key_id(uuid), "api_key_id"),
-        ("acme", "tenant"),
+    for made, behind in (
+        (ids.response_id(uuid), "/"),
+        (ids.conversation_id(uuid), "/../conversations/"),
+        (ids.api_key_id(uuid), "?api_key_id="),
+        ("acme", "?tenant="),
     ):
         answer = await owner.get(f"/search?q={made}")
-        assert answer.headers["location"] == f"/console/responses?{name}={made}"
+        location = normpath(f"/console/responses{behind}{made}")
+        assert answer.headers["location"] == location

@@ -44,18 +44,17 @@ async def test_no_page_reads_content_or_counts_rows(
     site: Site, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
-    task = asyncio.current_task()
-    execute = Connection.execute
+    execute, task = Connection.execute, asyncio.current_task()
 
     async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
-        # Other gateways of this process have tasks of their own.
+        # Gateways of other tests do other things meanwhile.
         if asyncio.current_task() is task:
             statements.append(statement.sql)
         return await execute(self, statement, *rest)
 
+    paths = [await site.path_of(page) for page in PAGES]
     monkeypatch.setattr(Connection, "execute", recorded)
-    for page in PAGES:
-        path = await site.path_of(page)
+    for path in paths:
         assert (await owner.get(path, follow_redirects=True)).status_code == 200, path
     assert len(statements) > len(PAGES)
     assert [sql for sql in statements if content_in(sql)] == []

@@ -31,6 +31,7 @@ BACKGROUND_EACH = 4
 """One of so many clients has responses in the background, and resumes their streams."""
 FIFTEEN_SECONDS = "[[sim tokens_per_s=4 tokens=60 think=none]] go"
 PATIENCE_S = 120.0
+COMPLAINTS_MAX = 50
 Json = dict[str, Any]
 
 
@@ -61,7 +62,7 @@ class Load:
             self.streams += 1
 
     async def _stream(self, *, background: bool) -> list[Json]:
-        body = {"model": "gpt-oss-20b", "input": FIFTEEN_SECONDS, "background": background}
+        body = {"model": "gpt-oss-120b", "input": FIFTEEN_SECONDS, "background": background}
         events: list[Json] = []
         request = self.client.build_request("POST", "/v1/responses", json=body | {"stream": True})
         async for event in self._events(request):
@@ -126,12 +127,22 @@ def unpack(commit: str, folder: Path) -> None:
         tree.extractall(folder, filter="data")
 
 
-def replace(engine: Engine, image: str) -> None:
-    """Have both replicas run this image."""
+def replace(engine: Engine, image: str) -> list[str]:
+    """Have both replicas run this image; returns what those before it complained of."""
     engine.use(image)
-    engine.replace(*REPLICAS)
+    complained = []
+    for replica in REPLICAS:
+        complained += complaints(engine, replica)
+        engine.replace(replica)
     wanted = engine.command("image", "inspect", "--format", "{{.Id}}", image).strip()
     assert [engine.inspect(replica)["Image"] for replica in REPLICAS] == [wanted, wanted]
+    return complained
+
+
+def complaints(engine: Engine, replica: str) -> list[str]:
+    """The last that it logged beside what is usual."""
+    lines = engine.logs(replica).splitlines()
+    return [line for line in lines if '"info"' not in line][-COMPLAINTS_MAX:]
 
 
 async def test_replicas_are_replaced_under_load_and_no_stream_fails(
@@ -146,7 +157,7 @@ async def test_replicas_are_replaced_under_load_and_no_stream_fails(
     async with http_client(
         deployment.url, headers=headers, timeout=PATIENCE_S, limits=limits, trust_env=False
     ) as client:
-        load = Load(client)
+        load, complained = Load(client), list[str]()
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(load.ask(background=number % BACKGROUND_EACH == 0))
@@ -154,11 +165,14 @@ async def test_replicas_are_replaced_under_load_and_no_stream_fails(
                 await load.begun.acquire()
             try:
                 for image in (IMAGE_BEFORE, IMAGE):
-                    await asyncio.to_thread(replace, engine, image)
+                    complained += await asyncio.to_thread(replace, engine, image)
             finally:
                 engine.use(IMAGE)
                 load.over.set()
     print(f"{load.streams} streams, {load.resumed} resumed, {len(load.failures)} failed")
     print(*Counter(load.failures).most_common(5), sep="\n")
+    for replica in REPLICAS:
+        complained += complaints(engine, replica)
+    print(*complained, sep="\n")
     assert load.failures == []
     assert load.resumed > 0

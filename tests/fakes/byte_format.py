@@ -28,6 +28,7 @@ from gateway.generation import (
     Span,
     Where,
 )
+from gateway.models.format import TokenPiece
 from gateway.models.history import (
     PlacedItem,
     in_call_order,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         Rendering,
         RenderOptions,
         RepeatedHistory,
+        TokenPart,
         Turn,
     )
     from gateway.protocol.context_item import Columns, ContextItem
@@ -209,10 +211,18 @@ class ByteFormat:
     ) -> list[dict[str, Any]]:
         return [{"text": spelled(ids)}]
 
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
+        return [
+            TokenPiece(bytes((token,)), "body", "body")
+            if token < 256
+            else TokenPiece(b"<%d>" % token, "marker", "body")
+            for token in ids
+        ]
+
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
         return ByteParser(trace=trace)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         return [token for prefill, said in turns for token in (*prefill, *said)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.entries import Repair, Tokens, TurnStarted, unpack
+from gateway.entries import Mark, Repair, Tokens, TurnStarted, unpack
 from gateway.models.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE, START
 from gateway.store import events
 from gateway.store import responses as rows
@@ -22,14 +22,15 @@ LOG_BYTES_MAX: Final = 1 << 26
 
 
 async def log_of(database: Database, tenant_id: TenantId, response_id: str) -> list[Entry]:
-    """All entries of a response whose log is in the database."""
+    """All entries of a response whose log is in the database, but for marks."""
     uuid = ids.parse_response_id(response_id)
     assert uuid is not None
     stored = await rows.load(database, tenant_id, uuid)
     assert stored is not None
     day = events.day_of(stored.created_at)
     found = await events.read(database, tenant_id, uuid, day, bytes_max=LOG_BYTES_MAX)
-    return [entry for row in found for entry in unpack(row.entries)]
+    entries = (entry for row in found for entry in unpack(row.entries))
+    return [entry for entry in entries if not isinstance(entry, Mark)]
 
 
 def recounted(log: Iterable[Entry]) -> dict[str, int]:

@@ -180,6 +180,7 @@ class Replica:
             alive_interval_s=60,
             run_time_max_s=60,
             tools=habits.tools,
+            replica=self.owner,
             calls=self.calls,
             hops=IMPATIENT,
         )

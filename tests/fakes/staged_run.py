@@ -18,6 +18,7 @@ from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.run_spec import RunSpec
 from gateway.engine.runner import Run
+from gateway.entries import Mark
 from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.journal import Journal
 from gateway.eventlog.live_log import LiveLog
@@ -171,7 +172,9 @@ class MemoryKeeper:
 
 
 class RecordingJournal(Journal):
-    """A journal that remembers what was written into it, and is full as often as it is told."""
+    """A journal that remembers what was written into it, but for marks, and is full as often as it
+    is told.
+    """
 
     def __init__(
         self, live: LiveLog, commit: Commit | None = None, *, full_after: int | None = None
@@ -189,7 +192,8 @@ class RecordingJournal(Journal):
         return self.full_after is not None and len(self.entries) >= self.full_after
 
     def _write(self, entry: Entry) -> None:
-        self.entries.append(entry)
+        if not isinstance(entry, Mark):
+            self.entries.append(entry)
         self.live.append(entry)
 
     @override

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from gateway.console.page import Call
 
 _LISTED: Final[dict[str, Callable[[str], UUID | None]]] = {
-    "id": ids.parse_response_id,
-    "conversation_id": ids.parse_conversation_id,
     "project_id": ids.parse_project_id,
     "api_key_id": ids.parse_api_key_id,
 }
@@ -25,6 +23,10 @@ _LISTED: Final[dict[str, Callable[[str], UUID | None]]] = {
 
 async def view(call: Call) -> str:
     text = call.query.get("q", "").strip()
+    if ids.parse_response_id(text) is not None:
+        return f"/responses/{text}"
+    if ids.parse_conversation_id(text) is not None:
+        return f"/conversations/{text}"
     for name, parse in _LISTED.items():
         if parse(text) is not None:
             return f"/responses?{urlencode({name: text})}"

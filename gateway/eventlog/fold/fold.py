@@ -20,6 +20,7 @@ from gateway.entries import (
     Finished,
     Hold,
     Hop,
+    Mark,
     Queued,
     Repair,
     Singles,
@@ -33,7 +34,8 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.event_builder import ANSWERS, Builder
-from gateway.eventlog.fold.hosted_calls import ApprovalAsked, HostedCalls, UnansweredCall
+from gateway.eventlog.fold.execution import NOTED, Timeline
+from gateway.eventlog.fold.hosted_calls import NO_CALLS, ApprovalAsked, HostedCalls, UnansweredCall
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import (
@@ -98,7 +100,7 @@ class Fold:
         "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_hosted",
         "_ids", "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
         "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "is_repaired", "open_turn", "rules", "turns",
+        "compacted", "hops", "is_repaired", "open_turn", "rules", "timeline", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -110,8 +112,8 @@ class Fold:
         seal: Callable[[bytes], str | None] | None = None,
         transcribe: Transcribe | None = None,
     ) -> None:
-        self._hosted = HostedCalls(rules, head.grants)
-        self.rules = self._hosted.rules
+        self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
+        self.rules = self._hosted.rules if head.grants else rules
         """Rules behind the last result of a tool: no tool is required after one, and none is
         allowed after too many failures or calls."""
         self._builder = Builder(
@@ -149,6 +151,8 @@ class Fold:
         """The result of the call that the user approved: it stands behind the prompt."""
         self.is_repaired = False
         """True if a repair stands in the log, of ids or for the record."""
+        self.timeline = Timeline()
+        """Steps of the run and their times, without content."""
         self.compacted: Compacted | None = None
         """Compaction with which the log begins; None if it begins with none."""
 
@@ -255,7 +259,7 @@ class Fold:
 
     def tool_state(self) -> bytes | None:
         # JSON for the next response of the chain: `pages` of the browser and `container_id`.
-        return self._hosted.state_json()
+        return None if self._hosted is NO_CALLS else self._hosted.state_json()
 
     @property
     def last_finish(self) -> FinishReason | None:
@@ -359,7 +363,10 @@ class Fold:
             return self._builder.feed(shown, reader if reader.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
-        return self._HANDLERS[type(entry)](self, entry)
+        events = self._HANDLERS[type(entry)](self, entry)
+        if type(entry) in NOTED:
+            self.timeline.note(entry, self.output_tokens + self._usage.voided_tokens)
+        return events
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """Apply one more portion of a stored log and return its events.
@@ -418,6 +425,10 @@ class Fold:
 
     def _alive(self, _entry: Alive) -> list[Event]:
         return self._builder.alive() if self._builder.is_started else self._builder.start()
+
+    def _mark(self, _entry: Mark) -> list[Event]:
+        # Nothing but the timeline has it, wherever it stands.
+        return []
 
     def _compact(self, entry: Compacted) -> list[Event]:
         if self._is_begun or self.item_count:
@@ -619,6 +630,8 @@ class Fold:
         said, self._builder.said = self._builder.said, None
         if said is not None and finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, said.ending)
+            if self._hosted is NO_CALLS:
+                self._hosted = HostedCalls(self.rules, None)
             self._hosted.expect(said.name, said.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
@@ -657,6 +670,7 @@ class Fold:
         Hold: _hold,
         Repair: _repair,
         Alive: _alive,
+        Mark: _mark,
         Queued: _queue,
         Finished: _finish,
     }

@@ -1,9 +1,8 @@
 """Models with a chat template, as the rest of the gateway sees them.
 
-A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. What the prompt
-puts into the model's mouth (`<think>` and the like) is cut off it, and stands in the log as what
-the turn began with. So a turn is always read from the beginning of the assistant's message, by
-whoever folds its log.
+A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
+the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
+So a turn is always read from the beginning of the assistant's message, wherever its log is folded.
 
 The turns of one response that follow each other go on in one message of the assistant, but behind
 the result of a hosted tool: that is framed as the template does it (`template`).
@@ -35,12 +34,12 @@ from gateway.models.chat.chat_parser import ChatParser
 from gateway.models.chat.chat_template import RULES, Probes, Template, TemplateReader, opened_turn
 from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
-from gateway.models.chat.passthrough import EitherParser, PassThroughFormat
+from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, text_piece
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, Unrendered
+from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, TokenPiece, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import Message
-from gateway.text_ids import TEXT_STATE, is_text
+from gateway.text_ids import TEXT_BASE, TEXT_STATE, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,13 +53,14 @@ if TYPE_CHECKING:
         Rendering,
         RenderOptions,
         RepeatedHistory,
+        TokenPart,
         Turn,
     )
     from gateway.protocol.context_item import ContextItem
 
 
 TAIL_IDS: Final = 64
-"""Number of last ids of a prompt that are searched for what it puts into the model's mouth."""
+"""Number of last ids of a prompt that are searched for its prefill of the answer."""
 SIZE_STEP: Final = 512
 """Models have rows for so many ids more than their tokenizer, to be divided among devices."""
 _BRACE: Final = "{"
@@ -176,8 +176,8 @@ class ChatFormat(ServerRenderedFormat):
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
-        if isinstance(found, str) or list(found) != own:
+        rendering, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
+        if isinstance(rendering, str) or list(rendering) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
         template = self._learn(rendered)
         missing = [] if template.takes_tools or not self.syntax.calls else ["it shows no tools"]
@@ -234,7 +234,7 @@ class ChatFormat(ServerRenderedFormat):
         return parser.place.kind is SegmentKind.REASONING
 
     def _template_kwargs(self, options: RenderOptions) -> dict[str, Any]:
-        return self._family.switched(options.asked_effort, options.effort) | self._kwargs
+        return self._family.switched(options.requested_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
         """Return the model's template. Raises `Unrendered` while it has to be learned."""
@@ -355,6 +355,18 @@ class ChatFormat(ServerRenderedFormat):
         ]
         return [self._message_of(ids, with_ids=with_ids), *void]
 
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:  # noqa: ARG002 - there are no headers
+        """Return markers and text; a turn of text has its own."""
+        return [
+            TokenPiece(self._spelling(token), self._part_of(token), "body")
+            if token < TEXT_BASE
+            else text_piece(token)
+            for token in ids
+        ]
+
+    def _part_of(self, token: int) -> TokenPart:
+        return "body" if self.vocabulary.special_text(token) is None else "marker"
+
     def _message_of(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
         text = b"".join(map(self._spelling, ids)).decode("utf-8", "replace")
         shown: dict[str, Any] = {"type": RAW, "message": text}
@@ -373,7 +385,7 @@ class ChatFormat(ServerRenderedFormat):
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, output in turns[:-1]:
@@ -405,7 +417,7 @@ class ChatFormat(ServerRenderedFormat):
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._lexicon.encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
-            # What stood behind the thought was taken back, white space and all.
+            # The ids behind the thought were cut off, its white space among them.
             return [*ids, *self._lexicon.encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 

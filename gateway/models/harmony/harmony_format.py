@@ -34,7 +34,7 @@ from gateway.generation import (
     SegmentKind,
     SegmentStarted,
 )
-from gateway.models.format import RAW, Builtins, FixedFormat, RenderOptions
+from gateway.models.format import RAW, Builtins, FixedFormat, RenderOptions, TokenPiece
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
@@ -45,6 +45,7 @@ from gateway.models.harmony.vocabulary import (
     CHANNEL,
     CONSTRAIN,
     END,
+    END_OF_TEXT,
     FINAL,
     FINAL_HEADER,
     FIRST_SPECIAL,
@@ -64,7 +65,7 @@ from gateway.protocol.items import InputText, Message
 from gateway.protocol.tool_types import FunctionTool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.generation import (
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
         Prompt,
         TokenParser,
     )
-    from gateway.models.format import FormatOptions, GrammarOptions, Turn
+    from gateway.models.format import FormatOptions, GrammarOptions, TokenPart, Turn
 
 
 _ROLES: Final = ("system", "developer", "user", "assistant")
@@ -194,7 +195,7 @@ _CHANNEL_NAMES: Final = {
 }
 
 
-def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """Return the model's output in these turns, one behind the other, id for id.
 
     A turn is its prefill and the output after it. Each earlier one becomes whole messages and
@@ -282,8 +283,8 @@ class _WrittenMessage:
         return self.begun.kind is SegmentKind.FUNCTION_CALL
 
     @property
-    def is_told(self) -> bool:
-        # Nobody can answer a call that was cut off.
+    def is_kept(self) -> bool:
+        # A call that was cut off cannot have an output.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
@@ -294,12 +295,12 @@ def rerendered_ids(
 
     They are messages, and another is begun behind each turn. A turn is its ids, prefill
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
-    left out: nobody can answer it.
+    left out, because it cannot have an output.
     """
     rerendered: list[int] = []
     for ids, finish in turns:
         for message in _written_messages(new_parser(), ids, finish):
-            if message.is_told:
+            if message.is_kept:
                 rerendered += (*_message_ids(message, ids, writer), *OPENING)
     return rerendered
 
@@ -374,6 +375,19 @@ _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
 
 
+_BEHIND: Final[Mapping[int, TokenPart]] = {
+    START: "role",
+    CHANNEL: "channel",
+    CONSTRAIN: "content_type",
+    MESSAGE: "body",
+    **dict.fromkeys((END, RETURN, CALL, END_OF_TEXT), "between"),
+}
+"""Part of a message behind each marker."""
+_DROPPED_IN_BODY: Final = frozenset({CONSTRAIN, MESSAGE})
+_ADDRESSED: Final = frozenset({"role", "channel"})
+"""Parts of a header that a recipient may follow in."""
+
+
 class HarmonyFormat(Renderer, FixedFormat):
     """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
 
@@ -391,7 +405,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(plain_header)
-    said_ids = staticmethod(said_ids)
+    turn_ids = staticmethod(turn_ids)
     answer_opening = staticmethod(answer_header)
     with_result = staticmethod(with_result)
     repeated_ids = staticmethod(repeated_ids)
@@ -429,8 +443,22 @@ class HarmonyFormat(Renderer, FixedFormat):
             for rule, voided in taken_back
         ]
 
+    def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
+        pieces, token_pieces = self.vocabulary.pieces, []
+        for token in ids:
+            if token >= FIRST_SPECIAL:
+                if part != "body" or token not in _DROPPED_IN_BODY:
+                    part = _BEHIND.get(token, part)
+                name = _MARKERS.get(token) or f"<|reserved_{token}|>"
+                token_pieces.append(TokenPiece(name.encode(), "marker", part))
+                continue
+            if token == RECIPIENT_PREFIX[0] and part in _ADDRESSED:
+                part = "recipient"
+            token_pieces.append(TokenPiece(pieces[token], part, part))
+        return token_pieces
+
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        # Beside an answer in a format preambles are reasoning.
+        # If the answer has a format, preambles are reasoning.
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)

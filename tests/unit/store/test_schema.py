@@ -10,7 +10,7 @@ from gateway.store.tables.columns import types
 
 def test_all_of_a_response_is_written_when_it_is_accepted_or_when_it_ends() -> None:
     later = {"tenant_id", "completed_at", "body", "recoveries", "lease_until", "tool_state"}
-    later |= {"placement"}
+    later |= {"placement", "timeline"}
     accepted = set(responses._NEW.columns) - {"lease", "entries"}
     assert accepted == set(types(TABLES["responses"])) - later
     assert set(usage_lines._LINES.columns) == set(types(TABLES["usage"])) - {

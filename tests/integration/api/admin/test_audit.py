@@ -98,6 +98,9 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", f"{PROJECT}/data_retention", {"retention_type": "organization_default"}),
     ("POST", f"{PROJECT}/archive", {}),
     ("POST", "/organization/data_retention", {"retention_type": "none"}),
+    ("POST", "/organization/content_access", {"expires_in_s": 600}),
+    ("POST", "/responses/{response_id}/reveal", {"reason": "ticket 7"}),
+    ("DELETE", "/organization/content_access", {}),
     ("POST", "/organization/spend_limit", LIMIT),
     ("DELETE", "/organization/spend_limit", {}),
     ("POST", "/organization/spend_alerts", ALERT),
@@ -228,6 +231,8 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
             auditor.ids["name"] = "acme"
         if path.endswith("rate_limits/{id}"):
             auditor.ids["id"] = f"rl-{MODEL}"
+        if path.endswith("/reveal"):
+            auditor.ids["response_id"] = await new_response(auditor)
         if path == "/usage/sinks/{name}/resume":
             await new_sink(auditor)
         before = await auditor.entries()
@@ -238,6 +243,16 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
         own = [one for one in new if all(name.encode() in one.actor for name in who)]
         assert own, (method, path, new)
         assert all(one.request_id and one.address for one in own), (method, path, own)
+
+
+async def new_response(auditor: Auditor) -> str:
+    """One of `acme`, whose policy lets operators read with its consent."""
+    policy = {"policy": {"operator_content_access": "consent"}}
+    assert (await auditor.operator.post("/admin/v1/tenants/acme", json=policy)).is_success
+    key = await new_key(auditor.site.gateway.process.foundation.settings, "acme")
+    async with auditor.site.user(key) as user:
+        made = await user.post("/v1/responses", json={"model": MODEL, "input": "hi"})
+    return str(made.json()["id"])
 
 
 async def new_sink(auditor: Auditor) -> None:

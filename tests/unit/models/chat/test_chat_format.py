@@ -63,7 +63,7 @@ def test_an_effort_is_told_where_one_was_asked_for() -> None:
 
     format_ = loaded(template_kwargs='{"k": 1}')
     for asked in (None, "none", "high"):
-        rendered(format_, [items.user(str(asked))], noting, asked_effort=asked)
+        rendered(format_, [items.user(str(asked))], noting, requested_effort=asked)
     switched = dict.fromkeys(SWITCHES, False)
     told = [one for one in thinking if one is not None]
     assert told[-3:] == [
@@ -243,8 +243,8 @@ def test_said_ids_are_those_of_all_turns_without_what_ended_them() -> None:
         (ids_of("<think>"), ids_of("a<|im_end|>")),
         ((), ids_of("b<|im_end|>")),
     ]
-    assert FORMAT.said_ids(turns) == ids_of("<think>ab<|im_end|>")
-    assert FORMAT.said_ids([]) == []
+    assert FORMAT.turn_ids(turns) == ids_of("<think>ab<|im_end|>")
+    assert FORMAT.turn_ids([]) == []
 
 
 def test_openings() -> None:
@@ -288,6 +288,15 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
 
 
+def test_operators_see_text_and_markers_and_turns_of_text() -> None:
+    pieces = FORMAT.anatomy([*ids_of("a<|im_end|>"), ANSWER])
+    assert [(one.spelling, one.part) for one in pieces] == [
+        (b"a", "body"),
+        (b"<|im_end|>", "marker"),
+        (b"<answer>", "marker"),
+    ]
+
+
 def refusing_all(_body: dict[str, Any]) -> str:
     raise Refused("not this")
 
@@ -325,7 +334,7 @@ def test_a_prompt_with_an_image_tells_whether_its_template_opens_a_thought(
 ) -> None:
     image = {"type": "input_image", "image_url": PIXEL}
     context = [items.from_wire({"type": "message", "role": "user", "content": [image]})]
-    prompt = rendered(loaded(sees=True), context, template, asked_effort=effort)
+    prompt = rendered(loaded(sees=True), context, template, requested_effort=effort)
     assert (prompt.text_tokens is not None, prompt.opens_thought) == (True, is_open)
     assert not rendered(
         loaded(), [items.user()], partial(chatml, opens_thoughts=True)

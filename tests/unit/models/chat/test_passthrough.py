@@ -247,8 +247,16 @@ def test_it_puts_nothing_into_the_models_mouth() -> None:
 def test_a_transcript_has_its_text() -> None:
     said = FORMAT.messages_of_turn(turn(ANSWER, "x"), [("rule", turn("y"))])
     assert [one["message"] for one in said] == ["x", "y"]
-    assert len(FORMAT.said_ids([((), turn(ANSWER, "12345678"))])) > 2
+    assert len(FORMAT.turn_ids([((), turn(ANSWER, "12345678"))])) > 2
     assert FORMAT.count_ids("12345678") == 3
+
+
+def test_operators_see_its_characters_and_marks() -> None:
+    pieces = FORMAT.anatomy(turn(ANSWER, "é"))
+    assert [(one.spelling, one.part) for one in pieces] == [
+        (b"<answer>", "marker"),
+        ("é".encode(), "body"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,570 @@
+"""`/admin/v1/responses/{id}`: one stored response, for operators: what happened to it and, once it
+is revealed, what was said.
+
+Without a reveal no statement reads a column with content. A reveal takes the permission
+`content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
+log of the tenant is what lets the same operator read the response for `REVEAL_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import orjson
+from pydantic import StringConstraints
+
+from gateway import ids
+from gateway.admin.content_access import find_access
+from gateway.admin.inspection import COLUMNS, record_body
+from gateway.admin.routes import AdminRoute
+from gateway.api.query import integer, list_body
+from gateway.engine.run_spec import head_of
+from gateway.entries import FOLD_VERSIONS, Singles, portions
+from gateway.errors import InvalidRequest, PermissionDenied, RateLimited
+from gateway.eventlog.fold.execution import PHASES, execution_of, unpacked_timeline
+from gateway.eventlog.fold_slices import READ_BYTES_MAX, SLICE_S
+from gateway.protocol.base import WireModel
+from gateway.protocol.pages import PageParams
+from gateway.services.retrieval import not_found
+from gateway.services.token_view import LogView, TokenView
+from gateway.store import audit_log, content, flushes, messages
+from gateway.store import responses as rows
+from gateway.store.events import day_of
+from gateway.store.packing import unpack_ids
+from gateway.store.postgres.statements import Statement
+from gateway.store.tables.ledger import COUNTS
+from gateway.tenancy import ProjectId, TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from uuid import UUID
+
+    from gateway.admin.content_access import OperatorAccess
+    from gateway.admin.routes import AdminCall, Endpoint
+    from gateway.audit import Author
+    from gateway.entries import Portion
+    from gateway.eventlog.feed import Feed
+    from gateway.eventlog.fold.execution import Execution, Moment, Span
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.eventlog.live_log import LiveLogRegistry
+    from gateway.models.format import FormatOf
+    from gateway.protocol.admin_bodies import Json
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
+    from gateway.store.postgres.database import Database, Row
+    from gateway.store.responses import StoredResponse
+
+ONE: Final = "/responses/{response_id}"
+REVEALED: Final = "harmony.content.revealed"
+REVEAL_S: Final = 15 * 60
+"""Seconds after a reveal in which the operator may read the response."""
+REVEALS_MAX: Final = 20
+"""Reveals of one operator and tenant within an hour, at most."""
+TOKENS_DEFAULT: Final = 2048
+TOKENS_MAX: Final = 16_384
+KEPT_S: Final = 60.0
+"""Seconds that the view of a log is kept for its next page."""
+EVENTS_DEFAULT: Final = 100
+EVENTS_MAX: Final = 1000
+ITEMS_MAX: Final = 100
+"""Items of input that a page has, and output items whose ids are read."""
+RELATIVES_MAX: Final = 50
+"""Responses of a chain or conversation that are listed, at most."""
+LOG_ROWS_MAX: Final = 1000
+LOG_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of a log that are read for one view, at most."""
+
+_FIND: Final = Statement(f"""
+SELECT {COLUMNS}, r.durable, r.epoch, r.next_entry, r.fold_version, r.timeline
+FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
+WHERE r.id = :id
+""")  # noqa: S608 - constants only
+_USED: Final = Statement(f"""
+SELECT service_tier, {", ".join(COUNTS)}
+FROM usage WHERE tenant_id = :tenant AND response_id = :id AND seq = 0
+""")  # noqa: S608 - constants only
+_CALLS: Final = Statement("""
+SELECT ordinal, attempt, kind, outcome, duration_ms, result_ids, replica, at FROM tool_calls
+WHERE tenant_id = :tenant AND response_id = :id
+ORDER BY ordinal, attempt
+LIMIT :rows_max
+""")
+_ROWS: Final = Statement("""
+SELECT first_entry, entry_count, epoch FROM events
+WHERE tenant_id = :tenant AND response_id = :id AND day = :day
+ORDER BY first_entry
+LIMIT :rows_max
+""")
+_TURN: Final = f"""
+SELECT {COLUMNS}, u.input_tokens, u.cached_tokens, u.output_tokens, u.reasoning_tokens
+FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
+LEFT JOIN usage AS u ON u.tenant_id = r.tenant_id AND u.response_id = r.id AND u.seq = 0
+"""  # noqa: S608 - constants only
+_CHAIN: Final = Statement(f"""
+WITH RECURSIVE ancestors AS (
+    SELECT id, parent_id, 0 AS distance FROM responses WHERE tenant_id = :tenant AND id = :id
+    UNION ALL
+    SELECT r.id, r.parent_id, one.distance + 1
+    FROM ancestors AS one JOIN responses AS r ON r.tenant_id = :tenant AND r.id = one.parent_id
+    WHERE one.distance < :rows_max
+), children AS (
+    SELECT id FROM responses WHERE tenant_id = :tenant AND parent_id = :id LIMIT :rows_max
+)
+{_TURN}
+WHERE r.tenant_id = :tenant
+  AND r.id IN (SELECT id FROM ancestors UNION SELECT id FROM children)
+ORDER BY r.id
+""")  # noqa: S608 - constants only
+_CONVERSATION: Final = Statement(f"""
+{_TURN}
+WHERE r.conversation_id = :id AND (CAST(:after AS uuid) IS NULL OR r.id > CAST(:after AS uuid))
+ORDER BY r.id
+LIMIT :rows_max
+""")
+_REVEALED: Final = """
+SELECT {counted} FROM audit_log
+WHERE tenant_id = :tenant AND type = :type
+  AND at > clock_timestamp() - make_interval(secs => :within_s)
+  AND convert_from(actor, 'UTF8')::jsonb ->> 'key_id' = CAST(:actor AS text)
+"""
+_GRANT: Final = Statement(_REVEALED.format(counted="max(at)") + "  AND target = :target")
+_REVEALS: Final = Statement(_REVEALED.format(counted="count(*)"))
+_OUTPUT_IDS: Final = Statement("""
+SELECT position, item_id, ids FROM messages
+WHERE tenant_id = :tenant AND response_id = :id AND is_output
+ORDER BY position
+LIMIT :rows_max
+""")
+
+
+class Reveal(WireModel):
+    """`POST …/reveal`: the reason, for the tenant's audit log."""
+
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, max_length=1000)]
+
+
+def routes(stored: StoredResponses) -> list[AdminRoute]:
+    reads: Final = "responses.read"
+    reads_content: Final = "content.read"
+
+    async def one(call: AdminCall) -> Json:
+        return await stored.get(call.author, call.path["response_id"])
+
+    async def reveal(call: AdminCall) -> Json:
+        body = await call.body(Reveal)
+        return await stored.reveal(call.author, call.path["response_id"], body.reason)
+
+    def of(use_case: Callable[[str], Any]) -> Endpoint:
+        async def endpoint(call: AdminCall) -> Json:
+            found: Json = await use_case(*call.path.values())
+            return found
+
+        return endpoint
+
+    def paged(use_case: Callable[..., Any], default: int, most: int) -> Endpoint:
+        async def endpoint(call: AdminCall) -> Json:
+            query = call.request.query_params
+            after = integer(query, "after", minimum=-1)
+            limit = integer(query, "limit", minimum=1, maximum=most) or default
+            found: Json = await use_case(
+                call.author, *call.path.values(), after=-1 if after is None else after, limit=limit
+            )
+            return found
+
+        return endpoint
+
+    async def items(call: AdminCall) -> Json:
+        query = call.request.query_params
+        limit = integer(query, "limit", minimum=1, maximum=ITEMS_MAX) or ITEMS_MAX
+        page = PageParams(limit=limit, after=query.get("after"), order="asc")
+        return await stored.items(call.author, call.path["response_id"], page)
+
+    async def conversation(call: AdminCall) -> Json:
+        after = call.request.query_params.get("after")
+        return await stored.conversation(call.path["conversation_id"], after=after)
+
+    page = ("after", "limit")
+    tokens = paged(stored.tokens, TOKENS_DEFAULT, TOKENS_MAX)
+    events = paged(stored.events, EVENTS_DEFAULT, EVENTS_MAX)
+    return [
+        AdminRoute("GET", ONE, reads, one),
+        AdminRoute("GET", f"{ONE}/execution", reads, of(stored.execution)),
+        AdminRoute("GET", f"{ONE}/log", reads, of(stored.log)),
+        AdminRoute("GET", f"{ONE}/chain", reads, of(stored.chain)),
+        AdminRoute(
+            "GET", "/conversations/{conversation_id}/responses", reads, conversation,
+            query=("after",),
+        ),
+        AdminRoute("POST", f"{ONE}/reveal", reads_content, reveal, Reveal),
+        AdminRoute("GET", f"{ONE}/items", reads_content, items, query=page),
+        AdminRoute("GET", f"{ONE}/tokens", reads_content, tokens, query=page),
+        AdminRoute("GET", f"{ONE}/events", reads_content, events, query=page),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Execution of a response, and the moments it was computed from.
+
+    `is_known`: without that the response runs elsewhere, and its timeline is there when it has
+    ended.
+    """
+
+    row: Row
+    execution: Execution
+    moments: Sequence[Moment]
+    is_known: bool
+
+
+class StoredResponses:
+    """Stored responses as operators see them. All methods raise `ResourceNotFound`, and those that
+    show content `PermissionDenied` unless the response is revealed to the author.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        live_logs: LiveLogRegistry,
+        feed: Feed,
+        *,
+        new_fold_for: Callable[[ResponseHead], Callable[[], Fold]],
+        format_of: FormatOf,
+    ) -> None:
+        self._database = database
+        self._live_logs = live_logs
+        self._feed = feed
+        self._new_fold_for = new_fold_for
+        self._format_of = format_of
+        self._viewing = asyncio.Lock()
+        self._kept: tuple[UUID | None, LogView | None] = None, None
+        """The last view of a log, of which `_forgetting` lets go."""
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    async def get(self, author: Author, response_id: str) -> Json:
+        """Return the record of a response, its usage, and whether its content may be read."""
+        row = await self._find(response_id)
+        tenant_id = TenantId(row.tenant_id)
+        of_it = {"tenant": tenant_id, "id": row.id}
+        async with self._database.transaction(tenant_id) as connection:
+            used = (await connection.execute(_USED, of_it)).one_or_none()
+            calls = await connection.execute(_CALLS, {**of_it, "rows_max": RELATIVES_MAX})
+            access = await find_access(connection, tenant_id)
+            until = await self._revealed_until(connection, author, row, access)
+        timed = self._timed(row)
+        return {
+            **record_body(row),
+            "durable": row.durable,
+            "epoch": row.epoch,
+            "entries": row.next_entry,
+            "usage": None
+            if used is None
+            else dict(zip(("service_tier", *COUNTS), used, strict=True)),
+            "tool_calls": [_call_body(call) for call in calls],
+            "sentence": timed.execution.sentence if timed.is_known else None,
+            "content": {
+                "operator_content_access": access.policy,
+                "may_be_revealed": access.is_open,
+                "revealed_until": None if until is None else int(until.timestamp()),
+            },
+        }
+
+    async def execution(self, response_id: str) -> Json:
+        """Return the lanes of the timeline, and where the time went."""
+        timed = self._timed(await self._find(response_id))
+        execution = timed.execution
+        lanes = ("phases", "replicas", "attempts", "messages", "tools")
+        return {
+            "id": response_id,
+            "object": "response.execution",
+            "begin_ms": _begin_ms(timed.row),
+            "is_known": timed.is_known,
+            "is_over": execution.is_over,
+            "duration_ms": execution.duration_ms,
+            "first_token_ms": execution.first_token_ms,
+            "sentence": execution.sentence if timed.is_known else None,
+            "totals": [
+                {"phase": phase, "words": PHASES[phase], "ms": ms}  # type: ignore[index] # it is one
+                for phase, ms in execution.totals.items()
+            ],
+            "lanes": {name: list(map(_span_body, getattr(execution, name))) for name in lanes},
+            "points": [point._asdict() for point in execution.points],
+        }
+
+    async def log(self, response_id: str) -> Json:
+        """Return the steps of the log with their times, and the rows that hold its entries."""
+        row = await self._find(response_id)
+        timed, begin_ms = self._timed(row), _begin_ms(row)
+        log_rows = []
+        if row.durable:
+            parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": LOG_ROWS_MAX}
+            parameters["day"] = day_of(row.created_at)
+            async with self._database.runs_transaction() as connection:
+                log_rows = list(await connection.execute(_ROWS, parameters))
+        return {
+            "id": response_id,
+            "object": "response.log",
+            "steps": [
+                {**moment._asdict(), "at_ms": max(0, moment.at_ms - begin_ms)}
+                for moment in timed.moments
+            ],
+            "entries": row.next_entry,
+            "rows": [
+                {"first_entry": one.first_entry, "count": one.entry_count, "epoch": one.epoch}
+                for one in log_rows
+            ],
+        }
+
+    async def chain(self, response_id: str) -> Json:
+        """Return the ancestors of a response, itself and its children, the oldest first."""
+        row = await self._find(response_id)
+        parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": RELATIVES_MAX}
+        async with self._database.runs_transaction() as connection:
+            found = await connection.execute(_CHAIN, parameters)
+        return list_body(map(_turn_body, found), has_more=False)
+
+    async def conversation(self, conversation_id: str, *, after: str | None = None) -> Json:
+        """Return the responses of a conversation with their usage, the oldest first."""
+        uuid = ids.parse_conversation_id(conversation_id)
+        behind = None if after is None else ids.parse_response_id(after)
+        if uuid is None or (after is not None and behind is None):
+            raise InvalidRequest("This is no such id.", code="invalid_value")
+        parameters = {"id": uuid, "after": behind, "rows_max": RELATIVES_MAX + 1}
+        async with self._database.runs_transaction() as connection:
+            found = list(await connection.execute(_CONVERSATION, parameters))
+        shown = map(_turn_body, found[:RELATIVES_MAX])
+        return list_body(shown, has_more=len(found) > RELATIVES_MAX)
+
+    async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
+        """Let the author read a response for `REVEAL_S`.
+
+        Raises `PermissionDenied` if the tenant does not allow it, `RateLimited` after too many.
+        """
+        row = await self._find(response_id)
+        tenant_id = TenantId(row.tenant_id)
+        parameters = _reveals(author, row, within_s=3600.0)
+        until = datetime.now(UTC) + timedelta(seconds=REVEAL_S)
+        async with self._database.transaction(tenant_id) as connection:
+            (await find_access(connection, tenant_id)).check()
+            if await connection.scalar(_REVEALS, parameters) >= REVEALS_MAX:
+                raise RateLimited(
+                    f"You have revealed {REVEALS_MAX} responses of this tenant within an hour.",
+                    code="rate_limit_exceeded",
+                )
+            event = author.event(
+                REVEALED,
+                ids.response_id(row.id),
+                ProjectId(row.project_id or row.tenant_id),
+                data={"reason": reason},
+            )
+            await audit_log.record(connection, tenant_id, event)
+        return {
+            "id": response_id,
+            "object": "response.reveal",
+            "revealed_until": int(until.timestamp()),
+        }
+
+    async def items(self, author: Author, response_id: str, page: PageParams) -> Json:
+        """Return the Response object as the API shows it, and one page of its input."""
+        tenant_id, stored = await self._open(author, response_id)
+        body: Any = None
+        if stored.body is not None:
+            body = orjson.loads(stored.body)
+        elif _has_log(stored):
+            body = await self._feed.snapshot(tenant_id, head_of(stored))
+        found = await messages.input_items(self._database, tenant_id, stored.uuid, page)
+        return {
+            "id": response_id,
+            "object": "response.content",
+            "response": body,
+            "input": [] if found is None else list(map(orjson.loads, found.rows)),
+            "has_more": found is not None and found.has_more,
+        }
+
+    async def tokens(
+        self, author: Author, response_id: str, *, after: int = -1, limit: int = TOKENS_DEFAULT
+    ) -> Json:
+        """Return runs of tokens behind position `after`."""
+        tenant_id, stored = await self._open(author, response_id)
+        view = await self._view(tenant_id, stored)
+        return {
+            "id": response_id,
+            "object": "response.tokens",
+            "source": "log" if isinstance(view, LogView) else "items",
+            "is_over": not isinstance(view, LogView) or view.fold.is_finished,
+            "count": len(view),
+            "data": view.page(after, limit),
+            "has_more": after + 1 + limit < len(view),
+        }
+
+    async def events(
+        self, author: Author, response_id: str, *, after: int = -1, limit: int = EVENTS_DEFAULT
+    ) -> Json:
+        """Return the events of the stream behind number `after`; none if the log is gone."""
+        tenant_id, stored = await self._open(author, response_id)
+        shown: list[Json] = []
+        if _has_log(stored):
+            fold = self._new_fold_for(head_of(stored))()
+            async for portion in self._portions(tenant_id, stored):
+                events = fold.replay(portion, after)
+                shown += [_event_body(one) for one in events if one.sequence_number > after]
+                if len(shown) > limit:
+                    break
+        return {
+            "id": response_id,
+            "object": "list",
+            "data": shown[:limit],
+            "has_more": len(shown) > limit,
+        }
+
+    async def _find(self, response_id: str) -> Row:
+        uuid = ids.parse_response_id(response_id)
+        if uuid is not None:
+            # The role that may not read content.
+            async with self._database.runs_transaction() as connection:
+                row = (await connection.execute(_FIND, {"id": uuid})).one_or_none()
+            if row is not None:
+                return row
+        raise not_found(response_id)
+
+    def _timed(self, row: Row) -> Timed:
+        live = self._live_logs.get(row.id)
+        moments: Sequence[Moment] = ()
+        if row.timeline is not None:
+            moments = unpacked_timeline(row.timeline)
+        elif live is not None:
+            moments = live.fold.timeline.moments
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        execution = execution_of(moments, begin_ms=_begin_ms(row), now_ms=now_ms)
+        return Timed(row, execution, moments, is_known=bool(moments))
+
+    async def _revealed_until(
+        self, connection: Any, author: Author, row: Row, access: OperatorAccess
+    ) -> datetime | None:
+        if not access.is_open:
+            return None
+        parameters = _reveals(author, row, within_s=float(REVEAL_S))
+        target = {"target": ids.response_id(row.id)}
+        at: datetime | None = await connection.scalar(_GRANT, {**parameters, **target})
+        return None if at is None else at + timedelta(seconds=REVEAL_S)
+
+    async def _open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
+        row = await self._find(response_id)
+        tenant_id = TenantId(row.tenant_id)
+        async with self._database.transaction(tenant_id) as connection:
+            access = await find_access(connection, tenant_id)
+            access.check()
+            if await self._revealed_until(connection, author, row, access) is None:
+                raise PermissionDenied(
+                    "This response is not revealed to you, or no longer. Reveal it, with a reason.",
+                    code="content_not_revealed",
+                )
+            stored = await rows.find(connection, tenant_id, row.id)
+        if stored is None:
+            raise not_found(response_id)
+        return tenant_id, stored
+
+    async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
+        # Who scrolls, or follows, asks for page after page of the same log, which only grows.
+        async with self._viewing:
+            uuid, kept = self._kept
+            view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)
+            if _has_log(stored):
+                async for portion in self._portions(tenant_id, stored, view.next_entry):
+                    view.add(portion)
+            if not view and stored.is_terminal:
+                return await self._view_of_items(tenant_id, stored)
+            self._kept = stored.uuid, view
+            if self._forgetting is not None:
+                self._forgetting.cancel()
+            self._forgetting = asyncio.get_running_loop().call_later(KEPT_S, self._forget)
+            return view
+
+    def _forget(self) -> None:
+        self._kept = None, None
+
+    def _new_view(self, stored: StoredResponse) -> LogView:
+        return LogView(self._format_of(stored.model), self._new_fold_for(head_of(stored))())
+
+    async def _view_of_items(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
+        view = TokenView(self._format_of(stored.model))
+        parameters = {"tenant": tenant_id, "id": stored.uuid, "rows_max": ITEMS_MAX}
+        async with self._database.transaction(tenant_id) as connection:
+            found = await connection.execute(_OUTPUT_IDS, parameters)
+            cipher = connection.cipher(tenant_id)
+        for index, row in enumerate(found):
+            packed = content.opened(cipher, "messages", row, ("ids",))["ids"]
+            view.add_item(index, () if packed is None else unpack_ids(packed))
+        return view
+
+    async def _portions(
+        self, tenant_id: TenantId, stored: StoredResponse, entries: int = 0
+    ) -> AsyncIterator[Portion]:
+        # What is committed of the log behind its first entries, with a pause for other work after
+        # each slice of time.
+        read_bytes = 0
+        until = monotonic() + SLICE_S
+        while read_bytes < LOG_BYTES_MAX:
+            before = entries
+            for row in await flushes.read(
+                self._database, tenant_id, stored.uuid, stored.day,
+                from_entry=entries, bytes_max=READ_BYTES_MAX,
+            ):  # fmt: skip
+                if row.first_entry > entries:
+                    break
+                read_bytes += len(row.entries)
+                for portion in portions(row.entries, entries - row.first_entry):
+                    yield portion
+                    entries += len(portion) if isinstance(portion, Singles) else 1
+                    if monotonic() >= until:
+                        await asyncio.sleep(0)
+                        until = monotonic() + SLICE_S
+            if entries == before:
+                return
+
+
+def _has_log(stored: StoredResponse) -> bool:
+    return stored.durable and stored.fold_version in FOLD_VERSIONS
+
+
+def _begin_ms(row: Row) -> int:
+    # An id begins with the millisecond in which it was made, of which the row has the second.
+    begin_ms: int = row.id.int >> 80
+    second_ms = int(row.created_at.timestamp()) * 1000
+    return begin_ms if second_ms <= begin_ms < second_ms + 1000 else second_ms
+
+
+def _reveals(author: Author, row: Row, *, within_s: float) -> Json:
+    return {
+        "tenant": row.tenant_id,
+        "type": REVEALED,
+        "actor": author.actor.key_id,
+        "within_s": within_s,
+    }
+
+
+def _call_body(row: Row) -> Json:
+    names = ("ordinal", "attempt", "kind", "outcome", "duration_ms", "result_ids", "replica")
+    return {**{name: getattr(row, name) for name in names}, "at": int(row.at.timestamp())}
+
+
+def _turn_body(row: Row) -> Json:
+    names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+    usage = None if row.input_tokens is None else {name: getattr(row, name) for name in names}
+    return {**record_body(row), "usage": usage}
+
+
+def _span_body(span: Span) -> Json:
+    return span._asdict()
+
+
+def _event_body(event: Event) -> Json:
+    return {
+        "sequence_number": event.sequence_number,
+        "type": event.type,
+        "bytes": len(event.data),
+        "data": orjson.loads(event.data),
+    }

@@ -1,0 +1,256 @@
+"""One stored response: where its time went, and what it says once it is revealed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from gateway.admin.responses import REVEAL_S
+from gateway.api.query import integer
+from gateway.console.page import Act, Page
+from gateway.errors import InvalidRequest
+from gateway.eventlog.fold.execution import PHASES, spoken
+from gateway.protocol.pages import PageParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
+
+PATH: Final = "/responses/{response_id}"
+TABS: Final = {
+    "tokens": "Tokens",
+    "items": "Items",
+    "events": "Events",
+    "log": "Log",
+    "request": "Request",
+    "chain": "Chain",
+    "raw": "Raw",
+}
+CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw"})
+"""Tabs that show what was said: of a revealed response alone."""
+TOKENS_SHOWN: Final = 1024
+EVENTS_SHOWN: Final = 200
+ITEMS_SHOWN: Final = 100
+_OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
+"""Fields of a response that are no part of what was asked for."""
+WIDTH: Final = 1000
+"""Width of the timeline, in units of its drawing."""
+BAR_MIN: Final = 2.0
+"""The least width of a bar: however short, it can be seen."""
+TICKS: Final = 5
+_LANES: Final = {
+    "phases": "Phases",
+    "replicas": "Replicas",
+    "attempts": "Backends",
+    "messages": "Messages",
+    "tools": "Tools",
+}
+_MESSAGE_PHASES: Final = {"reasoning": "thinking", "final": "answering", "commentary": "answering"}
+
+
+class Bar(NamedTuple):
+    """Span of a lane as it is drawn; `tone` is its colour, `title` all there is to know of it."""
+
+    x: float
+    width: float
+    tone: str
+    title: str
+    name: str
+
+
+class Lane(NamedTuple):
+    label: str
+    bars: Sequence[Bar]
+
+
+class Total(NamedTuple):
+    """Share of a phase in the whole time."""
+
+    phase: str
+    words: str
+    duration: str
+    share: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The drawn execution. `points` are hops and repairs, at their x."""
+
+    lanes: Sequence[Lane]
+    totals: Sequence[Total]
+    points: Sequence[tuple[float, str]]
+    ticks: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseView:
+    """All of the page. `content` is that of the tab; None: it is not revealed, or has none."""
+
+    id: str
+    record: Json
+    execution: Json
+    timeline: Timeline
+    tab: str
+    tabs: Mapping[str, str]
+    may_read: bool
+    reveal_s: int
+    content: Any = None
+    first: int = 0
+    page_size: int = TOKENS_SHOWN
+
+    @property
+    def is_running(self) -> bool:
+        return self.record["status"] in {"queued", "in_progress"}
+
+    @property
+    def hides(self) -> bool:
+        return self.tab in CONTENT_TABS and self.content is None
+
+
+async def view(call: Call) -> ResponseView:
+    """Read the response, and for its tab what that shows. Raises `ResourceNotFound`."""
+    stored, response_id = call.services.operator.responses, call.path["response_id"]
+    record = await stored.get(call.author, response_id)
+    execution = await stored.execution(response_id)
+    is_revealed = record["content"]["revealed_until"] is not None
+    may_read = call.may("content.read")
+    tab = call.query.get("tab", "tokens" if is_revealed and may_read else "log")
+    if tab not in TABS:
+        raise InvalidRequest("There is no such tab.", param="tab")
+    after = integer(call.query, "after", minimum=-1)
+    first = 0 if after is None else after + 1
+    content = None
+    if tab not in CONTENT_TABS or (is_revealed and may_read):
+        content = await _content(call, tab, -1 if after is None else after)
+    return ResponseView(
+        id=response_id,
+        record=record,
+        execution=execution,
+        timeline=drawn(execution),
+        tab=tab,
+        tabs=TABS,
+        may_read=may_read,
+        reveal_s=REVEAL_S,
+        content=content,
+        first=first,
+    )
+
+
+async def _content(call: Call, tab: str, after: int) -> Any:
+    stored, author = call.services.operator.responses, call.author
+    response_id = call.path["response_id"]
+    match tab:
+        case "log":
+            content: Any = await stored.log(response_id)
+        case "chain":
+            content = (await stored.chain(response_id))["data"]
+        case "tokens":
+            content = await stored.tokens(author, response_id, after=after, limit=TOKENS_SHOWN)
+        case "events":
+            content = await stored.events(author, response_id, after=after, limit=EVENTS_SHOWN)
+            for one in content["data"]:
+                one["text"] = _pretty(one["data"])
+        case _:
+            page = await stored.items(author, response_id, PageParams(limit=ITEMS_SHOWN))
+            content = _of_body(tab, page)
+    return content
+
+
+def _of_body(tab: str, page: Json) -> Any:
+    body = page["response"] or {}
+    if tab == "items":
+        outputs = body.get("output", ())
+        return {"input": list(map(_item, page["input"])), "output": list(map(_item, outputs))}
+    if tab == "request":
+        body = {name: value for name, value in body.items() if name not in _OF_ENDS}
+    return _pretty(body)
+
+
+def _item(item: Json) -> Json:
+    """Return kind, title and texts of an item; what has no text is shown as JSON."""
+    content = item.get("content") or item.get("summary") or []
+    texts = [
+        part.get("text") or part.get("refusal") for part in content if isinstance(part, dict)
+    ] if isinstance(content, list) else [str(content)]  # fmt: skip
+    names = (item.get("role"), item.get("phase"), item.get("name"), item.get("status"))
+    return {
+        "type": str(item.get("type", "message")),
+        "names": [str(name) for name in names if name],
+        "texts": [text for text in texts if text] or [_pretty(item)],
+    }
+
+
+def _pretty(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+def drawn(execution: Json) -> Timeline:
+    """Return the timeline of an execution, in the units of its drawing."""
+    duration_ms = max(1, execution["duration_ms"])
+    scale = WIDTH / duration_ms
+    lanes = [
+        Lane(label, [_bar(name, span, scale) for span in execution["lanes"][name]])
+        for name, label in _LANES.items()
+        if execution["lanes"][name]
+    ]
+    totals = [
+        Total(one["phase"], one["words"], spoken(one["ms"]), _share(one["ms"] / duration_ms))
+        for one in execution["totals"]
+    ]
+    points = [(point["at_ms"] * scale, _point_title(point)) for point in execution["points"]]
+    steps = range(TICKS + 1) if execution["duration_ms"] else range(0)
+    ticks = [spoken(duration_ms * step // TICKS) for step in steps]
+    return Timeline(lanes, totals, points, ticks)
+
+
+def _share(part: float) -> str:
+    return "<1 %" if part < 0.005 else f"{part:.0%}".replace("%", " %")
+
+
+def _bar(lane: str, span: Json, scale: float) -> Bar:
+    name, begin_ms, end_ms = span["name"], span["begin_ms"], span["end_ms"]
+    tone = {
+        "phases": name,
+        "messages": _MESSAGE_PHASES.get(name, "calling"),
+        "tools": "tool",
+    }.get(lane, "lost" if span["outcome"] in {"left", "no answer", "taken over"} else "lane")
+    words = PHASES.get(name, name) if lane == "phases" else name
+    if lane == "tools":
+        words = f"call {name}"
+    told = [words, f"{spoken(begin_ms)} to {spoken(end_ms)}", spoken(end_ms - begin_ms)]
+    if span["tokens"]:
+        told.append(f"{span['tokens']} tokens")
+    if span["outcome"]:
+        told.append(span["outcome"])
+    width = max(BAR_MIN, (end_ms - begin_ms) * scale)
+    return Bar(min(begin_ms * scale, WIDTH - BAR_MIN), width, tone, " · ".join(told), words)
+
+
+def _point_title(point: Json) -> str:
+    words = {"hop": "went on elsewhere after", "repair": "repaired by"}[point["kind"]]
+    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} tokens"
+
+
+async def reveal(call: Call) -> str:
+    """Reveal the response with the reason of the form. Raises `InvalidRequest` without one."""
+    response_id, reason = call.path["response_id"], call.form.get("reason", "")
+    if len(reason) < 3:
+        raise InvalidRequest("Give a reason: it is for the audit log.", param="reason")
+    await call.services.operator.responses.reveal(call.author, response_id, reason[:1000])
+    tab = call.form.get("tab", "")
+    return f"/responses/{response_id}?tab={tab if tab in TABS else 'tokens'}"
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Response",
+    template="response.html",
+    permission="responses.read",
+    view=view,
+    acts=(Act(f"{PATH}/reveal", "content.read", reveal),),
+    fragments=frozenset({"execution", "tokens"}),
+)

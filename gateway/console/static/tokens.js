@@ -1,0 +1,133 @@
+// The token view: which token is chosen, and what is known of it. And: pages of running responses.
+
+const liveIntervalMs = 1000;
+const view = document.querySelector("#tokens");
+const facts = document.querySelector("#token-facts");
+let chosen = null;
+
+function tokenFacts(token) {
+  const run = token.parentElement.dataset;
+  const [id, entry, event, logprob] = token.dataset.t.split(" ");
+  const at = Number(run.first) + [...token.parentElement.children].indexOf(token);
+  const bytes = token.querySelector(".bytes")
+    ? token.textContent
+    : [...new TextEncoder().encode(token.textContent)].map((one) => one.toString(16).padStart(2, "0")).join(" ");
+  return [
+    ["Position", at], ["Id", id], ["Text", token.textContent], ["Bytes", bytes], ["Part", run.part.replace("_", " ")],
+    ["Turn", run.turn], ["Item", run.item], ["Entry", entry], ["Event", event], ["Logprob", logprob],
+    ["Taken back", run.rule], ["Prefilled", run.prefill && "by the gateway"], ["Seam", run.seam && `another ${run.seam} goes on`],
+  ].filter(([, value]) => value !== undefined && value !== "");
+}
+
+function eventLink(number) {
+  const link = document.createElement("a");
+  link.href = `?tab=events&after=${number - 1}#event-${number}`;
+  link.textContent = number;
+  return link;
+}
+
+function choose(token) {
+  if (!token || token === chosen) return;
+  chosen?.classList.remove("chosen");
+  chosen = token;
+  token.classList.add("chosen");
+  const item = token.parentElement.dataset.item;
+  for (const run of view.querySelectorAll(".run")) run.classList.toggle("of-item", run.dataset.item === item);
+  facts.replaceChildren(...tokenFacts(token).flatMap(([label, value]) => {
+    const name = document.createElement("dt");
+    const detail = document.createElement("dd");
+    name.textContent = label;
+    detail.textContent = value;
+    if (label === "Event") detail.replaceChildren(eventLink(value));
+    return [name, detail];
+  }));
+}
+
+view?.addEventListener("pointerover", (event) => choose(event.target.closest("i")));
+view?.addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 12, ArrowUp: -12 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const all = [...view.querySelectorAll("i")];
+  const at = chosen === null ? -Math.sign(step) : all.indexOf(chosen);
+  const next = all[Math.max(0, Math.min(all.length - 1, at + step))];
+  choose(next);
+  next?.scrollIntoView({ block: "nearest" });
+});
+
+async function fetchPart(url, header, block) {
+  const answer = await fetch(url, { headers: { [header]: block } });
+  if (!answer.ok) return null;
+  return new DOMParser().parseFromString(await answer.text(), "text/html").body;
+}
+
+// Pages of tokens near those that are seen are filled. All others are empty, and as tall as they were.
+const pages = [];
+const nearby = view && new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    target.classList.toggle("is-near", isIntersecting);
+    isIntersecting ? fill(target) : empty(target);
+  }
+}, { root: view, rootMargin: "1500px 0px" });
+
+function addPages(count) {
+  const { first, size } = view.dataset;
+  const needed = Math.max(1, Math.ceil((count - Number(first)) / Number(size)));
+  while (pages.length < needed) {
+    const page = document.createElement("div");
+    page.className = "token-page is-empty";
+    page.style.height = `${pages[0].offsetHeight}px`;
+    view.append(page);
+    watchPage(page);
+  }
+}
+
+function watchPage(page) {
+  pages.push(page);
+  nearby.observe(page);
+}
+
+async function fill(page, again = false) {
+  if (!again && !page.classList.contains("is-empty")) return;
+  page.classList.remove("is-empty");
+  const after = Number(view.dataset.first) + pages.indexOf(page) * Number(view.dataset.size) - 1;
+  const part = await fetchPart(view.dataset.src + after, view.dataset.fragment, "tokens");
+  const made = part?.querySelector(".token-page");
+  if (!made) return;
+  page.replaceChildren(...made.childNodes);
+  page.style.height = "";
+  if (!page.classList.contains("is-near")) empty(page);
+  addPages(Number(made.dataset.count));
+}
+
+function empty(page) {
+  if (page.classList.contains("is-empty") || !page.childNodes.length) return;
+  page.style.height = `${page.offsetHeight}px`;
+  page.classList.add("is-empty");
+  page.replaceChildren();
+}
+
+if (view?.querySelector(".token-page")) {
+  const page = view.querySelector(".token-page");
+  view.querySelector(".token-more")?.remove();
+  watchPage(page);
+  addPages(Number(page.dataset.count));
+}
+
+async function refresh() {
+  const state = document.querySelector("#state[data-live]");
+  if (!state) {
+    location.reload();
+    return;
+  }
+  if (document.visibilityState === "visible") {
+    const { live, fragment } = state.dataset;
+    const part = await fetchPart(live, fragment, "execution");
+    if (part) state.replaceWith(...part.childNodes);
+    if (pages.length) await fill(pages.at(-1), true);
+  }
+  setTimeout(refresh, liveIntervalMs);
+}
+
+if (document.querySelector("#state[data-live]")) setTimeout(refresh, liveIntervalMs);
+document.querySelector("[data-print]")?.addEventListener("click", () => window.print());

@@ -1,0 +1,222 @@
+"""What a model said, token by token: the log of a response as operators read it.
+
+Each token is linked to the entry that has it, to the event that it went into and to the item that
+the event belongs to. Tokens that a repair took back stay in their place, with the rule that did it.
+Reading a log takes time in proportion to its length.
+"""
+
+from __future__ import annotations
+
+from array import array
+from codecs import getincrementaldecoder
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway.entries import Hop, Repair, Singles, Tokens, TurnStarted
+from gateway.generation import TokenLogprob
+from gateway.protocol.stream_events import Deltas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.entries import Entry, Portion
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.generation import Likelihood
+    from gateway.models.format import ModelFormat, TokenPart, TokenPiece
+    from gateway.protocol.stream_events import Event
+
+UNKNOWN: Final = -1
+"""Number of an entry or event that there is not."""
+
+
+class _Shared(NamedTuple):
+    """What neighbouring tokens mostly have in common.
+
+    `item` is the index of the output item that they are in, or would have been in.
+    """
+
+    turn: int
+    item: int
+    is_prefill: bool = False
+    seam: str = ""
+    """Reason of the hop behind which another backend generated them."""
+
+
+class TokenView:
+    """Tokens of a response in the order in which they were generated."""
+
+    def __init__(self, format_: ModelFormat) -> None:
+        self.format = format_
+        self.ids = array("I")
+        self.entries = array("q")
+        """Numbers of the entries that have them; `UNKNOWN`: the log is gone."""
+        self.events = array("q")
+        """Numbers of the events that they went into; `UNKNOWN`: none has followed."""
+        self.logprobs: dict[int, Likelihood] = {}
+        self.rules: dict[int, str] = {}
+        """Rule that took a token back, by its position."""
+        self.pieces: list[TokenPiece] = []
+        self._shared: list[_Shared] = []
+        self._part: TokenPart = "between"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add_item(self, index: int, ids: Sequence[int]) -> None:
+        """Add the ids by which the next prompt repeats an item: all that is left without a log."""
+        self._part = "between"
+        self._keep(ids, _Shared(0, index), UNKNOWN)
+
+    def _keep(self, ids: Sequence[int], shared: _Shared, entry: int) -> None:
+        made = self.format.anatomy(ids, self._part)
+        self._part = made[-1].behind if made else self._part
+        self.pieces += made
+        self.ids.extend(ids)
+        self.entries.extend([entry] * len(ids))
+        self.events.extend([UNKNOWN] * len(ids))
+        first = [shared, *[shared._replace(seam="")] * (len(ids) - 1)]
+        self._shared += first[: len(ids)]
+
+    def page(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Return runs of tokens behind position `after`, at most `limit` tokens together.
+
+        Tokens of one run have all in common but what stands in `tokens`: id, text, entry and event.
+        """
+        positions = range(after + 1, min(after + 1 + limit, len(self.ids)))
+        runs = groupby(
+            positions, lambda at: (self._run_of(at), at if self._shared[at].seam else -1)
+        )
+        return [self._run(list(places)) for _, places in runs]
+
+    def _run_of(self, at: int) -> tuple[_Shared, str, str | None]:
+        return self._shared[at], self.pieces[at].part, self.rules.get(at)
+
+    def _run(self, places: list[int]) -> dict[str, Any]:
+        shared, part, rule = self._run_of(places[0])
+        run: dict[str, Any] = {
+            "first": places[0],
+            "turn": shared.turn,
+            "item": shared.item,
+            "part": part,
+            "tokens": [self._token(at) for at in places],
+        }
+        optional = {"rule": rule, "prefill": shared.is_prefill, "seam": shared.seam}
+        return run | {name: value for name, value in optional.items() if value}
+
+    def _token(self, at: int) -> list[Any]:
+        spelling = _spelled(self.pieces[at].spelling)
+        numbers = (None if one == UNKNOWN else one for one in (self.entries[at], self.events[at]))
+        token: list[Any] = [self.ids[at], spelling, *numbers]
+        told = self.logprobs.get(at)
+        return [*token, round(told.logprob, 4)] if isinstance(told, TokenLogprob) else token
+
+
+def _spelled(spelling: bytes) -> str | dict[str, str]:
+    # A token may be a part of a character.
+    try:
+        return spelling.decode()
+    except UnicodeDecodeError:
+        return {"hex": spelling.hex()}
+
+
+class LogView(TokenView):
+    """Tokens of a log, as far as it was read."""
+
+    def __init__(self, format_: ModelFormat, fold: Fold) -> None:
+        super().__init__(format_)
+        self.fold = fold
+        self.next_entry = 0
+        """Number of the entry to go on with."""
+        self._seam = ""
+        self._begun: TokenPart = "role"
+        """Part of a message that the model goes on with behind the prefill of the open turn."""
+        self._said: list[int] = []
+        """Positions of the tokens of the open turn that nothing took back, without the prefill."""
+
+    def add(self, portion: Portion) -> None:
+        """Read one portion. Raises `ValueError` for one that cannot stand here."""
+        if isinstance(portion, Singles):
+            self._add_singles(portion.ids)
+            return
+        if isinstance(portion, Tokens):
+            self._add_ids(portion.ids, self.fold.apply, portion)
+            for at, told in enumerate(portion.logprobs, len(self.ids) - len(portion.ids)):
+                self.logprobs[at] = told
+        else:
+            self._link(self.fold.apply(portion))
+            self._note(portion)
+        self.next_entry += 1
+
+    def _note(self, entry: Entry) -> None:
+        if isinstance(entry, TurnStarted):
+            self._part, self._said = "role", []
+            self._keep_more(entry.prefill, self.fold.item_count, is_prefill=True)
+            self._begun = self._part
+        elif isinstance(entry, Hop):
+            self._seam = entry.reason
+        elif isinstance(entry, Repair) and entry.voided:
+            for at in self._said[-entry.voided :]:
+                self.rules[at] = entry.rule
+            del self._said[-entry.voided :]
+            self._part = self.pieces[self._said[-1]].behind if self._said else self._begun
+
+    def _add_singles(self, ids: Sequence[int]) -> None:
+        # Runs of text behind the first token of each are the most of a log, and read at once.
+        text_ids = self.format.text_ids
+        for is_text, group in groupby(ids, text_ids.__contains__):
+            run = list(group)
+            head = run[:1] if is_text else run
+            for token in head:
+                self._add_ids((token,), self.fold.apply, Tokens((token,)))
+                self.next_entry += 1
+            if rest := tuple(run[len(head) :]):
+                self._add_ids(rest, self.fold.replay, Singles(rest))
+                self.next_entry += len(rest)
+
+    def _add_ids(self, ids: Sequence[int], apply: Any, portion: Portion) -> None:
+        item, begin = self.fold.item_count, len(self.ids)
+        events = apply(portion)
+        self._keep_more(ids, item)
+        self._said.extend(range(begin, len(self.ids)))
+        if isinstance(portion, Singles):
+            first = self.next_entry
+            self.entries[begin:] = array("q", range(first, first + len(ids)))
+            if isinstance(events, Deltas) and len(events) == len(ids):
+                self._link_before(begin, events.sequence_number)
+                first = events.sequence_number
+                self.events[begin:] = array("q", range(first, first + len(ids)))
+                return
+            if isinstance(events, Deltas) and self._link_each(begin, events):
+                return
+        self._link(events)
+
+    def _keep_more(self, ids: Sequence[int], item: int, *, is_prefill: bool = False) -> None:
+        seam = "" if is_prefill else self._seam
+        shared = _Shared(len(self.fold.turns) - 1, item, is_prefill, seam)
+        self._keep(ids, shared, self.next_entry)
+        if ids and not is_prefill:
+            self._seam = ""
+
+    def _link(self, events: Sequence[Event]) -> None:
+        # The last of these events has all the tokens before it.
+        if events:
+            self._link_before(len(self.ids), events[-1].sequence_number)
+
+    def _link_before(self, end: int, number: int) -> None:
+        at = end - 1
+        while at >= 0 and self.events[at] == UNKNOWN:
+            self.events[at] = number
+            at -= 1
+
+    def _link_each(self, begin: int, deltas: Deltas) -> bool:
+        # A token that ends inside of a character goes into the event of the one that ends it.
+        while begin and self.events[begin - 1] == UNKNOWN and self.pieces[begin - 1].part == "body":
+            begin -= 1
+        read = getincrementaldecoder("utf-8")("replace").decode
+        ends = [at for at in range(begin, len(self.ids)) if read(self.pieces[at].spelling)]
+        if len(ends) != len(deltas):
+            return False
+        for number, at in enumerate(ends, deltas.sequence_number):
+            self.events[at] = number
+            self._link_before(at, number)
+        return True

@@ -1,0 +1,168 @@
+"""The pages of one response and of one conversation, of a gateway that generates."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.app import create_admin_app
+from gateway.audit import COMMAND_LINE
+from gateway.console.application import FRAGMENT
+from gateway.console.pages.response import CONTENT_TABS, TABS
+from gateway.store.postgres.database import Connection
+from tests.console.conftest import Site, first
+from tests.console.test_hostile_text import HOSTILE, check
+from tests.console.test_statements import content_in
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.store.postgres.statements import Statement
+    from tests.console.conftest import Browser
+    from tests.fakes.gateway import RunningGateway
+    from tests.fakes.postgres import PostgresServer
+
+
+@dataclass
+class Talk:
+    """A gateway with a console, and what its tenant was answered."""
+
+    site: Site
+    background: dict[str, Any]
+    plain: dict[str, Any]
+    conversation: str
+
+    async def allow(self, word: str | None) -> None:
+        tenants = self.site.services.tenants
+        (one, *_) = await tenants.list()
+        await tenants.set_policy(COMMAND_LINE, one.name, {"operator_content_access": word})
+
+
+@pytest.fixture(scope="module")
+async def talk(postgres: PostgresServer, template: str) -> AsyncIterator[Talk]:
+    name = await postgres.create(template)
+    async with serving(create_simulator(WaywardOptions(name="b0"))) as backend:
+        settings = gateway_settings(
+            postgres.database_url(name),
+            [backend],
+            models=[{"id": "gpt-oss-20b"}],
+            admin={"port": 9000},
+            console={"enabled": True},
+        )
+        async with running_gateway(settings) as gateway:
+            site = Site(create_admin_app(gateway.process), settings, gateway.process)
+            yield await talked(gateway, site)
+    await postgres.drop(name)
+
+
+async def talked(gateway: RunningGateway, site: Site) -> Talk:
+    body = {"model": "gpt-oss-20b", "input": HOSTILE}
+    async with http_client(gateway.url, headers=gateway.headers, timeout=60) as client:
+        opened = (await client.post("/v1/conversations", json={})).json()["id"]
+        plain = await client.post("/v1/responses", json={**body, "conversation": opened})
+        made = (await client.post("/v1/responses", json={**body, "background": True})).json()
+        while made["status"] in {"queued", "in_progress"}:
+            made = (await client.get(f"/v1/responses/{made['id']}")).json()
+    return Talk(site, made, plain.json(), opened)
+
+
+@pytest.fixture
+async def owner(talk: Talk) -> AsyncIterator[Browser]:
+    async with talk.site.browser() as browser:
+        yield browser
+
+
+async def test_a_response_shows_where_its_time_went(talk: Talk, owner: Browser) -> None:
+    for made in (talk.background, talk.plain):
+        page = await owner.page(f"/responses/{made['id']}")
+        assert first(page, ".sentence").text().endswith(".")
+        phases = page.css("svg.lane")[0].css("rect")
+        assert float(phases[0].attributes["x"] or 1) == 0
+        assert {one.text() for one in page.css(".lane-label")} >= {"Phases", "Backends", "Messages"}
+        usage = made["usage"]
+        assert str(usage["output_tokens"]) in " ".join(one.text() for one in page.css(".figure"))
+        assert page.css("tbody tr")
+    chain = await owner.page(f"/responses/{talk.plain['id']}?tab=chain")
+    assert len(chain.css("tr.current")) == 1
+    assert (await owner.get(f"/responses/{talk.plain['id']}?tab=nothing")).status_code == 400
+    assert (await owner.get("/responses/resp_7")).status_code == 404
+    conversation = await owner.page(f"/conversations/{talk.conversation}")
+    assert len(conversation.css("tbody tr")) == 1
+    assert conversation.css("meter")
+
+
+async def test_nothing_is_said_before_it_is_revealed(
+    talk: Talk, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    execute, task = Connection.execute, asyncio.current_task()
+
+    async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
+        # The gateway does other things meanwhile.
+        if asyncio.current_task() is task:
+            statements.append(statement.sql)
+        return await execute(self, statement, *rest)
+
+    monkeypatch.setattr(Connection, "execute", recorded)
+    path = f"/responses/{talk.background['id']}"
+    for word in (None, "consent", "always"):
+        await talk.allow(word)
+        for tab in TABS:
+            page = await owner.page(f"{path}?tab={tab}")
+            assert bool(page.css(".hidden-content")) == (tab in CONTENT_TABS), tab
+            assert bool(page.css("input[name=reason]")) == (
+                tab in CONTENT_TABS and word == "always"
+            )
+        hidden = await owner.get(f"{path}?tab=tokens", headers={FRAGMENT: "tokens"})
+        assert hidden.text.strip() == ""
+    async with talk.site.browser("support") as support:
+        page = await support.page(f"{path}?tab=items")
+        assert not page.css("input[name=reason]")
+        refused = await support.post(f"{path}/reveal", reason="let me see")
+        assert refused.status_code == 403
+    assert len(statements) > 3 * len(TABS)
+    assert [sql for sql in statements if content_in(sql)] == []
+    await talk.allow(None)
+
+
+async def test_what_was_revealed_is_shown_as_text(talk: Talk, owner: Browser) -> None:
+    await talk.allow("always")
+    path = f"/responses/{talk.background['id']}"
+    assert (await owner.post(f"{path}/reveal", reason="x")).status_code == 400
+    done = await owner.post(f"{path}/reveal", reason="ticket 4711", tab="tokens")
+    assert done.headers["location"] == f"/console{path}?tab=tokens"
+    for tab in TABS:
+        page = await owner.page(f"{path}?tab={tab}")
+        assert not page.css(".hidden-content"), tab
+        # Elements of ours show bytes, and are told by their class.
+        for node in page.css("u.bytes"):
+            node.decompose()
+        check(page, tab)
+    tokens = await owner.page(f"{path}?tab=tokens")
+    spelled = "".join(one.text() for one in tokens.css(".run.p-body i") if not one.css("u"))
+    assert "scripted server" in spelled
+    assert [one.text() for one in tokens.css(".p-marker")][:2] == ["<|channel|>", "<|message|>"]
+    assert re.fullmatch(r"\d+ \d+ \d* ", first(tokens, "#tokens i").attributes["data-t"] or "")
+    part = await owner.get(f"{path}?tab=tokens&after=3", headers={FRAGMENT: "tokens"})
+    assert 'data-first="4"' in part.text
+    assert "<html" not in part.text
+    items = await owner.page(f"{path}?tab=items")
+    assert "⟨U+202E⟩" in "".join(one.text() for one in items.css("pre.text"))
+    events = await owner.page(f"{path}?tab=events")
+    assert first(events, "#event-0 summary").text() == "response.created"
+    assert '"model"' in first(await owner.page(f"{path}?tab=request"), "pre.code").text()
+    plain = f"/responses/{talk.plain['id']}"
+    await owner.post(f"{plain}/reveal", reason="ticket 4711")
+    gone = await owner.page(f"{plain}?tab=tokens")
+    assert "Its log is gone" in (gone.html or "")
+    assert gone.css("#tokens i")
+    await talk.allow(None)

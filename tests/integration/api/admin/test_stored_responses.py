@@ -1,0 +1,267 @@
+"""One stored response as operators see it: its execution, and what it says once it is revealed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from gateway import ids
+from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.responses import REVEALS_MAX
+from gateway.audit import COMMAND_LINE
+from gateway.store.postgres.database import Connection
+from gateway.store.postgres.statements import Statement
+from gateway.wiring.admin import operator_services
+from tests.console.test_statements import content_in
+from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx2
+
+    from tests.integration.api.admin.conftest import AdminSite
+
+CANARY = "canary-5c2e"
+FORGET_LOG = Statement("DELETE FROM events WHERE tenant_id = :tenant")
+AGED = Statement("""
+UPDATE content_consents SET until = now() - interval '1 second' WHERE tenant_id = :tenant
+""")
+
+
+@dataclass
+class Desk:
+    """An operator who looks at responses, and the owner and a user of the tenant they are of."""
+
+    site: AdminSite
+    operator: httpx2.AsyncClient
+    owner: httpx2.AsyncClient
+    user: httpx2.AsyncClient
+
+    async def create(self, **options: Any) -> dict[str, Any]:
+        body = {"model": "gpt-oss-20b", "input": CANARY, **options}
+        made: dict[str, Any] = (await self.user.post("/v1/responses", json=body)).json()
+        while made["status"] in {"queued", "in_progress"}:
+            made = (await self.user.get(f"/v1/responses/{made['id']}")).json()
+        return made
+
+    async def allow(self, word: str | None) -> None:
+        policy = {"policy": {"operator_content_access": word}}
+        answer = await self.operator.post("/admin/v1/tenants/looked-into", json=policy)
+        assert answer.is_success, answer.text
+
+    async def get(self, made: dict[str, Any], what: str = "", status: int = 200) -> Any:
+        answer = await self.operator.get(f"/admin/v1/responses/{made['id']}{what}")
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def reveal(self, made: dict[str, Any]) -> httpx2.Response:
+        path = f"/admin/v1/responses/{made['id']}/reveal"
+        return await self.operator.post(path, json={"reason": "ticket 12"})
+
+
+@pytest.fixture
+async def desk(site: AdminSite) -> AsyncIterator[Desk]:
+    process, settings = site.gateway.process, site.gateway.process.foundation.settings
+    operators = Operators(process.foundation.database, process.access.peppers)
+    _, secret = await operators.create(COMMAND_LINE, OperatorCreate(name="anna"))
+    own = await new_key(settings, "looked-into", kind="admin")
+    key = await new_key(settings, "looked-into")
+    async with (
+        http_client(site.admin_url, headers={"authorization": f"Bearer {secret}"}) as operator,
+        http_client(site.admin_url, headers={"authorization": f"Bearer {own}"}) as owner,
+        site.user(key) as user,
+    ):
+        yield Desk(site, operator, owner, user)
+
+
+async def test_where_its_time_went_is_seen_without_what_it_says(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await desk.create(background=True, stream=False)
+    made = await desk.create(previous_response_id=first["id"])
+    seen = {what: await desk.get(made, what) for what in ("", "/execution", "/log", "/chain")}
+    old = {what: await desk.get(first, what) for what in ("", "/execution", "/log", "/chain")}
+    assert CANARY.encode() not in orjson.dumps([seen, old])
+    statements: list[str] = []
+    execute, task = Connection.execute, asyncio.current_task()
+
+    async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
+        # The gateway does other things meanwhile.
+        if asyncio.current_task() is task:
+            statements.append(statement.sql)
+        return await execute(self, statement, *rest)
+
+    monkeypatch.setattr(Connection, "execute", recorded)
+    stored = operator_services(desk.site.gateway.process).responses
+    assert (await stored.get(COMMAND_LINE, made["id"]))["id"] == made["id"]
+    for use_case in (stored.execution, stored.log, stored.chain):
+        assert await use_case(first["id"])
+    await stored.conversation(ids.conversation_id(ids.new_uuid()))
+    assert len(statements) > 6
+    assert [sql for sql in statements if content_in(sql)] == []
+    record = seen[""]
+    assert record["usage"]["output_tokens"] == made["usage"]["output_tokens"]
+    assert record["content"] == {
+        "operator_content_access": "never",
+        "may_be_revealed": False,
+        "revealed_until": None,
+    }
+    for execution in (seen["/execution"], old["/execution"]):
+        assert execution["is_known"]
+        assert execution["is_over"]
+        assert execution["sentence"]
+        assert sum(one["ms"] for one in execution["totals"]) == execution["duration_ms"]
+        lanes = execution["lanes"]
+        assert [len(lanes[name]) for name in ("replicas", "attempts")] == [1, 1]
+        assert [one["name"] for one in lanes["messages"]]
+    assert old["/execution"]["lanes"]["phases"][0]["name"] in {"preparing", "queued"}
+    assert old["/log"]["rows"][0]["first_entry"] == 0
+    assert seen["/log"]["rows"] == []
+    assert [one["kind"] for one in old["/log"]["steps"]][:2] == ["queued", "replica"]
+    assert [one["id"] for one in seen["/chain"]["data"]] == [first["id"], made["id"]]
+    assert old["/chain"]["data"] == seen["/chain"]["data"]
+
+
+async def test_a_conversation_has_its_responses_and_what_each_read_of_the_cache(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = (await desk.user.post("/v1/conversations", json={})).json()["id"]
+    made = [await desk.create(conversation=opened) for _ in range(2)]
+    path = f"/admin/v1/conversations/{opened}/responses"
+    page = (await desk.operator.get(path)).json()
+    assert [one["id"] for one in page["data"]] == [one["id"] for one in made]
+    assert [one["usage"]["input_tokens"] for one in page["data"]] == [
+        one["usage"]["input_tokens"] for one in made
+    ]
+    monkeypatch.setattr("gateway.admin.responses.RELATIVES_MAX", 1)
+    cut = (await desk.operator.get(path)).json()
+    assert cut["has_more"]
+    rest = (await desk.operator.get(f"{path}?after={cut['last_id']}")).json()
+    assert [one["id"] for one in rest["data"]] == [made[1]["id"]]
+    for wrong in ("/admin/v1/conversations/conv_7/responses", f"{path}?after=7"):
+        assert (await desk.operator.get(wrong)).status_code == 400
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_what_it_says_is_read_once_it_is_revealed(desk: Desk, background: bool) -> None:
+    await desk.allow("always")
+    made = await desk.create(background=background, stream=False)
+    for what in ("/items", "/tokens", "/events"):
+        refused = await desk.get(made, what, 403)
+        assert refused["error"]["code"] == "content_not_revealed"
+    told = (await desk.reveal(made)).json()
+    assert (await desk.get(made))["content"]["revealed_until"] == told["revealed_until"]
+    items = await desk.get(made, "/items")
+    assert items["response"]["output"] == made["output"]
+    assert CANARY in orjson.dumps(items["input"]).decode()
+    tokens = await desk.get(made, "/tokens")
+    assert tokens["source"] == ("log" if background else "items")
+    assert tokens["is_over"]
+    said = "".join(
+        str(token[1]) for run in tokens["data"] if run["part"] == "body" for token in run["tokens"]
+    )
+    text = made["output"][-1]["content"][0]["text"]
+    assert text.encode("ascii", "ignore").decode()[:40] in said.encode("ascii", "ignore").decode()
+    page = await desk.get(made, "/tokens?after=1&limit=2")
+    assert page["data"][0]["first"] == 2
+    assert page["has_more"]
+    events = await desk.get(made, "/events?limit=3")
+    assert [one["sequence_number"] for one in events["data"]] == ([0, 1, 2] if background else [])
+    if background:
+        rest = await desk.get(made, "/events?after=2&limit=1000")
+        assert rest["data"][-1]["data"]["response"]["output"] == made["output"]
+    await desk.allow(None)
+    assert (await desk.get(made, "/items", 403))["error"]["code"] == "content_access_denied"
+
+
+async def test_a_tenant_consents_until_an_end_and_sees_who_read_why(desk: Desk) -> None:
+    await desk.allow("consent")
+    made = await desk.create()
+    refused = await desk.reveal(made)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "content_access_denied")
+    path = "/v1/organization/content_access"
+    assert (await desk.owner.get(path)).json()["consent_expires_at"] is None
+    for wrong in ({}, {"expires_in_s": 1}, {"expires_in_s": 10**9}, {"until": 7}):
+        assert (await desk.owner.post(path, json=wrong)).status_code == 400
+    given = (await desk.owner.post(path, json={"expires_in_s": 3600})).json()
+    assert given["consent_expires_at"] > made["created_at"]
+    assert (await desk.reveal(made)).status_code == 200
+    assert await desk.get(made, "/tokens")
+    logs = await desk.owner.get(
+        "/v1/organization/audit_logs?event_types[]=harmony.content.revealed&limit=1"
+    )
+    (entry,) = logs.json()["data"]
+    assert entry["harmony.content.revealed"] == {"id": made["id"], "data": {"reason": "ticket 12"}}
+    assert (await desk.owner.delete(path)).json()["deleted"]
+    assert (await desk.get(made, "/tokens", 403))["error"]["code"] == "content_access_denied"
+    await desk.allow(None)
+
+
+async def test_reveals_need_a_reason_and_are_bounded(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create()
+    path = f"/admin/v1/responses/{made['id']}/reveal"
+    for wrong in ({}, {"reason": "  "}, {"reason": 7}, {"why": "ticket"}):
+        assert (await desk.operator.post(path, json=wrong)).status_code == 400
+    for _ in range(REVEALS_MAX):
+        assert (await desk.reveal(made)).status_code == 200
+    assert (await desk.reveal(made)).status_code == 429
+    await desk.allow(None)
+
+
+async def test_who_reveals_it_reads_it_alone_and_nobody_reads_what_there_is_not(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create()
+    assert (await desk.reveal(made)).status_code == 200
+    created = await desk.operator.post("/admin/v1/operators", json={"name": "b", "role": "owner"})
+    headers = {"authorization": f"Bearer {created.json()['value']}"}
+    async with http_client(desk.site.admin_url, headers=headers) as other:
+        refused = await other.get(f"/admin/v1/responses/{made['id']}/items")
+        assert refused.json()["error"]["code"] == "content_not_revealed"
+    for unknown in ("resp_7", "resp_" + "0" * 32):
+        for what in ("", "/execution", "/log", "/chain", "/items", "/tokens", "/events"):
+            await desk.get({"id": unknown}, what, 404)
+    for wrong in ("/tokens?limit=0", "/tokens?after=x", "/events?limit=9999", "/items?limit=0"):
+        await desk.get(made, wrong, 400)
+    await desk.allow(None)
+
+
+async def test_a_backend_that_breaks_off_is_an_attempt_and_a_seam(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create(
+        background=True, stream=False, input="Tell me of the sea. [[sim die_after=45]]"
+    )
+    execution = await desk.get(made, "/execution")
+    attempts = execution["lanes"]["attempts"]
+    *left, last = [one["outcome"] for one in attempts]
+    assert (set(left), last) == ({"left"}, "stop")
+    assert [one["name"] for one in execution["points"]] == ["backend"] * len(left)
+    assert (await desk.reveal(made)).is_success
+    runs = (await desk.get(made, "/tokens"))["data"]
+    assert [run["seam"] for run in runs if "seam" in run] == ["backend"] * len(left)
+    await desk.allow(None)
+
+
+async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) -> None:
+    await desk.allow("always")
+    body = {"model": "gpt-oss-20b", "background": True}
+    body["input"] = "Tell me of the sea. [[sim tokens_per_s=100]]"
+    made = (await desk.user.post("/v1/responses", json=body)).json()
+    assert (await desk.reveal(made)).is_success
+    counts, said, is_over = [], [], False
+    while not is_over:
+        page = await desk.get(made, f"/tokens?after={len(said) - 1}&limit=16384")
+        said += [token[0] for run in page["data"] for token in run["tokens"]]
+        counts.append(page["count"])
+        is_over = page["is_over"]
+        assert (await desk.get(made, "/execution"))["is_known"]
+    assert (sorted(counts), counts[-1]) == (counts, len(said))
+    whole = await desk.get(made, "/tokens?limit=16384")
+    assert said == [token[0] for run in whole["data"] for token in run["tokens"]]
+    await desk.allow(None)
