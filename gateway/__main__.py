@@ -12,9 +12,9 @@ def main() -> None:
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from gateway.cli.commands import commands
-    from gateway.cli.terminal import told_plainly
+    from gateway.cli.terminal import report_errors
 
-    with told_plainly():
+    with report_errors():
         commands(prog_name="harmony-gateway")
 
 

@@ -118,7 +118,12 @@ class AdminGateway(RequestContext):
         from gateway.wiring.console import console
 
         return console(
-            app, process, services, _bodies(process), trusted_proxies=_trusted_proxies(process)
+            app,
+            process,
+            services,
+            _bodies(process),
+            public=Gateway(process, routes(process)),
+            trusted_proxies=_trusted_proxies(process),
         )
 
 

@@ -56,7 +56,7 @@ _OPENAI: Final = {
 OPENAI_TYPES: Final = frozenset(
     f"{what}.{act}" for what, acts in _OPENAI.items() for act in acts.split()
 )
-"""Types of OpenAI's audit log for what there is here, too (openai-python 3.54)."""
+"""Types of OpenAI's audit log that exist here, too (openai-python 3.54)."""
 OWN_TYPES: Final = frozenset(
     OWN_PREFIX + name
     for name in (
@@ -75,7 +75,7 @@ OWN_TYPES: Final = frozenset(
         *("pages.added", "pages.removed", "usage.reconciled", "sink.resumed"),
     )
 )
-"""Types of what OpenAI has no type for."""
+"""Types of events for which OpenAI has no type."""
 ActorKind = Literal["api_key", "session", "operator"]
 
 
@@ -220,8 +220,8 @@ def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
 
     `hash_` is the hash of that entry.
     """
-    told = {"number": number, "hash": hash_.hex()}
-    return BY_ITSELF.event(TRIMMED, str(tenant_id), data=told)
+    data = {"number": number, "hash": hash_.hex()}
+    return BY_ITSELF.event(TRIMMED, str(tenant_id), data=data)
 
 
 class Head(NamedTuple):
@@ -236,10 +236,9 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Checks entries of one tenant in their order, as they come (`add`), and then what is before
-    the first of them and behind the last (`faults`). `kept` are heads that somebody wrote down
-    before: they have to be there, but for those made before `keeps_since`, which retention may
-    have removed.
+    """Check of one tenant's entries, in order, as they come (`add`), and then of the ends of their
+    chain (`faults`). `kept` are heads that an auditor recorded before: they have to be in the
+    chain, but for those made before `keeps_since`, which retention may have removed.
     """
 
     kept: Sequence[Head] = ()
@@ -248,7 +247,7 @@ class ChainCheck:
     at: datetime | None = None
     hash: bytes = BEGINNING
     count: int = 0
-    found: list[str] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
     _begins: tuple[int, bytes] = (0, BEGINNING)
     _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
@@ -256,30 +255,30 @@ class ChainCheck:
         # In the order of their numbers, after those added before.
         for entry in entries:
             if entry.number < 1:
-                self.found.append(f"entry {entry.number} was put in before the first one")
+                self._problems.append(f"entry {entry.number} was put in before the first one")
             if not self.count:
                 self._begins = entry.number - 1, entry.previous
             elif entry.number <= self.number:
-                self.found.append(f"entry {entry.number} stands behind entry {self.number}")
+                self._problems.append(f"entry {entry.number} stands behind entry {self.number}")
             elif entry.number != self.number + 1:
-                self.found.append(f"entries {self.number + 1} to {entry.number - 1} are gone")
+                self._problems.append(f"entries {self.number + 1} to {entry.number - 1} are gone")
             elif entry.previous != self.hash:
-                self.found.append(f"entry {entry.number} does not follow on the one before")
+                self._problems.append(f"entry {entry.number} does not follow on the one before")
             if entry.digest() != entry.hash:
-                self.found.append(f"entry {entry.number} was changed")
+                self._problems.append(f"entry {entry.number} was changed")
             elif entry.type == TRIMMED:
                 self._trim(entry)
             if any(one.number == entry.number and one.hash != entry.hash for one in self.kept):
-                self.found.append(f"entry {entry.number} is another one than it was")
+                self._problems.append(f"entry {entry.number} is another one than it was")
             self.number, self.hash, self.at = entry.number, entry.hash, entry.at
             self.count += 1
 
     def _trim(self, entry: AuditEntry) -> None:
         try:
-            told = orjson.loads(entry.details)["data"]
-            self._trimmed = int(told["number"]), bytes.fromhex(told["hash"])
+            data = orjson.loads(entry.details)["data"]
+            self._trimmed = int(data["number"]), bytes.fromhex(data["hash"])
         except (ValueError, LookupError, TypeError):
-            self.found.append(f"entry {entry.number} does not say what was removed")
+            self._problems.append(f"entry {entry.number} does not say what was removed")
 
     @property
     def faults(self) -> list[str]:
@@ -294,11 +293,11 @@ class ChainCheck:
             begin = [f"entry {first + 1} does not follow on what was before"]
         newest = max((one.number for one in self.kept), default=0)
         end = [f"entries {self.number + 1} to {newest} are gone"] if newest > self.number else []
-        return [*begin, *self._removed_early(first), *self.found, *end]
+        return [*begin, *self._removed_early(first), *self._problems, *end]
 
     def _removed_early(self, upto: int) -> list[str]:
-        # Whoever can write to the table can claim that retention removed an entry, but not for one
-        # that is younger than what retention removes.
+        # A forger who can write to the table can claim that retention removed an entry, but not one
+        # that is too young for retention.
         gone = [
             one.number
             for one in self.kept
@@ -323,7 +322,7 @@ def shown(
     `names_operators` identifies operators, which tenants may not see.
     """
     actor = Actor.of(entry.actor)
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "id": entry_id,
         "type": entry.type,
         "effective_at": int(entry.at.timestamp()),
@@ -331,10 +330,10 @@ def shown(
         entry.type: {"id": entry.target, **orjson.loads(entry.details)},
     }
     if project is not None:
-        found["project"] = dict(project)
+        body["project"] = dict(project)
     if names_operators and actor.kind == "operator":
-        found["harmony"] = {"operator": actor.owner_id, "address": entry.address}
-    return found
+        body["harmony"] = {"operator": actor.owner_id, "address": entry.address}
+    return body
 
 
 def _shown_actor(actor: Actor, address: str | None) -> dict[str, Any]:

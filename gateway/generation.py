@@ -216,6 +216,7 @@ class Constraint:
     """Grammars that engines were sent for it, by engine, kept for later requests that it binds."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """Placement of a response so far, by which routing chooses a backend for its next turn.
 
@@ -225,16 +226,11 @@ class Route:
     the end of the user's first message (0: not known).
     """
 
-    __slots__ = ("cache_key", "opening", "placement", "turns")
-
-    def __init__(
-        self, placement: bytes | None = None, *, cache_key: str | None = None, opening: int = 0
-    ) -> None:
-        self.placement = placement
-        self.cache_key = cache_key
-        self.opening = opening
-        self.turns = 0
-        """Number of turns of this response that were placed."""
+    placement: bytes | None = None
+    cache_key: str | None = None
+    opening: int = 0
+    turns: int = 0
+    """Number of turns of this response that were placed."""
 
     def moved(self, placement: bytes) -> None:
         # A turn of the response ended at `placement`.

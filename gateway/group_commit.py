@@ -130,12 +130,8 @@ class Batcher(Generic[Row, Done]):
         # returns the outcomes of the committed ones by position. `interval_s` lies between the
         # beginnings of two commits.
         self._commit_all = commit_all
-        # A caller that was cancelled meanwhile wants nothing committed.
         self._calls: GroupCommit[_Call[Row, Done]] = GroupCommit(
-            self._commit,
-            size_max=rows_max,
-            size_of=lambda call: None if call[1].done() else 1,
-            interval_s=interval_s,
+            self._commit, size_max=rows_max, interval_s=interval_s
         )
         self._is_open = False
 
@@ -160,9 +156,12 @@ class Batcher(Generic[Row, Done]):
             self._is_open = False
             while calls := self._calls.take():
                 for _, done in calls:
-                    done.set_result(None)
+                    if not done.done():
+                        done.set_result(None)
 
     async def _commit(self, calls: list[_Call[Row, Done]]) -> None:
+        # A caller that was cancelled meanwhile wants nothing committed.
+        calls = [call for call in calls if not call[1].done()]
         if not calls:
             return
         outcomes: Mapping[int, Done] = {}

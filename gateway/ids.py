@@ -143,8 +143,8 @@ def source_of_output(item_id: str) -> str:
 
     Empty for an id that is not of an output item.
     """
-    found = _OUTPUT_ITEM_ID.match(item_id)
-    return found.group(1) if found else ""
+    match = _OUTPUT_ITEM_ID.match(item_id)
+    return match.group(1) if match else ""
 
 
 def is_item_id(item_id: str) -> bool:
@@ -158,8 +158,8 @@ def is_item_id(item_id: str) -> bool:
 
 def message_form(item_id: str) -> int:
     """Return the form that a message id encodes; 0 for an id that this gateway did not make."""
-    found = _FORMED_MESSAGE_ID.match(item_id)
-    return _FORM_LETTERS.index(found.group(1)) if found else 0
+    match = _FORMED_MESSAGE_ID.match(item_id)
+    return _FORM_LETTERS.index(match.group(1)) if match else 0
 
 
 def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
@@ -193,10 +193,10 @@ def is_call_id(call_id: str) -> bool:
 
 def _find_call_form(call_id: str) -> int:
     # -1 for an id that this gateway did not make.
-    found = _CALL_ID.match(call_id)
-    if found is None:
+    match = _CALL_ID.match(call_id)
+    if match is None:
         return -1
-    form = int(found.group(2), 16) ^ _check(found.group(1))
+    form = int(match.group(2), 16) ^ _check(match.group(1))
     return form if form < _CALL_FORMS else -1
 
 

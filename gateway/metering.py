@@ -1,8 +1,8 @@
 """The end user in a line of usage, as a digest, and the tags that the tenant declares.
 
-The line outlives the response, so of what a client wrote it holds only what its tenant declared:
-values of metadata under a few names. The digest is an HMAC with a key of the tenant: lines of one
-end user can be recognized and added up, and do not reveal who that is.
+The line outlives the response, so it holds only those values of a client's metadata whose names the
+tenant declared. The digest is an HMAC with a key of the tenant: lines of one end user can be
+recognized and added up, and do not reveal the identity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PURPOSE: Final = b"end user of "
 
 @dataclass(frozen=True, slots=True)
 class Metering:
-    """End user and tags of a line of usage. `end_user` is 16 bytes; None: nobody was named."""
+    """End user and tags of a line of usage. `end_user` is 16 bytes, None without an end user."""
 
     end_user: bytes | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Metering:
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
         """Read what `as_json` returned. Raises `ValueError`, `TypeError` or `LookupError`."""
-        told = kept["end_user"]
-        return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
+        end_user = kept["end_user"]
+        return cls(None if end_user is None else bytes.fromhex(end_user), dict(kept["tags"]))
 
 
 NOBODY: Final = Metering()

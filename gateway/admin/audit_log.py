@@ -53,19 +53,19 @@ def operator_routes(logs: AuditLogs, tenants: Tenants) -> list[AdminRoute]:
     return [AdminRoute("GET", "/audit_log", "operator_audit_log.read", listed, query=query)]
 
 
-def audit_query(given: QueryParams) -> AuditQuery:
+def audit_query(query: QueryParams) -> AuditQuery:
     """Parse the query of the audit log.
 
     Lists are `name[]=a&name[]=b` or use the plain name. Raises `InvalidRequest`.
     """
-    values = {name: values_of(given, name) for name in LISTS}
+    values = {name: values_of(query, name) for name in LISTS}
     bounds = {}
-    for name in given:
+    for name in query:
         if (bound := _BOUND.fullmatch(name)) is not None:
-            second = integer(given, name, minimum=0)
+            second = integer(query, name, minimum=0)
             assert second is not None, "it is there"
             bounds[bound[1]] = second
-    if given.get("tenant_only", "false").lower() not in {"false", "0"}:
+    if query.get("tenant_only", "false").lower() not in {"false", "0"}:
         raise InvalidRequest(
             "There are no events of a tenant apart from those of its organization.",
             code="unsupported_parameter",
@@ -73,9 +73,9 @@ def audit_query(given: QueryParams) -> AuditQuery:
         )
     projects = values.pop("project_ids")
     return AuditQuery(
-        limit=integer(given, "limit", minimum=1, maximum=100) or 20,
-        after=given.get("after") or None,
-        before=given.get("before") or None,
+        limit=integer(query, "limit", minimum=1, maximum=100) or 20,
+        after=query.get("after") or None,
+        before=query.get("before") or None,
         projects=[_project(one) for one in projects] if projects else None,
         effective_at=bounds,
         **values,

@@ -132,28 +132,28 @@ class ResourceRows(Generic[T]):
         raise self._not_found(public_id)
 
     async def count(self, connection: Connection, **parameters: Any) -> int:
-        found: int = await connection.scalar(self._count, parameters)
-        return found
+        count: int = await connection.scalar(self._count, parameters)
+        return count
 
-    async def page(self, connection: Connection, asked: PageParams, **parameters: Any) -> Page[T]:
+    async def page(self, connection: Connection, params: PageParams, **parameters: Any) -> Page[T]:
         """Return one page, in the order of creation.
 
         Raises `InvalidRequest` for an `after` that is not in the list.
         """
-        query = {**parameters, "row_limit": asked.limit + 1}
-        if asked.after is not None:
-            query["after"] = self._parse_id(asked.after)
+        query = {**parameters, "row_limit": params.limit + 1}
+        if params.after is not None:
+            query["after"] = self._parse_id(params.after)
             query["after_at"] = await connection.scalar(self._created_at, query)
             if query["after_at"] is None:
                 raise unknown_place()
-        statement = self._statements[asked.order == "desc", asked.after is not None]
+        statement = self._statements[params.order == "desc", params.after is not None]
         rows = await connection.execute(statement, query)
-        return Page([self._made(row) for row in rows[: asked.limit]], len(rows) > asked.limit)
+        return Page([self._made(row) for row in rows[: params.limit]], len(rows) > params.limit)
 
     @cached_property
     def _find(self) -> CoreStatement:
-        found = select(*self._columns).where(*of_tenant(self._table, "id"), *self._conditions)
-        return CoreStatement(found)
+        statement = select(*self._columns).where(*of_tenant(self._table, "id"), *self._conditions)
+        return CoreStatement(statement)
 
     @cached_property
     def _count(self) -> CoreStatement:

@@ -1,7 +1,7 @@
-"""`…/data_retention`: what may be stored for an organization and for its projects.
+"""`…/data_retention`: the retention of content of an organization and of its projects.
 
 A change counts for new requests as soon as their key is looked up again (`auth.key_cache_ttl_s`).
-What was stored before stays until it expires, or is erased.
+Content that was stored before stays until it expires or is erased.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class RetentionControls:
 
     async def of_organization(self, tenant_id: TenantId) -> str | None:
         async with self._transactions.reading(tenant_id) as connection:
-            found: str | None = await connection.scalar(_OF_TENANT, {"tenant": tenant_id})
-            return found
+            retention_type: str | None = await connection.scalar(_OF_TENANT, {"tenant": tenant_id})
+            return retention_type
 
     async def set_of_organization(self, caller: AdminCaller, body: DataRetentionUpdate) -> str:
         """Set it for all projects that follow the organization.
@@ -105,8 +105,8 @@ class RetentionControls:
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             row = {"tenant": tenant_id, "id": project.id}
-            found: str | None = await connection.scalar(_OF_PROJECT, row)
-            return found
+            retention_type: str | None = await connection.scalar(_OF_PROJECT, row)
+            return retention_type
 
     async def set_of_project(
         self, caller: AdminCaller, project_id: str, body: DataRetentionUpdate

@@ -1,7 +1,7 @@
 """Issuers of tokens: those that tenants trust, with rules, and those that operators trust.
 
-`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; what is
-ours stands under `harmony`. `/admin/v1/issuers` is for operators, and so is
+`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; our own
+fields stand under `harmony`. `/admin/v1/issuers` is for operators, and so is
 `/admin/v1/tenants/{name}/issuers`, the providers of a tenant. Both kinds are rows of one table:
 `tenancy.issuers.IdentityProvider`.
 """
@@ -63,6 +63,7 @@ from gateway.tenancy.issuers import (
     IdentityProvider,
     KeySource,
     Transformation,
+    discovered,
     organizations_named,
     path_of,
 )
@@ -107,7 +108,6 @@ ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
 LIFETIME_MAX_S: Final = 86_400
-DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
@@ -229,7 +229,7 @@ class _ProviderFields(NullableModel):
         issuer, audience = columns["issuer"], columns["audience"]
         keys = self.keys(issuer)
         if keys is None and (before is None or before.keys == discovered(before.issuer)):
-            # Where nobody said otherwise, it is the issuer that says where its keys are.
+            # By default the issuer's own configuration names its keys.
             keys = discovered(issuer)
         columns |= {} if keys is None else keys._asdict()
         # It was this issuer and audience that the operator confirmed.
@@ -243,24 +243,24 @@ class _ProviderFields(NullableModel):
 
         Raises `InvalidRequest`.
         """
-        given = self.verification
+        verification = self.verification
         if self.harmony.jwks_url is not None:
-            if given is not None:
+            if verification is not None:
                 raise invalid(
                     "harmony.jwks_url", "'verification' says whence the keys come already"
                 )
             return KeySource(jwks_url=self.harmony.jwks_url)
-        if isinstance(given, UploadedJwks):
-            jwks = orjson.dumps(given.jwks)
-            if len(jwks) > JWKS_BYTES_MAX or not isinstance(given.jwks.get("keys"), list):
+        if isinstance(verification, UploadedJwks):
+            jwks = orjson.dumps(verification.jwks)
+            if len(jwks) > JWKS_BYTES_MAX or not isinstance(verification.jwks.get("keys"), list):
                 raise invalid(
                     "verification.jwks",
                     f"it has to be a JSON Web Key Set of {JWKS_BYTES_MAX} bytes at most",
                 )
             return KeySource(jwks=jwks)
-        if given is None:
+        if verification is None:
             return None
-        return discovered(issuer, given.discovery_url)
+        return discovered(issuer, verification.discovery_url)
 
 
 class ProviderCreate(_ProviderFields):
@@ -273,7 +273,7 @@ class ProviderCreate(_ProviderFields):
 
 
 class ProviderUpdate(_ProviderFields):
-    """`POST …/{id}`: what is left out stays."""
+    """`POST …/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -310,7 +310,7 @@ class OperatorIssuerCreate(_OperatorIssuerFields):
 
 
 class OperatorIssuerUpdate(_OperatorIssuerFields):
-    """`POST /admin/v1/issuers/{id}`: what is left out stays."""
+    """`POST /admin/v1/issuers/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -347,8 +347,8 @@ class _RuleFields(NullableModel):
         if self.attribute_matchers is not None:
             columns["matchers"] = self.attribute_matchers
         if self.permissions is not None:
-            given = self.permissions
-            scopes = given.scopes if isinstance(given, RestrictedPermissions) else ()
+            permissions = self.permissions
+            scopes = permissions.scopes if isinstance(permissions, RestrictedPermissions) else ()
             columns["scopes"] = scopes_of(scopes)
         return columns
 
@@ -362,15 +362,7 @@ class RuleCreate(_RuleFields):
 
 
 class RuleUpdate(_RuleFields):
-    """`POST …/federation_rules/{id}`: what is left out stays."""
-
-
-def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """Return the key source of an issuer, with the usual discovery URL unless another is given.
-
-    https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
-    """
-    return KeySource(discovery_url=discovery_url or issuer.rstrip("/") + DISCOVERY_PATH)
+    """`POST …/federation_rules/{id}`: omitted fields stay."""
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:
@@ -398,8 +390,8 @@ def routes(providers: IdentityProviders) -> list[AdminRoute]:
 
 
 def operator_routes(issuers: OperatorIssuers) -> list[AdminRoute]:
-    def shown_all(found: Sequence[IdentityProvider]) -> Json:
-        return whole_page(list(map(provider_body, found)))
+    def shown_all(providers: Sequence[IdentityProvider]) -> Json:
+        return whole_page(list(map(provider_body, providers)))
 
     may_read: Final = "issuers.read"
     may_write: Final = "issuers.write"
@@ -443,8 +435,8 @@ def provider_body(provider: IdentityProvider) -> Json:
         "lifetime_max_seconds": provider.lifetime_max_s,
     }
     if provider.tenants is None:
-        told_by = provider.tenant_told_by
-        return body | {"harmony": {"bearer": provider.bearer, "tenant_told_by": told_by, **extras}}
+        binding = provider.tenant_binding
+        return body | {"harmony": {"bearer": provider.bearer, "tenant_told_by": binding, **extras}}
     return body | {
         "id": ids.operator_issuer_id(provider.id),
         "object": "issuer",
@@ -495,8 +487,9 @@ _RULE_IS_THERE: Final = (
     RULES.c.provider_id == bindparam("provider"),
     RULES.c.deleted_at.is_(None),
 )
-# What it was trusted for stays its tenant's (`uq_identity_providers_unnamed`), who may use it
-# again, until an operator gives it to another one: only they see rows of several tenants here.
+# A deleted provider keeps its issuer and audience for its tenant (`uq_identity_providers_unnamed`),
+# who may use them again, until an operator gives them to another tenant: only operators see rows of
+# several tenants here.
 _GIVE_WAY: Final = CoreStatement(
     update(PROVIDERS)
     .where(
@@ -510,7 +503,7 @@ _GIVE_WAY: Final = CoreStatement(
 _DELETE_RULES: Final = CoreStatement(
     update(RULES).where(*of_tenant(RULES), *_RULE_IS_THERE).values(deleted_at=func.now())
 )
-_KNOWN_TENANTS: Final = CoreStatement(
+_SELECT_TENANTS: Final = CoreStatement(
     select(TENANTS.c.name).where(TENANTS.c.name == any_(bindparam("names", type_=ARRAY(Text))))
 )
 
@@ -661,10 +654,10 @@ class IdentityProviders:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
-            columns = body.columns(found)
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
+            columns = body.columns(provider)
             await _check(connection, caller.tenant_id, columns)
-            updated = await _update(connection, found, columns)
+            updated = await _update(connection, provider, columns)
             await caller.note(
                 connection,
                 f"{PROVIDER_EVENT}.updated",
@@ -676,11 +669,13 @@ class IdentityProviders:
     async def delete(self, caller: AdminCaller, provider_id: str) -> None:
         # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
-            row = {"tenant": caller.tenant_id, "id": found.id, "provider": found.id}
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=caller.tenant_id)
+            row = {"tenant": caller.tenant_id, "id": provider.id, "provider": provider.id}
             await connection.execute(_DELETE_RULES, row)
             await connection.execute(mark_by_id(PROVIDERS, "deleted_at"), row)
-            await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
+            await caller.note(
+                connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=provider.name
+            )
 
     async def create_rule(
         self, caller: AdminCaller, provider_id: str, body: RuleCreate
@@ -856,10 +851,10 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
-            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
-            columns = body.columns(found)
+            provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
+            columns = body.columns(provider)
             await self._check(connection, columns)
-            updated = await _update(connection, found, columns)
+            updated = await _update(connection, provider, columns)
             data = _audited_provider(updated)
             await _note(connection, author, "updated", updated, changes_requested=data)
             return updated
@@ -867,11 +862,11 @@ class OperatorIssuers:
     async def delete(self, author: Author, issuer_id: str) -> None:
         # Tokens of the issuer stop working, and tenants may trust it themselves.
         async with self._changing() as connection:
-            found = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
+            provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             await connection.execute(
-                mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": found.id}
+                mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": provider.id}
             )
-            await _note(connection, author, "deleted", found, name=found.name)
+            await _note(connection, author, "deleted", provider, name=provider.name)
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
         """Return the providers that a tenant trusts, the oldest first.
@@ -905,16 +900,16 @@ class OperatorIssuers:
     ) -> IdentityProvider:
         tenant_id = await self._tenant_id(name)
         async with self._changing(tenant_id) as connection:
-            found = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
-            if not found.bearer:
+            provider = await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
+            if not provider.bearer:
                 raise InvalidRequest(
                     "Tokens of this provider are for exchange alone, which names it always. Let "
                     "its tenant set 'harmony.bearer' first.",
                     code="no_bearer_tokens",
                     param="workload_identity_provider_id",
                 )
-            is_unnamed = is_confirmed or bool(organizations_named(found.audience))
-            updated = await _update(connection, found, {"unnamed_bearer": is_unnamed})
+            is_unnamed = is_confirmed or bool(organizations_named(provider.audience))
+            updated = await _update(connection, provider, {"unnamed_bearer": is_unnamed})
             event = author.event(
                 f"{PROVIDER_EVENT}.updated",
                 provider_id,
@@ -931,9 +926,9 @@ class OperatorIssuers:
                 "token is for",
             )
         named = [name for name in columns["tenants"] if name != ANY_TENANT]
-        known = {row.name for row in await connection.execute(_KNOWN_TENANTS, {"names": named})}
+        existing = {row.name for row in await connection.execute(_SELECT_TENANTS, {"names": named})}
         for name in named:
-            if name not in known:
+            if name not in existing:
                 raise invalid("tenants", f"there is no tenant '{shown(name)}'")
 
     async def _all(self, tenant_id: TenantId) -> Sequence[IdentityProvider]:

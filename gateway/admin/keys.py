@@ -145,7 +145,7 @@ def _routes_of_one(
 
 
 class KeyExtras(NullableModel):
-    """`harmony` of a key that is made: what it may do beyond OpenAI's fields."""
+    """`harmony` of a key that is made: fields beyond OpenAI's."""
 
     allowed_cidrs: Annotated[Many[str], Field(max_length=NETWORKS_MAX)] = ()
     allowed_models: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)] = ()
@@ -173,7 +173,7 @@ class AccountKeyCreate(NullableModel):
 
 
 class ServiceAccountCreate(NullableModel):
-    """`POST …/service_accounts`: an account, and unless only that is asked for a first key."""
+    """`POST …/service_accounts`: an account, and unless only that is requested a first key."""
 
     name: DisplayName
     create_service_account_only: bool = False
@@ -197,7 +197,7 @@ class ServiceAccountCreate(NullableModel):
 
 
 class ProjectKeyUpdate(NullableModel):
-    """`POST …/api_keys/{id}`: what is left out stays; no scopes at all mean all."""
+    """`POST …/api_keys/{id}`: omitted fields stay; no scopes at all mean all."""
 
     scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] | None = None
     expires_in_seconds: Lifetime | None = None
@@ -438,6 +438,28 @@ class Keys:
             account = await required_account(connection, project, account_id)
             return await self._insert_owned(connection, caller, project, account, body)
 
+    async def create_unowned(
+        self, caller: AdminCaller, project_id: str, body: AccountKeyCreate
+    ) -> ShownKey:
+        """Create a key of no service account, which ends no later than other keys of this server.
+
+        Raises `RateLimited` for too many.
+        """
+        limits = (body.expires_in_seconds, self._lifetime_max_s)
+        expires_in_s = min((one for one in limits if one is not None), default=None)
+        async with self._transactions.changing(caller.tenant_id) as connection:
+            project = await required_project(
+                connection, caller.tenant_id, project_id, is_active=True
+            )
+            return await self._insert(
+                connection,
+                caller,
+                project.id,
+                body.name or DEFAULT_NAME,
+                body.terms(),
+                expires_in_s,
+            )
+
     async def create_admin(self, caller: AdminCaller, body: AdminKeyCreate) -> ShownKey:
         """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
         terms = body.terms()
@@ -456,8 +478,8 @@ class Keys:
         # Expired keys are listed, too.
         async with self._transactions.reading(tenant_id) as connection:
             project = await _project(connection, tenant_id, project_id)
-            found = await _ROWS.page(connection, page, tenant=tenant_id, project=project)
-            return Page(await _with_owners(connection, tenant_id, found.rows), found.has_more)
+            key_page = await _ROWS.page(connection, page, tenant=tenant_id, project=project)
+            return Page(await _with_owners(connection, tenant_id, key_page.rows), key_page.has_more)
 
     async def change(
         self, caller: AdminCaller, project_id: str, key_id: str, body: ProjectKeyUpdate
@@ -474,8 +496,8 @@ class Keys:
         async with self._transactions.changing(tenant_id) as connection:
             key = await self._required(connection, tenant_id, project_id, key_id, is_active=True)
             row = {"tenant": tenant_id, "id": key.id, **values}
-            found = (await connection.execute(_CHANGE, row)).one_or_none()
-            if found is None:
+            changed_row = (await connection.execute(_CHANGE, row)).one_or_none()
+            if changed_row is None:
                 raise _key_expired(key_id)
             await caller.note(
                 connection,
@@ -484,7 +506,7 @@ class Keys:
                 key.project,
                 changes_requested=audited(body),
             )
-            return (await _with_owners(connection, tenant_id, [key_of_row(found)]))[0]
+            return (await _with_owners(connection, tenant_id, [key_of_row(changed_row)]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
         """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
@@ -613,8 +635,8 @@ class Keys:
         most, end = self._lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
-        asked = max(1, round((end - old.created_at).total_seconds()))
-        return asked if most is None else min(asked, most)
+        lifetime_s = max(1, round((end - old.created_at).total_seconds()))
+        return lifetime_s if most is None else min(lifetime_s, most)
 
     def _lifetime(self, expires_in_s: int | None) -> int | None:
         self._check_lifetime(expires_in_s)
@@ -647,8 +669,8 @@ async def _with_owners(
     connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
 ) -> list[ShownKey]:
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
-    known = await find_accounts(connection, tenant_id, owners) if owners else {}
-    return [ShownKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
+    accounts = await find_accounts(connection, tenant_id, owners) if owners else {}
+    return [ShownKey(key, accounts.get(key.terms.owner_id or key.id)) for key in keys]
 
 
 def _key_expired(key_id: str) -> InvalidRequest:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.audit import AuditEvent, Author
-    from gateway.ledger.jobs import Adding, Found, Reconciliation
+    from gateway.ledger.jobs import Adding, Differences, Reconciliation
     from gateway.store.postgres.database import Database, Row
 
 _FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
@@ -73,13 +73,13 @@ class SinkResume(WireModel):
     delivered: bool = False
 
 
-def reconciliation_body(found: Found) -> Json:
+def reconciliation_body(differences: Differences) -> Json:
     return {
         "object": "usage.reconciliation",
-        "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
+        "unmetered_responses": [ids.response_id(one) for _, one in differences.unmetered],
         "wrong_hours": [
             {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
-            for tenant, hour in found.wrong_hours
+            for tenant, hour in differences.wrong_hours
         ],
         "corrected_budgets": [
             {
@@ -88,11 +88,11 @@ def reconciliation_body(found: Found) -> Json:
                 "was": one.recorded,
                 "is": one.truth,
             }
-            for one in found.corrected
+            for one in differences.corrected
         ],
-        "unbilled_responses": found.unbilled,
-        "behind_seconds": found.behind_s,
-        "stopped_sinks": list(found.stopped_sinks),
+        "unbilled_responses": differences.unbilled,
+        "behind_seconds": differences.behind_s,
+        "stopped_sinks": list(differences.stopped_sinks),
     }
 
 
@@ -116,17 +116,17 @@ class Ledger:
         self._adding = adding
         self._reconciliation = reconciliation
 
-    async def reconcile(self, author: Author, *, repairs: bool = True) -> Found:
+    async def reconcile(self, author: Author, *, repairs: bool = True) -> Differences:
         """Find what does not agree; with `repairs` wrong sums are computed again."""
         await self._adding.round()
-        found = await self._reconciliation.round(repairs=repairs)
+        differences = await self._reconciliation.round(repairs=repairs)
         counts = {
-            "unmetered": len(found.unmetered),
-            "wrong_hours": len(found.wrong_hours),
-            "corrected": len(found.corrected),
+            "unmetered": len(differences.unmetered),
+            "wrong_hours": len(differences.wrong_hours),
+            "corrected": len(differences.corrected),
         }
         await self._note(author.event("harmony.usage.reconciled", "usage", data=counts))
-        return found
+        return differences
 
     async def sinks(self) -> list[Row]:
         return await cursors.sink_states(self.database)

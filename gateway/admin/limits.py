@@ -1,7 +1,7 @@
 """Rate limits, spend limits (budgets) and spend alerts of tenants, their projects and keys.
 
 Bodies and objects are field for field those of openai-python 3.54
-(`openai.types.admin.organization`), with what it has no field for under `harmony`. Amounts on the
+(`openai.types.admin.organization`), with additional fields under `harmony`. Amounts on the
 wire are in cents, those in the database in nano-dollars.
 """
 
@@ -33,6 +33,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
@@ -65,6 +66,8 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
+STORAGE_MAX: Final = 1_000
+"""Limits of stored bytes that are listed."""
 CAP_MAX: Final = 2**63 - 1
 """Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
@@ -80,7 +83,7 @@ ALERT_EVENT: Final = "harmony.spend_alert"
 def routes(limits: Limits) -> list[AdminRoute]:
     rates = RateLimitEndpoints(limits)
     one_rate = f"{PROJECT}/rate_limits/{{id}}"
-    found = [
+    every_route = [
         AdminRoute(
             "GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list, query=(*PAGE, "before")
         ),
@@ -100,7 +103,7 @@ def routes(limits: Limits) -> list[AdminRoute]:
         spending = SpendEndpoints(limits, kind)
         limit, all_alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
         one = f"{all_alerts}/{{alert_id}}"
-        found += [
+        every_route += [
             AdminRoute("GET", limit, reads, spending.limit),
             AdminRoute("POST", limit, writes, spending.set_limit, SpendLimitUpdate),
             AdminRoute("DELETE", limit, writes, spending.delete_limit),
@@ -110,7 +113,7 @@ def routes(limits: Limits) -> list[AdminRoute]:
             AdminRoute("POST", one, writes, spending.update_alert, SpendAlertUpdate),
             AdminRoute("DELETE", one, writes, spending.delete_alert),
         ]
-    return found
+    return every_route
 
 
 class RateLimitEndpoints:
@@ -138,8 +141,8 @@ class RateLimitEndpoints:
             author=call.caller.author,
         )
         model = id_.removeprefix(RATE_LIMIT_PREFIX)
-        known = {*await self._limits.by_model(owner), ALL_MODELS}
-        if not id_.startswith(RATE_LIMIT_PREFIX) or model not in known:
+        models = {*await self._limits.by_model(owner), ALL_MODELS}
+        if not id_.startswith(RATE_LIMIT_PREFIX) or model not in models:
             raise ResourceNotFound(
                 f"No rate limit with id '{shown(id_)}' was found.",
                 code="rate_limit_not_found",
@@ -158,16 +161,16 @@ class SpendEndpoints:
 
     async def limit(self, call: AdminCall) -> Json:
         """Return the hard limit per month."""
-        found = await self._limits.budget(await self._owner_of(call), "usd", "month")
-        if found is None:
+        state = await self._limits.budget(await self._owner_of(call), "usd", "month")
+        if state is None:
             raise _no_spend_limit()
         return {
             "object": f"{self._kind}.spend_limit",
             "currency": "USD",
             "interval": "month",
-            "threshold_amount": found.budget.cap // CENT,
+            "threshold_amount": state.budget.cap // CENT,
             "enforcement": {
-                "status": "enforcing" if found.spent >= found.budget.cap else "inactive"
+                "status": "enforcing" if state.spent >= state.budget.cap else "inactive"
             },
         }
 
@@ -188,10 +191,10 @@ class SpendEndpoints:
     async def alerts(self, call: AdminCall) -> Json:
         """List all alerts, the oldest first; with `order=desc` the newest."""
         params = page_params(call.request.query_params)
-        found = await self._limits.alerts(await self._owner_of(call))
+        rows = await self._limits.alerts(await self._owner_of(call))
         # Alerts that the operator set beside a budget are not the administrators', and may be in
         # other units and intervals than dollars and months.
-        page, has_more = cut([self._body(one) for one in found if one.percent is None], params)
+        page, has_more = cut([self._body(one) for one in rows if one.percent is None], params)
         return list_body(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
@@ -313,7 +316,7 @@ class KeyLimits(RateLimitExtras, MainLimits):
 
 
 class RateLimitUpdate(MainLimits):
-    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
+    """`POST …/rate_limits/{id}`: omitted fields stay, null takes a limit away; so does a number
     of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
     limits of the model.
     """
@@ -408,7 +411,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        # As it is stored and shown.
+        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 
@@ -448,15 +451,23 @@ class LimitOwner:
         return (one.scope, one.scope_id) == (self.scope, self.scope_id)
 
     async def note(self, connection: Connection, event: str, target: str, **details: Any) -> None:
-        told = self.author.event(event, target, self.project, **details)
-        await audit_log.record(connection, self.tenant_id, told)
+        audit_event = self.author.event(event, target, self.project, **details)
+        await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class BudgetState(NamedTuple):
-    """A budget, and what is spent of it in the interval that is now."""
+    """A budget, and its spending in the current interval."""
 
     budget: Budget
     spent: int
+
+
+class StorageState(NamedTuple):
+    """A limit of stored bytes, its tenant, and what was last measured; None: not measured yet."""
+
+    tenant: str
+    limit: Limit
+    stored_bytes: int | None
 
 
 _LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
@@ -485,6 +496,17 @@ _SET_LIMIT: Final = CoreStatement(
     _upsert(LIMITS, _LIMIT_KEY, {**named("value", "mode"), "updated_at": func.now()})
 )
 _REMOVE_LIMIT: Final = CoreStatement(delete(LIMITS).where(*of_tenant(LIMITS, *_LIMIT_KEY)))
+_STORAGE: Final = Statement("""
+SELECT limits.*, stored.bytes
+FROM limits
+LEFT JOIN stored_bytes AS stored
+    ON stored.tenant_id = limits.tenant_id AND stored.project_id = CASE limits.scope
+       WHEN 'project' THEN limits.scope_id ELSE CAST(:whole AS uuid) END
+WHERE limits.what = 'stored_bytes'
+ORDER BY coalesce(stored.bytes, 0) / greatest(CAST(limits.value AS double precision), 1) DESC,
+         limits.tenant_id, limits.scope_id
+LIMIT :rows_max
+""")
 _BUDGETS: Final = CoreStatement(
     select(BUDGETS).where(*of_tenant(BUDGETS)).order_by(*(BUDGETS.c[name] for name in _BUDGET_KEY))
 )
@@ -540,8 +562,8 @@ SELECT id FROM line ORDER BY older DESC LIMIT 1
 class Limits:
     """Limits, budgets and spend alerts of tenants, their projects and keys.
 
-    What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with
-    keys. Each method takes an owner whose limits the caller may change.
+    Changes take effect at other replicas within `auth.key_cache_ttl_s`, because limits are looked
+    up with keys. Each method takes an owner whose limits the caller may change.
     """
 
     def __init__(
@@ -603,13 +625,25 @@ class Limits:
         async with self._transactions.reading(tenant_id) as connection:
             return await _limits(connection, tenant_id)
 
+    async def storage(self) -> list[StorageState]:
+        """Return the limits of stored bytes of all tenants, the fullest first."""
+        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
+        async with self._database.runs_transaction() as connection:
+            parameters = {"whole": WHOLE_TENANT, "rows_max": STORAGE_MAX}
+            rows = await connection.execute(_STORAGE, parameters)
+        return [
+            StorageState(names[row.tenant_id], limit_of(row), row.bytes)
+            for row in rows
+            if row.tenant_id in names
+        ]
+
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         """Return the owner's limits by model, for served models and those with limits."""
-        found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
+        by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits(owner.tenant_id):
             if owner.has(limit):
-                found.setdefault(limit.model, []).append(limit)
-        return found
+                by_model.setdefault(limit.model, []).append(limit)
+        return by_model
 
     async def set_limits(
         self,
@@ -640,12 +674,12 @@ class Limits:
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         async with self._transactions.reading(tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
-        found, now = [], datetime.now(UTC)
+        states, now = [], datetime.now(UTC)
         for budget in map(budget_of, rows):
             starts_at = begins(budget.interval, now)
             spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
-            found.append(BudgetState(budget, spent))
-        return found
+            states.append(BudgetState(budget, spent))
+        return states
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
         for one in await self.budgets(owner.tenant_id):
@@ -750,7 +784,7 @@ class Limits:
             before = await _administrators_alert(connection, owner, alert_id)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
-            # Not who they are: what is in an audit log cannot be erased.
+            # Only the number of recipients: an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
             data = {
                 "threshold": threshold,
@@ -763,13 +797,13 @@ class Limits:
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
         async with self._transactions.changing(owner.tenant_id) as connection:
-            found = await _administrators_alert(connection, owner, alert_id)
-            await _remove_alert(connection, owner, found.id)
+            alert = await _administrators_alert(connection, owner, alert_id)
+            await _remove_alert(connection, owner, alert.id)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
-        known = await key_terms.valid_prices(self._database)
-        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+        prices = await key_terms.valid_prices(self._database)
+        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in prices)
 
 
 async def set_limits(
@@ -787,9 +821,9 @@ async def set_limits(
     others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
     enclosing scope (a project's tenant, a key's project).
     """
-    known = await _limits(connection, owner.tenant_id)
+    existing = await _limits(connection, owner.tenant_id)
     there = {
-        (one.what, one.window_s): one for one in known if owner.has(one) and one.model == model
+        (one.what, one.window_s): one for one in existing if owner.has(one) and one.model == model
     }
     wanted = values
     if not values and mode is not None:
@@ -797,7 +831,7 @@ async def set_limits(
     if not wanted:
         raise InvalidRequest("There is nothing to change.")
     around = await _scopes_around(connection, owner)
-    enclosing = [one for one in known if (one.scope, one.scope_id) in around]
+    enclosing = [one for one in existing if (one.scope, one.scope_id) in around]
     is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
     for (what, window_s), value in wanted.items():
         own = there.get((what, window_s))
@@ -882,10 +916,10 @@ async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAle
 async def _administrators_alert(
     connection: Connection, owner: LimitOwner, alert_id: str
 ) -> SpendAlert:
-    found = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
-    if found.percent is not None:
+    alert = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
+    if alert.percent is not None:
         raise _unknown_alert(alert_id)
-    return found
+    return alert
 
 
 def _check_count(count: int) -> None:
@@ -901,15 +935,15 @@ async def _set_operators_alerts(
 ) -> None:
     # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
-    known = await _alerts_of(connection, owner)
-    for one in known:
+    existing = await _alerts_of(connection, owner)
+    for one in existing:
         if one.percent is None or one.meter != budget.meter:
             continue
         if new.get(one.percent) == one.threshold:
             del new[one.percent]
         else:
             gone.append(one)
-    _check_count(len(known) - len(gone) + len(new))
+    _check_count(len(existing) - len(gone) + len(new))
     for one in gone:
         await _remove_alert(connection, owner, one.id)
     for percent, threshold in new.items():

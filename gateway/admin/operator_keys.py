@@ -1,7 +1,7 @@
 """`/admin/v1/operators`: keys of those who run the gateway, and authentication on their listener.
 
-The owner of the tables makes them; whoever serves can find one by the hash of its secret alone.
-Nothing is cached: they are few.
+The owner of the tables makes them; the serving role can only find one by the hash of its secret.
+They are not cached, because they are few.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def role_of_row(row: Row) -> OperatorRole:
 
 
 class Operators:
-    """Keys of operators. Only the owner of the tables may call what is not `authenticate`."""
+    """Keys of operators. Only the owner of the tables may call methods besides `authenticate`."""
 
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
@@ -136,18 +136,18 @@ class Operators:
 
     async def authenticate(self, secret: str) -> Operator:
         """Return the operator of a key. Raises `AuthenticationError` for any other key."""
-        found = None
+        operator = None
         if kind_of(secret) == "operator" and not is_mistyped(secret):
             peppers = (self._peppers.current, self._peppers.previous)
             for pepper in (one for one in peppers if one is not None):
-                found = found or await self._find(pepper.hash(secret))
-        if found is None:
+                operator = operator or await self._find(pepper.hash(secret))
+        if operator is None:
             raise AuthenticationError(
                 "Incorrect key: /admin/v1 takes an operator's key. 'harmony-gateway operators "
                 "create' makes one.",
                 code="invalid_api_key",
             )
-        return found
+        return operator
 
     async def _find(self, key_hash: bytes) -> Operator | None:
         async with self._database.owner_transaction() as connection:
@@ -210,25 +210,25 @@ class AdminAuthentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
-            given = credentials_of(scope)
-            if given.secret is None:
+            credentials = credentials_of(scope)
+            if credentials.secret is None:
                 raise AuthenticationError(
                     "You didn't provide a key. Send an admin key, or an operator's, in the "
                     "Authorization header, as in 'Authorization: Bearer YOUR_KEY'."
                 )
             if scope["path"].startswith(f"{OPERATOR_BASE}/"):
-                scope["operator"] = await self._operators.authenticate(given.secret)
+                scope["operator"] = await self._operators.authenticate(credentials.secret)
             else:
-                await self._admit(scope, given, given.secret)
+                await self._admit(scope, credentials, credentials.secret)
             if (connection := connection_of(scope)) is not None:
                 connection.trust()
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope, given: Credentials, secret: str) -> None:
+    async def _admit(self, scope: Scope, credentials: Credentials, secret: str) -> None:
         principal = self._access.known(secret) or await self._access.authenticate(secret)
         if scope["path"].startswith(ADMIN_PATHS):
             require_admin(principal)
-        check_named(principal, given)
+        check_named(principal, credentials)
         if principal.key.networks:
             check_address(principal, scope, self._trusted_proxies)
         scope["principal"] = principal

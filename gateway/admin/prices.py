@@ -40,8 +40,8 @@ NANO_MAX: Final = 10**15
 
 
 def routes(prices: Prices) -> list[AdminRoute]:
-    def shown_all(found: Sequence[Price]) -> Json:
-        return whole_page(list(map(price_body, found)))
+    def shown_all(rows: Sequence[Price]) -> Json:
+        return whole_page(list(map(price_body, rows)))
 
     async def end(call: AdminCall) -> Json:
         """End a price now: another one applies, or none. 404 if there is no such price."""
@@ -129,7 +129,7 @@ _ADD: Final = CoreStatement(
 
 
 class Prices:
-    """Prices of models. What has been used keeps what it cost."""
+    """Prices of models. A new price does not change the cost of earlier use."""
 
     def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
         """Set prices of the model ids that `aliases` maps further names to."""

@@ -23,7 +23,7 @@ from gateway.protocol.admin_bodies import (
 )
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
-from gateway.store.callers import found_controls
+from gateway.store.callers import controls_of_row
 from gateway.store.tables import TABLES
 from gateway.tenancy import DEFAULT_PROJECT_NAME, Project, ProjectId, TenantId
 from gateway.tenancy.policy import HostedTool, ModelPermissions, ModelsMode, TierDefault
@@ -53,8 +53,8 @@ TOOLS_LACKING: Final = ("file_search", "image_generation")
 
 def routes(projects: Projects) -> list[AdminRoute]:
     async def tools(call: AdminCall) -> Json:
-        found = await projects.get(call.principal.tenant_id, call.path["project_id"])
-        return hosted_tools_body(found.controls, call.principal.policy)
+        project = await projects.get(call.principal.tenant_id, call.path["project_id"])
+        return hosted_tools_body(project.controls, call.principal.policy)
 
     async def set_tools(call: AdminCall) -> Json:
         body = await call.body(HostedToolsUpdate)
@@ -95,7 +95,7 @@ class ProjectCreate(NullableModel):
 
 
 class ProjectUpdate(NullableModel):
-    """`POST /organization/projects/{id}`: what is left out stays."""
+    """`POST /organization/projects/{id}`: omitted fields stay."""
 
     name: Annotated[DisplayName | None, AuditedAs("title")] = None
     external_key_id: ShortText | None = None
@@ -119,7 +119,7 @@ class ToolPermission(WireModel):
 
 
 class HostedToolsUpdate(NullableModel):
-    """`POST …/hosted_tool_permissions`: what is left out stays."""
+    """`POST …/hosted_tool_permissions`: omitted fields stay."""
 
     code_interpreter: ToolPermission | None = None
     file_search: ToolPermission | None = None
@@ -133,23 +133,23 @@ class HostedToolsUpdate(NullableModel):
         Raises `InvalidRequest` if it enables one that this server does not have.
         """
         for name in TOOLS_LACKING:
-            given: ToolPermission | None = getattr(self, name)
-            if given is not None and given.enabled:
+            permission: ToolPermission | None = getattr(self, name)
+            if permission is not None and permission.enabled:
                 raise unsupported(f"{name}.enabled", "This server has no such hosted tool")
         off = set(before)
         for tool in get_args(HostedTool):
-            if (asked := getattr(self, tool)) is not None:
-                off.discard(tool) if asked.enabled else off.add(tool)
+            if (choice := getattr(self, tool)) is not None:
+                off.discard(tool) if choice.enabled else off.add(tool)
         return frozenset(off)
 
 
-def _listed(given: object) -> object:
+def _listed(value: object) -> object:
     # OpenAI writes the word `all` instead of a list.
-    return ["all"] if given == "all" else given
+    return ["all"] if value == "all" else value
 
 
 class ServiceTiersUpdate(NullableModel):
-    """`POST …/service_tier_settings`: what is left out stays."""
+    """`POST …/service_tier_settings`: omitted fields stay."""
 
     default: TierDefault | None = None
     enabled_tiers: (
@@ -246,7 +246,7 @@ def _project(row: Row) -> Project:
         row.created_at,
         row.archived_at,
         permissions,
-        found_controls(row),
+        controls_of_row(row),
     )
 
 

@@ -1,7 +1,7 @@
 """`/v1/organization/roles` and `/v1/projects/{id}/roles`: roles of keys, which are fixed here.
 
 People sign in elsewhere, so there are no users, invites and groups; external keys, storage and
-certificates are the operator's. What is asked of these is a 404 that says so (`LACKING`).
+certificates are the operator's. Requests for these get a 404 that says so (`LACKING`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LACKING: Final = (
     *(f"/organization/{name}" for name in ("users", "invites", "groups", "certificates")),
     *("/organization/external_keys", "/organization/external_storage"),
 )
-"""Paths of what OpenAI's organizations have and those of this server lack, with all paths below."""
+"""Paths of resources that only OpenAI's organizations have, with all paths below."""
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
@@ -54,10 +54,10 @@ def routes(projects: Projects) -> list[AdminRoute]:
             for method in methods
         ]
 
-    found = []
+    every_route = []
     for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
         one = f"{path}/{{role_id}}"
-        found += [
+        every_route += [
             AdminRoute("GET", path, "roles.read", _listed(projects, kind), query=ORDERED_PAGE),
             AdminRoute("GET", one, "roles.read", _read(projects, kind)),
             *refusing(path, refuse_role, "POST"),
@@ -65,8 +65,8 @@ def routes(projects: Projects) -> list[AdminRoute]:
         ]
     for lacking in LACKING:
         for path in (lacking, f"{lacking}/{{rest}}"):
-            found += refusing(path, _refuse, "GET", "POST", "DELETE")
-    return found
+            every_route += refusing(path, _refuse, "GET", "POST", "DELETE")
+    return every_route
 
 
 def _listed(projects: Projects, kind: str) -> Endpoint:

@@ -148,24 +148,24 @@ def page_params(query: QueryParams) -> PageParams:
     return page_query(query, order="asc")._replace(before=query.get("before") or None)
 
 
-def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
+def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
     """Return one page of a complete list (the oldest first), and True if there are more.
 
     More are behind the page, or with `before` ahead of it. Raises `InvalidRequest`.
     """
     listed = list(items)
-    if asked.order == "desc":
+    if params.order == "desc":
         listed.reverse()
     names = [one["id"] for one in listed]
-    for place in (asked.after, asked.before):
+    for place in (params.after, params.before):
         if place is not None and place not in names:
             raise unknown_place()
-    if asked.before is not None:
-        end = names.index(asked.before)
-        begin = max(0, end - asked.limit)
+    if params.before is not None:
+        end = names.index(params.before)
+        begin = max(0, end - params.limit)
         return listed[begin:end], begin > 0
-    begin = 0 if asked.after is None else names.index(asked.after) + 1
-    end = begin + asked.limit
+    begin = 0 if params.after is None else names.index(params.after) + 1
+    end = begin + params.limit
     return listed[begin:end], end < len(listed)
 
 
@@ -219,10 +219,10 @@ def listed(  # noqa: PLR0913 - what a list is
 
     async def endpoint(call: AdminCall) -> Json:
         query = call.request.query_params
-        given: Json = {name: boolean(query, name) for name in flags}
-        given |= {name: query.get(name) or None for name in filters}
+        options: Json = {name: boolean(query, name) for name in flags}
+        options |= {name: query.get(name) or None for name in filters}
         page = await use_case(
-            call.principal.tenant_id, *call.path.values(), page_params(query), **given
+            call.principal.tenant_id, *call.path.values(), page_params(query), **options
         )
         return list_body(map(shown, page.rows), has_more=page.has_more)
 
@@ -245,8 +245,8 @@ def changed(
 
     async def endpoint(call: AdminCall) -> Json:
         content = await call.body(body)
-        given = () if body is NoBody else (content,)
-        return shown(await use_case(call.changer, *call.path.values(), *given))
+        arguments = () if body is NoBody else (content,)
+        return shown(await use_case(call.changer, *call.path.values(), *arguments))
 
     return AdminRoute("POST", path, permission, endpoint, body)
 
@@ -362,8 +362,8 @@ class _Dispatch:
 
 def _check_text(request: Request) -> None:
     # PostgreSQL's text cannot hold a NUL.
-    given = [*request.path_params.items(), *request.query_params.multi_items()]
-    for name, value in given:
+    pairs = [*request.path_params.items(), *request.query_params.multi_items()]
+    for name, value in pairs:
         if "\0" in name or "\0" in value:
             raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
 

@@ -56,7 +56,7 @@ ALL: Final = "/tenants"
 ONE: Final = f"{ALL}/{{name}}"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_PREFIX_MIN: Final = 8
-"""As many characters of an id as cannot be taken for a hint."""
+"""Characters of the beginning of an id, at least: a hint of a key is shorter."""
 
 
 def routes(tenants: Tenants) -> list[AdminRoute]:
@@ -292,7 +292,7 @@ class Tenants:
             return await stored.insert_key(self._database, new, author), secret.value
 
     async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
-        # Of one tenant or of all, the oldest first.
+        # Return the keys of one tenant or of all, the oldest first.
         with owned():
             tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
             return await stored.keys(self._database, tenant.id if tenant else None)
@@ -302,8 +302,8 @@ class Tenants:
 
         Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
         """
-        found = [one for one in await self.keys() if _is_meant(key, one)]
-        enabled = [one for one in found if one.disabled_at is None] or found[:1]
+        matches = [one for one in await self.keys() if _is_meant(key, one)]
+        enabled = [one for one in matches if one.disabled_at is None] or matches[:1]
         if not enabled:
             raise ResourceNotFound(f"There is no key {key!r}.", param="key")
         if len(enabled) > 1:

@@ -54,8 +54,8 @@ class AdminCaller:
         **details: Any,
     ) -> None:
         """Record a change in the audit log, after it in the same transaction."""
-        told = self.author.event(event, target, project_id, **details)
-        await audit_log.record(connection, self.tenant_id, told)
+        audit_event = self.author.event(event, target, project_id, **details)
+        await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class Transactions:
@@ -74,8 +74,7 @@ class Transactions:
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
         """Open a transaction for one change at a time of the tenant.
 
-        What it reads is still true when it is committed. After the commit, keys are looked up
-        again.
+        Its reads are still true when it is committed. After the commit, keys are looked up again.
         """
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)

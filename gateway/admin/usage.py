@@ -79,7 +79,7 @@ def routes(reports: UsageReports) -> list[AdminRoute]:
             path_of(name),
             "usage.read",
             endpoint(name),
-            query=(*PARAMETERS, *(one for known in report.lists for one in several(known))),
+            query=(*PARAMETERS, *(one for parameter in report.lists for one in several(parameter))),
         )
         for name, report in REPORTS.items()
     ]
@@ -255,9 +255,9 @@ class UsageQuery:
         return list(itertools.pairwise(cuts))
 
 
-def usage_query(name: str, given: QueryParams | list[tuple[str, str]], *, now: int) -> UsageQuery:
+def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: int) -> UsageQuery:
     """Parse the query parameters of a report at `now`. Raises `InvalidRequest`."""
-    query, is_of_costs = QueryParams(given), name == COSTS
+    query, is_of_costs = QueryParams(params), name == COSTS
     widths: tuple[Width, ...] = ("1d",) if is_of_costs else ("1m", "1h", "1d")
     width: Width = choice(query, "bucket_width", widths) or "1d"
     start = integer(query, "start_time", minimum=0, maximum=TIME_MAX)
@@ -270,7 +270,7 @@ def usage_query(name: str, given: QueryParams | list[tuple[str, str]], *, now: i
     most = COST_BUCKETS_MAX if is_of_costs else _MOST[width]
     limit = integer(query, "limit", minimum=1, maximum=most) or _DEFAULTS[width]
     groups, tags, by_end_user = _groups(REPORTS[name], query)
-    asked_end = integer(query, "end_time", minimum=0, maximum=TIME_MAX)
+    requested_end = integer(query, "end_time", minimum=0, maximum=TIME_MAX)
     fields: dict[str, Any] = {
         "width": width,
         "group_by": groups,
@@ -285,9 +285,9 @@ def usage_query(name: str, given: QueryParams | list[tuple[str, str]], *, now: i
         "by_context_level": _values(query, "context_levels") is not None,
     }
     digest = hashlib.sha256(
-        orjson.dumps([name, start, asked_end, fields], default=str)
+        orjson.dumps([name, start, requested_end, fields], default=str)
     ).hexdigest()[:16]
-    page_start, end = _page(query.get("page"), digest) or (start, asked_end)
+    page_start, end = _page(query.get("page"), digest) or (start, requested_end)
     if end is None:
         end = max(now, start) + 1
     if end <= start or not start <= page_start < end:
@@ -326,11 +326,11 @@ def _ids(
 
 
 def _groups(report: Report, query: QueryParams) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    known, tags, by_end_user = [], [], False
+    groups, tags, by_end_user = [], [], False
     for name in dict.fromkeys(values_of(query, "group_by")):
         tag = name.removeprefix(TAG_PREFIX)
         if name in report.groups:
-            known.append(name)
+            groups.append(name)
         elif report.by_person and name == END_USER:
             by_end_user = True
         elif report.by_person and name.startswith(TAG_PREFIX) and _TAG.fullmatch(tag):
@@ -339,7 +339,7 @@ def _groups(report: Report, query: QueryParams) -> tuple[tuple[str, ...], tuple[
             raise wrong_value("group_by", name, report.groups)
     if len(tags) > TAGS_MAX:
         raise _too_many("group_by", f"{len(tags)} tags", TAGS_MAX)
-    return tuple(known), tuple(tags), by_end_user
+    return tuple(groups), tuple(tags), by_end_user
 
 
 def _too_many(name: str, has: str, most: int) -> InvalidRequest:
@@ -400,17 +400,22 @@ class UsageReports:
 
         Raises `InvalidRequest` if it would have too many results, and `StoreUnavailable`.
         """
-        found: dict[int, list[Json]] = defaultdict(list)
+        by_start: dict[int, list[Json]] = defaultdict(list)
         owners: Mapping[UUID, UUID] = {}
         if query.user_ids is not None or "user_id" in query.group_by:
             owners = await rollup.owners_of_keys(self._database, tenant_id)
         merged = _merge(await self._rows(tenant_id, query, owners), query, owners)
         for start, result in _results(query, merged):
-            found[start].append(result)
+            by_start[start].append(result)
         return {
             "object": "page",
             "data": [
-                {"object": "bucket", "start_time": start, "end_time": end, "results": found[start]}
+                {
+                    "object": "bucket",
+                    "start_time": start,
+                    "end_time": end,
+                    "results": by_start[start],
+                }
                 for start, end in query.buckets()
             ],
             "has_more": query.next_page is not None,
@@ -451,12 +456,12 @@ class UsageReports:
         start, end, day_s = query.page_start, query.page_end, WIDTHS_S["1d"]
         by_minute = query.width == "1m"
         unit_s = WIDTHS_S["1m" if by_minute else "1h"]
-        # Those of the oldest minute may be incomplete: it was cut off as they were added up.
+        # Sums of the oldest interval may be incomplete: retention may have removed some of them.
         kept_s = self._ledger.minutes_s if by_minute else self._ledger.hours_s
         kept_from = self._clock() - kept_s + 3600
         inner_start, inner_end = -(-start // unit_s) * unit_s, end // unit_s * unit_s
         if query.width == "1d":
-            # Of a day that has been summed up no part can be told.
+            # Sums by the day cannot be divided into hours.
             if start // day_s * day_s < kept_from:
                 inner_start = -(-start // day_s) * day_s
             if end // day_s * day_s < kept_from:
@@ -563,8 +568,8 @@ def _costs(query: UsageQuery, merged: Mapping[Group, Sums]) -> Iterator[tuple[in
             if query.line_items is None or item in query.line_items:
                 group = named | ({"line_item": item} if has_items else {})
                 key = (start, tuple(group.items()))
-                known = totals.get(key, (0, 0, unit))
-                totals[key] = (known[0] + nano, known[1] + quantity, unit)
+                total = totals.get(key, (0, 0, unit))
+                totals[key] = (total[0] + nano, total[1] + quantity, unit)
     for (start, items), (nano, quantity, unit) in totals.items():
         group = dict(items)
         yield (

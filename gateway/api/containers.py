@@ -49,10 +49,10 @@ class ContainerEndpoints:
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
-            asked, _ = await self._bodies.read_fields(
+            params, _ = await self._bodies.read_fields(
                 request.scope, request.receive, parse_container
             )
-            return json_response(await self._containers.create(principal, asked))
+            return json_response(await self._containers.create(principal, params))
         query = request.query_params
         listed, has_more = await self._containers.list(
             principal, page_query(query), name=query.get("name")
@@ -80,11 +80,11 @@ class ContainerEndpoints:
             async with self._forms.read(request) as form:
                 made = await self._containers.add_file(principal, container_id, form.upload)
             return json_response(made)
-        asked, _ = await self._bodies.read_fields(
+        params, _ = await self._bodies.read_fields(
             request.scope, request.receive, parse_container_file
         )
         return json_response(
-            await self._containers.copy_file(principal, container_id, asked.file_id)
+            await self._containers.copy_file(principal, container_id, params.file_id)
         )
 
     async def file(self, request: Request) -> Response:
@@ -100,8 +100,8 @@ class ContainerEndpoints:
         """Send the bytes of a file: `GET /v1/containers/{id}/files/{file_id}/content`."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
-        found = await self._containers.file_content(principal, container_id, file_id)
-        return download_response(found)
+        content = await self._containers.file_content(principal, container_id, file_id)
+        return download_response(content)
 
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
         return caller(request, is_on=self._is_on), request.path_params["container_id"]

@@ -49,10 +49,12 @@ class ConversationEndpoints:
             return json_response(deleted)
         if request.method == "POST":
             new, _ = await self._read(request.scope, request.receive, parse_metadata)
-            found = await self._conversations.set_metadata(principal, conversation_id, new.metadata)
+            conversation = await self._conversations.set_metadata(
+                principal, conversation_id, new.metadata
+            )
         else:
-            found = await self._conversations.get(principal, conversation_id)
-        return json_response(found.body())
+            conversation = await self._conversations.get(principal, conversation_id)
+        return json_response(conversation.body())
 
     async def items(self, request: Request) -> Response:
         """Add or list items, by the method of `/v1/conversations/{id}/items`."""
@@ -76,10 +78,10 @@ class ConversationEndpoints:
         if request.method == "DELETE":
             conversation = await self._conversations.delete_item(*_caller_and_id(request), item_id)
             return json_response(conversation.body())
-        found = await self._conversations.get_item(
+        item = await self._conversations.get_item(
             *_caller_and_id(request), item_id, include=include_of(request.query_params)
         )
-        return Response(found, media_type="application/json")
+        return Response(item, media_type="application/json")
 
 
 def _caller_and_id(request: Request) -> tuple[Principal, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Word = TypeVar("Word", bound=str)
 
 SHOWN_CHARS_MAX: Final = 64
-"""As much of a value as a refusal repeats."""
+"""Characters of a value that an error repeats, at most."""
 PAGE_ITEMS_MAX: Final = 100
 PAGE_ITEMS_DEFAULT: Final = 20
 ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
@@ -86,7 +86,7 @@ def without_index(name: str) -> str:
 def values_of(query: QueryParams, name: str) -> list[str]:
     """Return the values of a list parameter, in their order."""
     names = several(name)
-    return [value for given, value in query.multi_items() if without_index(given) in names]
+    return [value for key, value in query.multi_items() if without_index(key) in names]
 
 
 def include_of(query: QueryParams) -> frozenset[str]:
@@ -95,11 +95,11 @@ def include_of(query: QueryParams) -> frozenset[str]:
     Some values that the API knows add nothing here (`protocol.items` has those that
     do). Raises `InvalidRequest` for an unknown value.
     """
-    asked = values_of(query, "include")
-    for index, value in enumerate(asked):
+    values = values_of(query, "include")
+    for index, value in enumerate(values):
         if value not in _INCLUDE_VALUES:
             raise wrong_value(f"include[{index}]", value, _INCLUDE_VALUES)
-    return frozenset(asked)
+    return frozenset(values)
 
 
 def page_query(

@@ -17,7 +17,7 @@ from gateway import ids
 from gateway.api.access.client_address import is_from_proxy
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
-from gateway.api.urls import BASE, known_path
+from gateway.api.urls import BASE, loggable_path
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.protocol.documented import (
     CHAT_PARAMETERS,
@@ -43,7 +43,7 @@ CLIENT_GONE: Final = 499
 """Status in the log when a client left before there was one."""
 SWITCHING_PROTOCOLS: Final = 101
 WEBSOCKET: Final = "WEBSOCKET"
-"""Method in the log of what comes over a WebSocket connection, and of its upgrade."""
+"""Method in the log of requests over a WebSocket connection, and of its upgrade."""
 POLICY_VIOLATION: Final = 1008
 """The close code of a connection that is refused (RFC 6455 §7.4.1)."""
 
@@ -79,8 +79,9 @@ _log = logs.EventLog(__name__)
 
 
 class RequestContext:
-    """ASGI application around another: gives every request an id, counts and logs it, answers what
-    it raises. For the router and for the message of a 404 it is the application, with the `routes`.
+    """ASGI application around another: gives every request an id, counts and logs it, answers its
+    exceptions. For the router and for the message of a 404 it is the application, with the
+    `routes`.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ def _method(scope: Scope) -> str:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    # Where the server cannot answer an upgrade over HTTP, closing it sends a 403.
+    # If the server cannot answer an upgrade over HTTP, closing the WebSocket sends a 403.
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)
@@ -164,16 +165,16 @@ class Facts(TypedDict, total=False):
     ignored_parameters: str
 
 
-def known_names(ignored: str) -> str:
+def loggable_names(ignored: str) -> str:
     """Return parameter names for the log; undocumented ones are only counted.
 
     A client may write content into a name.
     """
     names = ignored.split(", ")
-    told = [name for name in names if name in _LOGGED_PARAMETERS]
-    if len(told) < len(names):
-        told.append(f"{len(names) - len(told)} unknown")
-    return ", ".join(told)
+    loggable = [name for name in names if name in _LOGGED_PARAMETERS]
+    if len(loggable) < len(names):
+        loggable.append(f"{len(names) - len(loggable)} unknown")
+    return ", ".join(loggable)
 
 
 class RequestRecord:
@@ -204,7 +205,7 @@ class RequestRecord:
         """Return the path for the log, without content that a client may have written into it."""
         path: str = self._scope["path"]
         principal = self._scope.get("principal")
-        return known_path(path) if principal is not None and principal.keeps_nothing else path
+        return loggable_path(path) if principal is not None and principal.keeps_nothing else path
 
     def note_ignored(self, parameters: Sequence[str]) -> None:
         # They are logged, and named in a header.
@@ -256,7 +257,7 @@ class RequestRecord:
                 # Clients may write anything into it, which is content then.
                 self.facts.pop("client_request_id", None)
         if "ignored_parameters" in self.facts:
-            self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])
+            self.facts["ignored_parameters"] = loggable_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
             method=_method(self._scope),

@@ -24,7 +24,7 @@ COMPARED_CHARS_MAX: Final = 256
 """Characters of a path that is compared with those that are served, at most."""
 ALIKE_MIN: Final = 0.8
 """Similarity of two paths, as `difflib` computes it, from which on one is taken for the other."""
-_UNTOLD: Final = "…"
+_HIDDEN: Final = "…"
 _OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
 _WORDS: Final = frozenset(
     (
@@ -60,13 +60,13 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def known_path(path: str) -> str:
+def loggable_path(path: str) -> str:
     """Return the path for the log, without content that a client may have written into it.
 
     Words of routes and ids made here are kept; everything else becomes `…`.
     """
     return "/".join(
-        part if part in _WORDS or _OWN_ID.fullmatch(part) else _UNTOLD for part in path.split("/")
+        part if part in _WORDS or _OWN_ID.fullmatch(part) else _HIDDEN for part in path.split("/")
     )
 
 
@@ -118,8 +118,8 @@ def _nearest(path: str, routes: Routes) -> str | None:
         if len(names) == len(parts) and ":path}" not in names[-1]:
             filled = [p if n.startswith("{") else n for n, p in zip(names, parts, strict=True)]
             templates.setdefault("/".join(filled), "/".join(names))
-    # What all begin with would make any two alike.
-    found = get_close_matches(
+    # Compare without the common beginning, which would make any two alike.
+    matches = get_close_matches(
         path[len(BASE) :], [one[len(BASE) :] for one in templates], n=1, cutoff=ALIKE_MIN
     )
-    return templates[f"{BASE}{found[0]}"] if found else None
+    return templates[f"{BASE}{matches[0]}"] if matches else None

@@ -8,7 +8,7 @@
 
 Each frame is one text frame with one JSON object, never `[DONE]`. An event goes out as it is
 everywhere else, and says on which lane it came. A request that fails before its first event is
-answered with one `error` frame and nothing else: clients take whatever follows for the answer to
+answered with one `error` frame and nothing else: clients take frames behind it for the answer to
 their next request (responses-api §6.4).
 """
 
@@ -109,14 +109,14 @@ class WebSocketEndpoint:
 class Ending:
     """End of a connection whose client is still there.
 
-    Requests that come meanwhile are answered with `refusal`; with `is_told` it is sent at the end
-    in any case. `code` and `reason` are those of the close frame.
+    Requests that come meanwhile are answered with `refusal`; with `is_announced` it is sent at the
+    end in any case. `code` and `reason` are those of the close frame.
     """
 
     refusal: Exception
     code: int
     reason: str
-    is_told: bool = False
+    is_announced: bool = False
 
 
 def expired(lifetime_s: float) -> Ending:
@@ -126,7 +126,7 @@ def expired(lifetime_s: float) -> Ending:
         "websocket connection to continue.",
         code="websocket_connection_limit_reached",
     )
-    return Ending(refusal, GOING_AWAY, "connection limit reached", is_told=True)
+    return Ending(refusal, GOING_AWAY, "connection limit reached", is_announced=True)
 
 
 def idle(idle_timeout_s: float) -> Ending:
@@ -160,8 +160,8 @@ class WebSocketConnection:
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
-            # The server ends, and its grace is over. This is what it wanted: raised again, it would
-            # be logged as an error of ours.
+            # The server ends, and its grace is over. The cancellation is intended: raised again, it
+            # would be logged as an error.
             with suppress(ClientDisconnected):
                 await self._send_message({"type": "websocket.close", "code": SERVICE_RESTART})
 
@@ -219,7 +219,7 @@ class WebSocketConnection:
             for frame in lanes.refuse(ending.refusal):
                 await self.turns.refuse(ending.refusal, frame.stream_id)
             await lanes.at_rest()
-            if ending.is_told:
+            if ending.is_announced:
                 await self._send_text(
                     error_frame(ending.refusal, stream_id=None, request_id=self._request_id)
                 )
@@ -284,8 +284,8 @@ class Dependencies:
 
 
 class ConnectionTurns:
-    """Handler of the requests of one connection. They differ from `POST /v1/responses` only in what
-    they may continue: the unstored responses of the connection, too.
+    """Handler of the requests of one connection. In contrast to `POST /v1/responses` they may also
+    continue the unstored responses of the connection.
     """
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:

@@ -56,8 +56,8 @@ def _at(entry: dict[str, Any]) -> str:
 
 
 def _target(entry: dict[str, Any]) -> str:
-    told = entry[entry["type"]]
-    return str(told["id"]) if isinstance(told, dict) else ""
+    event = entry[entry["type"]]
+    return str(event["id"]) if isinstance(event, dict) else ""
 
 
 def _by(entry: dict[str, Any]) -> str:

@@ -89,10 +89,10 @@ class BackendRecords:
 async def list_backends(gateway: Installation, json_: Json = False) -> None:
     """Every backend, asked now from here: what it serves, and whether it takes requests.
 
-    What is in flight is what replicas tell each other, `-` where they do not. Exit code 1: a source
-    could not say what there is.
+    The counts in flight are those that replicas report, `-` without reports. Exit code 1: a source
+    could not be read.
     """
-    members = await found(gateway.settings)
+    members = await current_members(gateway.settings)
     records = await _records(await gateway.database())
     async with build_client() as client:
         rows = await asyncio.gather(
@@ -139,7 +139,7 @@ async def drain_backend(
     All replicas follow within two seconds. Exit code 1: with --wait something is still
     in flight; it is drained all the same.
     """
-    members = await found(gateway.settings)
+    members = await current_members(gateway.settings)
     if name not in members.backends and not members.faults:
         close = get_close_matches(name, members.backends, n=1)
         raise StartupError(
@@ -171,16 +171,16 @@ async def undrain_backend(
     terminal.step(terminal.OK, "in use", f"{name} gets requests again")
 
 
-async def found(settings: Settings) -> Members:
+async def current_members(settings: Settings) -> Members:
     """Return all backends that the settings and their sources name now."""
-    said: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
+    by_source: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
     faults = []
     for source in membership.sources(settings):
         try:
-            said[source.name] = await source.fetch()
+            by_source[source.name] = await source.fetch()
         except SourceError as error:
             faults.append(f"{source.name} does not say which backends there are: {error}")
-    wanted = merged(said)
+    wanted = merged(by_source)
     return Members(wanted.backends, (*faults, *wanted.unused))
 
 
@@ -212,20 +212,20 @@ async def _records(database: Database) -> BackendRecords:
 
 async def _row(client: Client, backend: Backend, records: BackendRecords) -> dict[str, Any]:
     name = backend.name
-    said: Description | None = None
+    description: Description | None = None
     unusable, problem = None, None
     try:
-        said = await describe(client, backend, timeout_s=HEALTH_TIMEOUT_S)
+        description = await describe(client, backend, timeout_s=HEALTH_TIMEOUT_S)
         health = await check(
             client,
             backend,
-            said.engine,
+            description.engine,
             timeout_s=HEALTH_TIMEOUT_S,
             working_s=HEALTH_TIMEOUT_S,
         )
         problem = health.cause
-        if said.engine is not None and not backend.is_chat_only:
-            unusable = said.engine.unusable
+        if description.engine is not None and not backend.is_chat_only:
+            unusable = description.engine.unusable
     except UpstreamUnavailable as error:
         problem = error.reason
     in_flight = records.in_flight(name)
@@ -235,8 +235,10 @@ async def _row(client: Client, backend: Backend, records: BackendRecords) -> dic
     return {
         "name": name,
         "state": state,
-        "models": [] if said is None else list(said.models),
-        "engine": None if said is None or said.engine is None else str(said.engine),
+        "models": [] if description is None else list(description.models),
+        "engine": None
+        if description is None or description.engine is None
+        else str(description.engine),
         "in_flight": in_flight,
         "source": backend.source,
         "url": backend.base_url,
@@ -261,8 +263,8 @@ async def wait_until_idle(
         counts = records.at_drained.get(name, {})
         silent = records.loads.keys() - counts.keys()
         waited_s = loop.time() - began
-        is_known = bool(records.loads) or waited_s >= patience_s
-        if is_known and not silent and not any(counts.values()):
+        has_reports = bool(records.loads) or waited_s >= patience_s
+        if has_reports and not silent and not any(counts.values()):
             return ""
         if waited_s >= timeout_s:
             if any(counts.values()):
@@ -274,7 +276,7 @@ async def wait_until_idle(
 @command(adapters, "list")
 async def list_adapters(gateway: Installation, json_: Json = False) -> None:
     """Every adapter, where it is, and what it was loaded from."""
-    members = await found(gateway.settings)
+    members = await current_members(gateway.settings)
     async with build_client() as client:
         rows = [*await _adapters(members, client).listed(), *_unknown(members)]
     _show(rows, as_json=json_)
@@ -291,7 +293,7 @@ async def load_adapter(
     json_: Json = False,
 ) -> None:
     """Load an adapter wherever it is not. Exit code 0: every backend has it."""
-    members = await found(gateway.settings)
+    members = await current_members(gateway.settings)
     async with build_client() as client:
         outcomes = await _adapters(members, client).load(name, path, base=model)
     _conclude([*outcomes, *_unknown(members)], as_json=json_)
@@ -302,7 +304,7 @@ async def unload_adapter(
     gateway: Installation, name: AdapterName, model: Base = None, json_: Json = False
 ) -> None:
     """Unload an adapter wherever it is. Exit code 0: no backend has it."""
-    members = await found(gateway.settings)
+    members = await current_members(gateway.settings)
     async with build_client() as client:
         outcomes = await _adapters(members, client).unload(name, base=model)
     _conclude([*outcomes, *_unknown(members)], as_json=json_)

@@ -1,4 +1,4 @@
-"""The command line: every command and what it is called.
+"""The command line: every command and its name.
 
 A command is imported when it is used: the list of all of them, and `--version`, need none.
 """
@@ -20,7 +20,7 @@ from gateway import __version__
 from gateway.cli import terminal
 
 _NONE_OF: Final = re.compile(
-    r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"
+    r"(?:Value error, )?(?P<text>'(?P<value>.*)' is not one of (?P<choices>.*)\.)"
 )
 _OF_TYPES: Final = re.compile(r"^Input should be (?:a valid )?")
 _QUOTED: Final = re.compile(r"'([^']*)'")
@@ -133,16 +133,19 @@ ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in pa
 
 def loaded(name: str) -> Any:
     entry = ENTRIES[name]
-    gc.disable()  # a collection would find nothing; they are a tenth of the time of an import
+    # A collection would free nothing. Those during the import are a tenth of its time, and the
+    # first one after it, which freezing spares, as much again.
+    gc.disable()
     try:
-        found = getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
+        attribute = getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
     finally:
+        gc.freeze()
         gc.enable()
     holder = typer.Typer(callback=root)
-    if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=name, help=entry.help)
+    if isinstance(attribute, typer.Typer):
+        holder.add_typer(attribute, name=name, help=entry.help)
     else:
-        holder.command(name)(found)
+        holder.command(name)(attribute)
     return get_group(holder).commands[name]
 
 
@@ -175,12 +178,12 @@ class Commands(TyperGroup):
 
 def with_suggestion(message: str) -> str:
     """Return the message in plain words, with the closest of the values that it lists."""
-    found = _NONE_OF.fullmatch(message)
-    if found is None:
+    match = _NONE_OF.fullmatch(message)
+    if match is None:
         return _OF_TYPES.sub("expected ", message.removeprefix("Value error, "))
-    close = get_close_matches(found["given"].lower(), _QUOTED.findall(found["known"]), n=1)
+    close = get_close_matches(match["value"].lower(), _QUOTED.findall(match["choices"]), n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return found["said"] + hint
+    return match["text"] + hint
 
 
 commands = typer.Typer(
@@ -193,8 +196,8 @@ commands = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(value: bool) -> None:
+    if value:
         terminal.show(f"harmony-gateway {__version__}")
         raise typer.Exit
 

@@ -34,17 +34,17 @@ def check(config: command.Config = None, json_: command.Json = False) -> None:
     """
     settings = load_settings(config)
     require_complete(settings)
-    found = {
+    configured = {
         "models": [model.id for model in settings.models],
         "backends": [backend.name for backend in settings.backends],
         "discovery": [source.name for source in settings.discovery],
         "database": "external" if settings.database.url else "embedded",
     }
     if json_:
-        terminal.show(json.dumps({"ok": True, **found}))
+        terminal.show(json.dumps({"ok": True, **configured}))
         return
     terminal.step(terminal.OK, "valid", "the configuration has no mistakes")
-    for name, value in found.items():
+    for name, value in configured.items():
         shown = value if isinstance(value, str) else ", ".join(value) or "none"
         terminal.step(terminal.OK, name, shown)
 
@@ -67,14 +67,14 @@ def print_example() -> None:
 
 def require_complete(settings: Settings) -> None:
     """Raise one `ConfigError` that lists everything missing, each with its remedy."""
-    found = list(_gaps(settings))
-    if not found:
+    gaps = list(_gaps(settings))
+    if not gaps:
         return
-    first, *others = found
+    first, *others = gaps
     raise ConfigError(
         "\n".join([str(first).removeprefix(f"{first.where}: "), *map(str, others)]),
         where=first.where,
-        remedy="\n  ".join(one.remedy for one in found),
+        remedy="\n  ".join(one.remedy for one in gaps),
     )
 
 

@@ -41,7 +41,7 @@ def upgrade_schema(config: Config = None) -> None:
     """Bring the database to the schema of this release, and see that it can be served from.
 
     Roles, grants and policies that a restored dump came without are made again. Exit code 1: it
-    cannot be served from, and what is missing is told.
+    cannot be served from; the output names what is missing.
 
     Safe to run from several places at once, and while the previous release is serving.
     """
@@ -66,9 +66,9 @@ async def _upgrade(settings: Settings, on_step: Callable[[int], None]) -> Repair
 @commands.command()
 def current(config: Config = None) -> None:
     """Show the database's revision and the one this release needs. Exit code 1: they differ."""
-    found, needed = run(_revision(load_settings(config))), REVISION
-    terminal.show(f"database {found or 'never migrated'}, needed {needed}")
-    if found != needed:
+    revision, needed = run(_revision(load_settings(config))), REVISION
+    terminal.show(f"database {revision or 'never migrated'}, needed {needed}")
+    if revision != needed:
         raise typer.Exit(1)
 
 
@@ -127,12 +127,12 @@ async def check_data(
         log_s=gateway.settings.retention.log_s,
         lines_s=gateway.settings.ledger.lines_s,
     )
-    known = [await tenants.tenant_named(database, tenant)] if tenant else None
+    selected = [await tenants.tenant_named(database, tenant)] if tenant else None
     findings = [await _schema(database), await _partitions(database)]
     violations = []
     counts = dict.fromkeys(CHECKS, 0)
     with terminal.progress("rows looked at") as advance:
-        for one in known or await tenants.all_tenants(database):
+        for one in selected or await tenants.all_tenants(database):
             for name, check in CHECKS.items():
                 async for page in check(database, one.id, scope):
                     advance(page.rows)
@@ -161,12 +161,12 @@ def _show_check(
     by_invariant: dict[str, list[Violation]] = {}
     for violation in violations:
         by_invariant.setdefault(violation.invariant, []).append(violation)
-    for name, found in by_invariant.items():
-        mark = terminal.BAD if found[0].is_certain else terminal.WARNING
-        terminal.step(mark, name, f"{len(found)} rows, such as:")
-        for row in found[:SHOWN_MAX]:
+    for name, broken in by_invariant.items():
+        mark = terminal.BAD if broken[0].is_certain else terminal.WARNING
+        terminal.step(mark, name, f"{len(broken)} rows, such as:")
+        for row in broken[:SHOWN_MAX]:
             terminal.show(f"      {row.row} of tenant {row.tenant_id}: {row.detail}")
-        terminal.show(f"      {found[0].remedy}")
+        terminal.show(f"      {broken[0].remedy}")
 
 
 async def _schema(database: Database) -> Finding:

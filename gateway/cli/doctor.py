@@ -148,16 +148,16 @@ async def _libraries(subject: Subject) -> AsyncIterator[Finding]:
     # installed but broken (built for another system, of another version) would be noticed by it.
     is_well = True
     for what, modules, command in _needed(subject.settings):
-        if found := list(_faults(modules)):
+        if faults := list(_faults(modules)):
             is_well = False
-            detail = f"{what} needs what cannot be loaded: {'; '.join(found)}"
+            detail = f"{what} needs what cannot be loaded: {'; '.join(faults)}"
             yield Finding("libraries", ok=False, detail=detail, remedy=f"Run: {command}")
     if is_well:
         yield Finding("libraries", ok=True, detail="all that is turned on can be loaded")
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
-    # What needs libraries, their modules, and the command that installs them.
+    # Yield each feature that needs libraries, their modules, and the command that installs them.
     tools = settings.tools
     core = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
     yield "grammars, schemas and sealing", core, "pip install --force-reinstall ."
@@ -242,7 +242,7 @@ async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
 
 
 async def _shortcomings(database: Database) -> list[Finding]:
-    # What the database lacks although no request needs it.
+    # Report missing parts of the database that no request needs.
     lacking = [fact for fact in await missing(database) if not fact.stops]
     findings = []
     for cost in dict.fromkeys(fact.cost for fact in lacking):
@@ -255,7 +255,7 @@ async def _shortcomings(database: Database) -> list[Finding]:
 
 
 async def _web_search(subject: Subject) -> AsyncIterator[Finding]:
-    from gateway.wiring.web import Workshop, asked_for_one_page
+    from gateway.wiring.web import Workshop, probe_search
 
     web = subject.settings.tools.web
     if not web.enabled:
@@ -268,7 +268,7 @@ async def _web_search(subject: Subject) -> AsyncIterator[Finding]:
     try:
         engines = [one for one in web.providers if one.kind not in {"index", "mcp"}]
         for provider in engines:
-            why = await asked_for_one_page(workshop, provider)
+            why = await probe_search(workshop, provider)
             about = f"search by {provider.kind}"
             yield Finding(about, not why, why or "it answers", _SEARCH_REMEDY if why else "")
         if not web.providers or any(one.kind == "index" for one in web.providers):
@@ -310,7 +310,7 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """A backend, what it says of itself, and what it can be asked for."""
+    """A backend with its description of itself and the models that it can serve."""
 
     backend: Backend
     engine: InferenceEngine
@@ -345,18 +345,18 @@ async def _backends(subject: Subject) -> AsyncIterator[Finding]:
 
 async def _probed(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     probes: dict[str, _Probed | UpstreamError] = {}
-    for backend in (await backends.found(settings)).backends.values():
+    for backend in (await backends.current_members(settings)).backends.values():
         try:
             probes[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:
             probes[backend.name] = error
     answered = [probe for probe in probes.values() if isinstance(probe, _Probed)]
-    known = {name for probe in answered if probe.unusable is None for name in probe.listed}
+    offered = {name for probe in answered if probe.unusable is None for name in probe.listed}
     answered = [
         replace(
             probe,
             served=offers(
-                probe.backend.models, probe.listed, known, adapters_of=probe.backend.adapters_of
+                probe.backend.models, probe.listed, offered, adapters_of=probe.backend.adapters_of
             ),
         )
         for probe in answered
@@ -378,11 +378,11 @@ async def _probed(settings: Settings, client: Client, formats: Formats) -> list[
 
 
 async def _look(settings: Settings, backend: Backend, client: Client) -> _Probed:
-    said = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
-    engine = said.engine or UnknownEngine()
+    description = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
+    engine = description.engine or UnknownEngine()
     tasks = {model.id: model.tasks for model in settings.models}
     unusable = None if backend.is_chat_only else engine.unusable
-    return _Probed(backend, engine, said.models, {}, unusable, tasks)
+    return _Probed(backend, engine, description.models, {}, unusable, tasks)
 
 
 async def _backend(
@@ -408,8 +408,8 @@ async def _backend(
     back = [*([ids_or_text] if probe.generating else ()), *dict.fromkeys(passed)]
     able = () if probe.backend.is_chat_only else (str(can),)
     verb = "comes" if back == ["text"] else "come"
-    told_of = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
-    return Finding(about, ok=True, detail=f"{probe.engine}: {told_of}")
+    summary = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
+    return Finding(about, ok=True, detail=f"{probe.engine}: {summary}")
 
 
 def _fault(probe: _Probed) -> tuple[str, str] | None:
@@ -474,19 +474,19 @@ async def _chat_endpoint(
 
     async def ask(prompt: Sequence[int], heard: Heard) -> None:
         text_format = format_ if is_text else format_.with_state(TEXT_STATE)
-        await _asked_for(probe, model, client, text_format, heard, prompt=prompt)
+        await _generate(probe, model, client, text_format, heard, prompt=prompt)
 
     try:
-        found = await chat_probes.examine(ask, format_.abilities)
+        report = await chat_probes.examine(ask, format_.abilities)
     except UpstreamError as error:
         return [failed(about, error)]
-    usage = "tells usage" if found.tells_usage else "tells no usage, which is estimated then"
-    takes = ", ".join(("messages", *found.taken))
+    usage = "tells usage" if report.tells_usage else "tells no usage, which is estimated then"
+    takes = ", ".join(("messages", *report.taken))
     return [
         Finding(about, ok=True, detail=f"its chat endpoint takes {takes}; {usage}"),
         *(
             Finding(about, False, f"it takes no {name}: {why}", chat_probes.REMEDIES[name])
-            for name, why in found.refused.items()
+            for name, why in report.refused.items()
         ),
     ]
 
@@ -498,16 +498,16 @@ async def _is_bound_at_once(
     can = probe.engine.capabilities(grammars=probe.backend.grammars)
     if can.grammars != "turn":
         return True
-    said = Heard()
-    await _asked_for(probe, model, client, format_, said, _BOUND)
+    heard = Heard()
+    await _generate(probe, model, client, format_, heard, _BOUND)
     parser = format_.new_parser(_NO_RULES)
-    return b"".join(map(parser.piece, said.ids)).startswith(_BOUND_WORDS.encode())
+    return b"".join(map(parser.piece, heard.ids)).startswith(_BOUND_WORDS.encode())
 
 
 async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelFormat) -> None:
     # Raises `UpstreamError` when nothing comes back. Servers of text send a few words.
     count = Heard()
-    await _asked_for(probe, model, client, format_, count)
+    await _generate(probe, model, client, format_, count)
     if not count.ids:
         raise UpstreamError("it ended without a token id", upstream=probe.backend.name)
 
@@ -516,14 +516,14 @@ async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
     # Tasks whose requests are passed through. Raises `UpstreamError` when the backend refuses one.
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
-    asked = [kind for kind in PATHS if kind in probe.tasks_of(model)]
-    for kind in asked:
+    kinds = [kind for kind in PATHS if kind in probe.tasks_of(model)]
+    for kind in kinds:
         body = orjson.dumps({"model": probe.served[model].name, **_PROXIED[kind]})
         await upstream.ask(PATHS[kind], body, bytes_max=_ANSWER_BYTES_MAX)
-    return list(asked)
+    return list(kinds)
 
 
-async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
+async def _generate(  # noqa: PLR0913 - what is asked, and of whom
     probe: _Probed,
     model: str,
     client: Client,
@@ -564,4 +564,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""In the order of the list; each yields what it finds."""
+"""Checks in the order of the output; each yields its findings."""

@@ -41,15 +41,15 @@ async def _of_operators(gateway: Installation) -> OperatorIssuers:
     return OperatorIssuers(await gateway.database(), access.forget)
 
 
-def _pairs(given: list[str] | None) -> list[tuple[str, str]]:
+def _pairs(arguments: list[str] | None) -> list[tuple[str, str]]:
     # Raises `InvalidRequest` for an argument that is no NAME=VALUE.
-    found = []
-    for one in given or ():
+    pairs = []
+    for one in arguments or ():
         name, equals, value = one.partition("=")
         if not equals:
             raise InvalidRequest(f"{one!r} is no NAME=VALUE.")
-        found.append((name, value))
-    return found
+        pairs.append((name, value))
+    return pairs
 
 
 @command(commands, "create")
@@ -103,15 +103,15 @@ async def create(  # noqa: PLR0913 - each is an option
         "verification": None if discovery_url is None else verification,
         "harmony": {one: value for one, value in extras.items() if value is not None},
     }
-    asked = validated(ProviderCreate, body)
+    request = validated(ProviderCreate, body)
     services, caller = await gateway.admin(tenant)
-    made = await services.identity_providers.create(caller, asked)
+    made = await services.identity_providers.create(caller, request)
     _show(provider_body(made), as_json=json_)
 
 
 @command(commands, "list")
 async def list_issuers(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
-    """List whom a tenant trusts."""
+    """List the issuers that a tenant trusts."""
     services, caller = await gateway.admin(tenant)
     page = await services.identity_providers.list(caller.tenant_id, PageParams(PROVIDERS_MAX))
     terminal.listing(
@@ -186,8 +186,8 @@ async def allow(  # noqa: PLR0913 - each is an option
     if account is None:
         made, _ = await services.keys.create_account(caller, project, name, None)
         body["service_account_id"] = ids.service_account_id(made.id)
-    asked = validated(RuleCreate, body)
-    rule = await services.identity_providers.create_rule(caller, issuer, asked)
+    request = validated(RuleCreate, body)
+    rule = await services.identity_providers.create_rule(caller, issuer, request)
     _show(rule_body(rule), as_json=json_)
 
 
@@ -289,15 +289,15 @@ async def trust(  # noqa: PLR0913 - each is an option
         ],
         "harmony": {} if jwks_url is None else {"jwks_url": jwks_url},
     }
-    asked = validated(OperatorIssuerCreate, body)
+    request = validated(OperatorIssuerCreate, body)
     issuers = await _of_operators(gateway)
-    made = await issuers.create(COMMAND_LINE, asked)
+    made = await issuers.create(COMMAND_LINE, request)
     _show(provider_body(made), as_json=json_)
 
 
 @command(operator_commands, "list")
 async def list_trusted(gateway: Installation, json_: Json = False) -> None:
-    """List whom operators trust, and for which tenants."""
+    """List the issuers that operators trust, and for which tenants."""
     issuers = await _of_operators(gateway)
     terminal.listing(
         list(map(provider_body, await issuers.list())),

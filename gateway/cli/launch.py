@@ -1,8 +1,8 @@
 """`launch`: a coding agent on this gateway, ready to work.
 
-The gateway is asked before the client is started: a clear error beats six retries on somebody
-else's screen. What clients read to find it are files of our own, never those that the user keeps,
-and the key is in none of them: they name the environment variable that it is in.
+The gateway is queried before the client is started: a clear error beats six retries of the client.
+Clients read its address from files of our own, never from the user's, and none of these files
+holds the key: they name the environment variable that does.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
         with OpenAI(
             base_url=base_url, api_key=api_key, max_retries=0, timeout=ASKING_TIMEOUT_S
         ) as client:
-            said = client.get("/models", cast_to=object)
+            body = client.get("/models", cast_to=object)
     except (AuthenticationError, PermissionDeniedError) as error:
         raise StartupError(
             f"the gateway at {base_url} does not take the API key",
@@ -285,11 +285,11 @@ def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
         ) from error
     except (OpenAIError, ValueError) as error:
         raise _no_gateway(base_url) from error
-    return _read(base_url, said)
+    return _read(base_url, body)
 
 
-def _read(base_url: str, said: object) -> tuple[OfferedModel, ...]:
-    match said:
+def _read(base_url: str, body: object) -> tuple[OfferedModel, ...]:
+    match body:
         case {"data": []}:
             raise StartupError(
                 f"the gateway at {base_url} has no model yet",

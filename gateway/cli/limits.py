@@ -81,8 +81,8 @@ async def _owner_of(
     if key is not None:
         return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
-        found = ids.parse_project_id(project) or _uuid(project, "--project")
-        return await service.of_project(tenant_id, ids.project_id(found))
+        project_id = ids.parse_project_id(project) or _uuid(project, "--project")
+        return await service.of_project(tenant_id, ids.project_id(project_id))
     return LimitOwner.of_tenant(tenant_id)
 
 
@@ -110,16 +110,16 @@ async def set_limits(  # noqa: PLR0913 - its options
     model: Annotated[str, typer.Option(help="Only requests for this model.")] = ALL_MODELS,
     observe: Observe = None,
     json_: Json = False,
-    **given: str | None,
+    **options: str | None,
 ) -> None:
     """Set limits of a tenant, a project or a key. What is not named stays as it is; --observe or
     --enforce alone is for all of the model.
     """
-    values = {_OPTIONS[name]: _number(text) for name, text in given.items() if text is not None}
+    values = {_OPTIONS[name]: _number(text) for name, text in options.items() if text is not None}
     service = await _limits_of(gateway)
     owner = await _owner_of(service, tenant, project, key)
-    found = await service.set_limits(owner, values, model=model, mode=_mode(observe))
-    _show_limits(found, as_json=json_)
+    limits = await service.set_limits(owner, values, model=model, mode=_mode(observe))
+    _show_limits(limits, as_json=json_)
 
 
 @command(limits, "list")
@@ -127,6 +127,26 @@ async def list_limits(gateway: Installation, tenant: TenantName, json_: Json = F
     """List all limits of a tenant, its projects and its keys."""
     service = await _limits_of(gateway)
     _show_limits(await service.limits(await service.tenant(tenant)), as_json=json_)
+
+
+@command(limits, "storage")
+async def list_storage(gateway: Installation, json_: Json = False) -> None:
+    """List the limits of stored bytes of all tenants with what is stored, the fullest first."""
+    service = await _limits_of(gateway)
+    terminal.listing(
+        [
+            {
+                "tenant": one.tenant,
+                "scope": one.limit.scope,
+                "id": str(one.limit.scope_id),
+                "stored": one.stored_bytes,
+                "limit": one.limit.value,
+            }
+            for one in await service.storage()
+        ],
+        _columns("tenant", "scope", "id", "stored", "limit"),
+        as_json=json_,
+    )
 
 
 @command(budgets, "set")
@@ -187,7 +207,7 @@ async def remove_budget(
 
 @command(budgets, "list")
 async def list_budgets(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
-    """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
+    """List budgets, the spending of each, and the thresholds of its alerts (--alert-at)."""
     service = await _limits_of(gateway)
     tenant_id = await service.tenant(tenant)
     terminal.listing(
@@ -279,7 +299,7 @@ async def list_prices(gateway: Installation, json_: Json = False) -> None:
     )
 
 
-def _show_limits(found: list[Limit], *, as_json: bool) -> None:
+def _show_limits(limits: list[Limit], *, as_json: bool) -> None:
     fields = ("model", "what", "window_s", "value", "mode")
     terminal.listing(
         [
@@ -288,7 +308,7 @@ def _show_limits(found: list[Limit], *, as_json: bool) -> None:
                 "id": str(one.scope_id),
                 **{name: getattr(one, name) for name in fields},
             }
-            for one in found
+            for one in limits
         ],
         {
             **_columns("scope", "id", "model"),
@@ -336,9 +356,9 @@ def _percent(text: str) -> int:
 
 async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
     # Only alerts that were set with the budget, the lowest threshold first.
-    known = await service.alerts(LimitOwner(tenant_id, budget.scope, budget.scope_id))
-    found = [one for one in known if one.percent is not None and one.meter == budget.meter]
-    return sorted(found, key=lambda one: one.threshold)
+    alerts = await service.alerts(LimitOwner(tenant_id, budget.scope, budget.scope_id))
+    own = [one for one in alerts if one.percent is not None and one.meter == budget.meter]
+    return sorted(own, key=lambda one: one.threshold)
 
 
 def _mode(observe: bool | None) -> Mode | None:

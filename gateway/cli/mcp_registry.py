@@ -164,23 +164,23 @@ def _read_headers(source: str | None) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         message = f"the headers cannot be read: {type(error).__name__}"
         raise typer.BadParameter(message, param_hint="--headers-from") from None
-    given: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         name, colon, value = line.partition(":")
         if not colon:
             message = "expected one 'Name: value' a line"
             raise typer.BadParameter(message, param_hint="--headers-from")
-        given[name.strip()] = value.strip()
-    return outgoing_headers(given, None, "server")
+        headers[name.strip()] = value.strip()
+    return outgoing_headers(headers, None, "server")
 
 
 @command(commands, "list")
 async def list_servers(gateway: Installation, tenant: OfTenant = None, json_: Json = False) -> None:
     """List registered servers. Of their headers only the names are shown."""
     database = await gateway.database()
-    found = await registered(gateway.settings, database, await _tenant_id(database, tenant))
+    servers = await registered(gateway.settings, database, await _tenant_id(database, tenant))
     terminal.listing(
-        [{**server_json(one), "url": _without_query(one.url)} for one in found.values()],
+        [{**server_json(one), "url": _without_query(one.url)} for one in servers.values()],
         {
             "LABEL": "label",
             "URL": "url",
@@ -218,16 +218,16 @@ async def check(
 ) -> None:
     """Ask registered servers for their tools. Exit code 0: all have answered."""
     database = await gateway.database()
-    known = await registered(gateway.settings, database, await _tenant_id(database, tenant))
-    if label is not None and label not in known:
+    servers = await registered(gateway.settings, database, await _tenant_id(database, tenant))
+    if label is not None and label not in servers:
         raise _unknown(label)
-    wanted = [one for one in known.values() if label in {None, one.label}]
-    found = await answers(gateway.settings, database, wanted)
-    for name, (ok, detail) in found.items():
+    wanted = [one for one in servers.values() if label in {None, one.label}]
+    results = await answers(gateway.settings, database, wanted)
+    for name, (ok, detail) in results.items():
         terminal.step(terminal.OK if ok else terminal.BAD, name, detail)
-    if not found:
+    if not results:
         terminal.show("no MCP server is registered: harmony-gateway mcp add LABEL URL")
-    if not all(ok for ok, _ in found.values()):
+    if not all(ok for ok, _ in results.values()):
         raise typer.Exit(terminal.FAILED)
 
 
@@ -242,8 +242,8 @@ async def answers(
     if not wanted:
         return {}
     async with _sessions(settings, database) as room:
-        told = await asyncio.gather(*(_answer(room.sessions, one) for one in wanted))
-    return {server.label: one for server, one in zip(wanted, told, strict=True)}
+        results = await asyncio.gather(*(_answer(room.sessions, one) for one in wanted))
+    return {server.label: one for server, one in zip(wanted, results, strict=True)}
 
 
 @asynccontextmanager

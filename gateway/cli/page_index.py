@@ -86,7 +86,7 @@ async def list_pages(gateway: Installation, tenant: OfTenant = None, json_: Json
     """List the pages of all tenants, or those that are only for one."""
     database = await gateway.database()
     tenant_id = await _tenant_id(database, tenant)
-    found = await web_pages.documents_of(database, tenant_id, rows_max=LISTED_MAX)
+    pages = await web_pages.documents_of(database, tenant_id, rows_max=LISTED_MAX)
     names = {one.id: one.name for one in await tenants.all_tenants(database)}
     terminal.listing(
         [
@@ -97,7 +97,7 @@ async def list_pages(gateway: Installation, tenant: OfTenant = None, json_: Json
                 "chars": one.chars,
                 "added_at": one.added_at.isoformat(),
             }
-            for one in found
+            for one in pages
         ],
         {
             "URL": "url",
@@ -153,7 +153,7 @@ async def load(
             loading = loader.add_url(source.place, pages_max=source.pages_max)
         else:
             loading = loader.add_path(Path(source.place), source.url)
-        return await _told(loading, on_page, quiet=quiet)
+        return await _report(loading, on_page, quiet=quiet)
     except OSError as error:
         raise StartupError(
             f"cannot read {source.place}: {error.strerror}",
@@ -163,7 +163,7 @@ async def load(
         await workshop.close()
 
 
-async def _told(
+async def _report(
     loading: AsyncIterator[Loaded], on_page: Callable[[int], None], *, quiet: bool
 ) -> int:
     added = 0

@@ -125,9 +125,9 @@ def _refuse(names: Sequence[str]) -> None:
         )
 
 
-def _checked(found: Sequence[Backend]) -> list[Backend]:
+def _checked(backends: Sequence[Backend]) -> list[Backend]:
     try:
-        return [one.checked() for one in found]
+        return [one.checked() for one in backends]
     except ValueError as error:
         raise StartupError(f"backends: {error}", remedy="Correct the URL.") from error
 
@@ -140,7 +140,7 @@ def take_over(app: Gateway, servers: Sequence[Server], settings: Settings) -> No
     process, limits = app.process, settings.limits
     base, replica, background = process.foundation, process.replica, settings.background
     archive, engine = replica.dependencies.archive, replica.dependencies.engine
-    # What the embedded database gave is not in the file.
+    # The file does not have the values that come from the embedded database.
     own = {"database": base.settings.database, "auth": base.settings.auth}
     base.settings = settings.model_copy(update=own)
     configure_logging(settings.log.level, settings.log.format)

@@ -1,4 +1,4 @@
-"""`data` and `encryption`: what is kept of tenants, and the keys that it is sealed with."""
+"""`data` and `encryption`: the stored data of tenants, and the keys that seal it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def _tenant_data(
 async def _encryption_of(gateway: Installation, name: str) -> tuple[TenantEncryption, TenantId]:
     database = await gateway.database()
     keys = await gateway.enter(prepared_keys(gateway.settings))
-    found = await tenants.tenant_named(database, name)
-    return TenantEncryption(database, keys), found.id
+    tenant = await tenants.tenant_named(database, name)
+    return TenantEncryption(database, keys), tenant.id
 
 
 @command(data, "retention")
@@ -84,14 +84,14 @@ async def erase(
     with terminal.progress("responses read") as on_rows:
         erased = await (await _tenant_data(gateway, on_rows)).erase_person(name, person)
     if json_:
-        told = {
+        report = {
             "responses": erased.responses,
             "conversations": erased.conversations,
             "sealed": erased.sealed,
             "busy": erased.busy,
             "rows": dict(erased.rows),
         }
-        terminal.show(json.dumps(told))
+        terminal.show(json.dumps(report))
         return
     terminal.show(f"{erased.responses} responses and {erased.conversations} conversations erased")
     if erased.rows:

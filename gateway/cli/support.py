@@ -1,8 +1,8 @@
-"""`support`: what somebody needs who is to help, without secrets, content and tenants' names.
+"""`support`: a bundle of diagnostics for support, without secrets, content and tenants' names.
 
-Nothing is in a bundle because nobody thought of leaving it out: values of settings are shown by
-their type, lines of a log by their fields, and no row of a tenant is read. In the end every text
-is searched for the secrets that this installation has.
+Only selected data goes into a bundle: values of settings are shown by their type, lines of a log by
+their fields, and no row of a tenant is read. In the end every text is searched for the secrets of
+this installation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.cli.doctor import examine
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError
 from gateway.settings import Settings, load_settings
-from gateway.settings.loading import given_variables, sources, variables
+from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
 from gateway.store.migration.verification import missing
@@ -105,7 +105,7 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    # Only its owner can read it, and it takes nobody's place.
+    # Only its owner can read it, and an existing file is not overwritten.
     with (
         os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
         tarfile.open(fileobj=file, mode="w:gz") as archive,
@@ -135,15 +135,15 @@ async def _collected(
         settings = load_settings(config)
     except StartupError as error:
         parts["settings.json"] = _json({"error": str(error)})
-        redactor = Redactor((), {}, are_known=tenant_names)
+        redactor = Redactor((), {}, keeps_tenants=tenant_names)
         return {name: redactor.redacted(text) for name, text in parts.items()}
     parts["settings.json"] = _json(_settings(settings, config))
     names: dict[str, str] = {}
 
     async def database() -> object:
         async with provisioned(settings) as complete, connected(complete) as opened:
-            known = await tenants.all_tenants(opened)
-            names.update({one.name: f"tenant {one.id}" for one in known})
+            every_tenant = await tenants.all_tenants(opened)
+            names.update({one.name: f"tenant {one.id}" for one in every_tenant})
             return {
                 "revision": await opened.revision(),
                 "needed": REVISION,
@@ -158,9 +158,9 @@ async def _collected(
         url = metrics_url or f"http://{settings.server.host}:{settings.server.port}/metrics"
         parts["metrics.txt"] = str(await _tried(lambda: _metrics(url, client)))
     redactor = Redactor(
-        known_secrets(settings),
+        configured_secrets(settings),
         {} if tenant_names else names,
-        are_known=tenant_names or bool(names),
+        keeps_tenants=tenant_names or bool(names),
     )
     return {name: redactor.redacted(text) for name, text in parts.items()}
 
@@ -196,7 +196,7 @@ def _settings(settings: Settings, config: Path | None) -> dict[str, Any]:
         for key in variable.path:
             value = getattr(value, key)
         shown[name] = {"value": safe(value), "source": places.get(name, "default")}
-    return {"settings": shown, "variables": given_variables()}
+    return {"settings": shown, "variables": variable_names()}
 
 
 def safe(value: object) -> object:
@@ -217,7 +217,7 @@ def safe(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def known_secrets(value: object) -> Iterator[str]:
+def configured_secrets(value: object) -> Iterator[str]:
     """Yield every secret of the settings, and the passwords and paths of their URLs."""
     if isinstance(value, SecretStr):
         text = value.get_secret_value()
@@ -227,10 +227,10 @@ def known_secrets(value: object) -> Iterator[str]:
             yield password
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from known_secrets(getattr(value, name))
+            yield from configured_secrets(getattr(value, name))
     elif isinstance(value, (tuple, list)):
         for one in value:
-            yield from known_secrets(one)
+            yield from configured_secrets(one)
     elif isinstance(value, str) and "://" in value:
         path = urlsplit(value).path.strip("/")
         yield from (path, urlsplit(value).query) if path.count("/") else ()
@@ -256,7 +256,7 @@ def _logged(line: str) -> str:
 
 
 async def _backends(settings: Settings, client: Client) -> object:
-    members = await backends.found(settings)
+    members = await backends.current_members(settings)
 
     async def described(backend: Backend) -> object:
         async def ask() -> object:
@@ -287,28 +287,28 @@ class Redactor:
         secrets: Iterator[str] | tuple[str, ...],
         names: Mapping[str, str],
         *,
-        are_known: bool = True,
+        keeps_tenants: bool = True,
     ) -> None:
-        """`names` are replaced as whole words, by what they map to. Unless they `are_known`, as
+        """`names` are replaced as whole words, by what they map to. Without `keeps_tenants`, as
         where the database is away, every value that is called a tenant is removed.
         """
-        self._are_known = are_known
+        self._keeps_tenants = keeps_tenants
         long = {one for one in secrets if len(one) >= SECRET_CHARS_MIN}
         spelled = {
             form for one in long for form in (one, quote(one, safe=""), json.dumps(one)[1:-1])
         }
         words = sorted(map(re.escape, spelled), key=len, reverse=True)
-        self._known = re.compile("|".join(words)) if words else None
+        self._secrets = re.compile("|".join(words)) if words else None
         self._names = names
         named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         self._named = re.compile(rf"(?<!\w)(?:{named})(?!\w)") if names else None
 
     def redacted(self, text: str) -> str:
-        if self._known is not None:
-            text = self._known.sub(_GONE, text)
+        if self._secrets is not None:
+            text = self._secrets.sub(_GONE, text)
         text = _SECRETS.sub(_GONE, text)
-        if not self._are_known:
+        if not self._keeps_tenants:
             text = _TENANT.sub(rf"\1{_GONE}", text)
         if self._named is not None:
-            text = self._named.sub(lambda found: self._names[found[0]], text)
+            text = self._named.sub(lambda match: self._names[match[0]], text)
         return text

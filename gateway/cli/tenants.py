@@ -131,7 +131,7 @@ def _policy_option(value: PolicyValue) -> Parameter:
 
 @command(tenants, "set", more=map(_policy_option, POLICY_VALUES.values()))
 async def set_policy(
-    gateway: Installation, /, name: TenantName, json_: Json = False, **given: str | None
+    gateway: Installation, /, name: TenantName, json_: Json = False, **options: str | None
 ) -> None:
     """Change what counts for a tenant; `default` goes back to the configuration.
 
@@ -139,7 +139,7 @@ async def set_policy(
     """
     changes = {
         field: _policy_value(POLICY_VALUES[field], text)
-        for field, text in given.items()
+        for field, text in options.items()
         if text is not None
     }
     services = await gateway.tenants()
@@ -164,16 +164,16 @@ async def create_project(
 async def list_projects(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
     """List the projects of a tenant, archived ones included."""
     services, caller = await gateway.admin(tenant)
-    found: list[Project] = []
+    projects: list[Project] = []
     after, has_more = None, True
     while has_more:
         rows, has_more = await services.projects.list(
             caller.tenant_id, PageParams(PAGE_ITEMS_MAX, after), include_archived=True
         )
-        found += rows
-        after = ids.project_id(found[-1].id)
+        projects += rows
+        after = ids.project_id(projects[-1].id)
     terminal.listing(
-        list(map(project_body, found)),
+        list(map(project_body, projects)),
         {"ID": "id", "NAME": "name", "STATE": "status"},
         as_json=json_,
     )
@@ -311,7 +311,7 @@ def _day(moment: str) -> str:
 
 
 def _state(row: dict[str, Any], *names: str) -> str | None:
-    # Of these times the first that the row has.
+    # Return the first of these times that the row has.
     return next((f"{name} {_day(at)}" for name in names if (at := row[f"{name}_at"])), None)
 
 

@@ -20,7 +20,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.wiring.admin import ledger_of
 
 if TYPE_CHECKING:
-    from gateway.ledger.jobs import Found
+    from gateway.ledger.jobs import Differences
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -53,12 +53,12 @@ async def reconcile(
 ) -> None:
     """Compare usage lines with responses and sums. Exit code 0: they agree."""
     ledger = await _ledger(gateway)
-    found = await ledger.reconcile(COMMAND_LINE, repairs=repair)
+    differences = await ledger.reconcile(COMMAND_LINE, repairs=repair)
     if json_:
-        terminal.show(json.dumps(asdict(found), default=str))
+        terminal.show(json.dumps(asdict(differences), default=str))
     else:
-        _show(found, repaired=repair)
-    if not found.agrees:
+        _show(differences, repaired=repair)
+    if not differences.agrees:
         raise typer.Exit(FAILED)
 
 
@@ -100,23 +100,23 @@ async def _ledger(gateway: Installation) -> Ledger:
     return ledger_of(gateway.settings, database, Metrics())
 
 
-def _show(found: Found, *, repaired: bool) -> None:
+def _show(differences: Differences, *, repaired: bool) -> None:
     terminal.step(
-        terminal.BAD if found.unmetered else terminal.OK,
+        terminal.BAD if differences.unmetered else terminal.OK,
         "responses",
-        f"{len(found.unmetered)} have no usage line",
+        f"{len(differences.unmetered)} have no usage line",
     )
-    for _, response in found.unmetered[:10]:
+    for _, response in differences.unmetered[:10]:
         terminal.show(f"      {ids.response_id(response)}")
     what = "made again" if repaired else "left as they are"
     terminal.step(
-        terminal.BAD if found.wrong_hours else terminal.OK,
+        terminal.BAD if differences.wrong_hours else terminal.OK,
         "sums",
-        f"{len(found.wrong_hours)} hours of tenants were wrong"
-        + (f", and are {what}" if found.wrong_hours else ""),
+        f"{len(differences.wrong_hours)} hours of tenants were wrong"
+        + (f", and are {what}" if differences.wrong_hours else ""),
     )
-    terminal.step(terminal.OK, "budgets", f"{len(found.corrected)} were put right")
-    terminal.step(terminal.OK, "failed", f"{found.unbilled} responses failed without usage")
-    terminal.step(terminal.OK, "behind", f"{found.behind_s:.0f} s")
-    for name in found.stopped_sinks:
+    terminal.step(terminal.OK, "budgets", f"{len(differences.corrected)} were put right")
+    terminal.step(terminal.OK, "failed", f"{differences.unbilled} responses failed without usage")
+    terminal.step(terminal.OK, "behind", f"{differences.behind_s:.0f} s")
+    for name in differences.stopped_sinks:
         terminal.step(terminal.BAD, name, "is stopped: harmony-gateway usage sinks")

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.datastructures import QueryParams
+    from starlette.responses import Response
 
     from gateway.admin.resources import AdminServices, OperatorServices
     from gateway.admin.transactions import Ownership
+    from gateway.console.playground import Playground
     from gateway.console.sessions import Session, Sessions, Visitor
     from gateway.tenancy import TenantId
     from gateway.tenancy.permissions import OperatorPermission
@@ -37,13 +39,15 @@ class Services:
     api_port: int
     models: Callable[[], Sequence[str]]
     is_ending: Callable[[], bool]
+    playground: Playground
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """Request for a page or an act, by an operator whose role has the permission for it.
 
-    `form` has the fields of a POST. `origin` is what the browser has in its address bar.
+    `form` has the fields of a POST. `origin` is what the browser has in its address bar. `render`
+    makes the HTML of a block of a template, for a view.
     """
 
     session: Session
@@ -52,6 +56,7 @@ class Call:
     query: QueryParams
     path: Mapping[str, str]
     origin: str
+    render: Callable[[str, str, object], str]
     form: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -104,8 +109,8 @@ class Download(NamedTuple):
     content: str
 
 
-Answer: TypeAlias = "str | Rendered"
-"""What follows an act: a path below /console to go to, or a page."""
+Answer: TypeAlias = "str | Rendered | Response"
+"""What follows an act: a path below /console to go to, a page, or what is neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ class Act:
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page at `path` below /console: `view` returns what `template` shows, the path of another
-    page to go to, or a `Download`. `permission` is what it takes; None: nothing but a session.
+    page to go to, a `Download`, or another response. `permission` is what it takes; None: nothing
+    but a session.
 
     `fragments` are blocks of the template that a script may fetch alone. `icon` is that of
     the page's link in the navigation; empty: it is reached from other pages. `shortcut` is the key

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+"""Variable of the environment with the key, which OpenAI's SDKs read."""
 
 
 class Snippet(NamedTuple):
@@ -57,5 +63,29 @@ def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
                 f"  --key {shlex.quote(key)} --model {shlex.quote(model)}",
             )
             for agent in ("Codex", "opencode")
+        ),
+    ]
+
+
+def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]:
+    """Return a request as programs make it, with a key of the reader's environment."""
+    indented = json.dumps(body, indent=2, ensure_ascii=False)
+    arguments = "".join(f"    {name}={value!r},\n" for name, value in body.items())
+    return [
+        Snippet(
+            "curl",
+            "a shell",
+            f"curl {shlex.quote(f'{base_url}/responses')} \\\n"
+            f'  -H "Authorization: Bearer ${KEY_VARIABLE}" \\\n'
+            "  -H 'Content-Type: application/json' \\\n"
+            f"  -d {shlex.quote(indented)}",
+        ),
+        Snippet(
+            "Python",
+            "the OpenAI SDK",
+            "from openai import OpenAI\n\n"
+            f"client = OpenAI(base_url={base_url!r})\n"
+            f"response = client.responses.create(\n{arguments})\n"
+            "print(response.output_text)",
         ),
     ]

@@ -1,15 +1,15 @@
-r"""A language of text: written down in GBNF, and what is left of it behind a beginning.
+r"""Languages of text: their form in GBNF, and their rest behind the beginning of a text.
 
 Inside of a JSON string a quotation mark is two characters, and so is a line break. There a set of
 characters falls into those that stand for themselves and those that are escaped, each in one way.
 
-What is left of a language behind the beginning of a text is again a language (`Quotient`). Every
-way to read the beginning is followed, one character after the other. A way is a stack of languages,
-the innermost first: what is left of a string, then of the object around it, and so on.
+The rest of a language behind the beginning of a text is again a language (`Quotient`). All ways to
+read the beginning are followed, one character after the other. A way is a stack of languages, the
+innermost first: the rest of a string, then of the object around it, and so on.
 
 Regular expressions are read as far as they describe whole texts (`language_of`): no assertions, no
-back-references. Classes such as `\w` mean their ASCII members: what is written by that is also
-right for an engine that knows all of Unicode.
+back-references. Classes such as `\w` mean their ASCII members: text of these is
+also valid for an engine that knows all of Unicode.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
 OPENED_IN_ALL_MAX: Final = 300_000
-"""Languages that one `Quotient` looks into, at most: about two seconds' work, of which a text in an
-ordinary format takes little, because what follows in the same place is remembered. Only what is
-nested ever deeper, or counted, is new with each character."""
+"""Languages that one `Quotient` looks into, at most: about two seconds' work. A text in an ordinary
+format takes little of it, because results are cached by place. Only deeper nesting and counting
+make new places with each character."""
 WAYS_MAX: Final = 200
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
@@ -207,7 +207,7 @@ def _rule_name(name: str) -> str:
 @dataclass(slots=True)
 class _Writer:
     """Writer of languages. Sets of characters become rules of their own, in `extra`; `wanted` are
-    the rules that what was written refers to.
+    the rules that the written text refers to.
     """
 
     extra: list[str] = field(default_factory=list)
@@ -370,7 +370,7 @@ class Quotient:
 
     root: Language
     rules: Mapping[str, Language]
-    _known: dict[tuple[int, _Way | None], _Way] = field(default_factory=dict)
+    _interned: dict[tuple[int, _Way | None], _Way] = field(default_factory=dict)
     _fewer: dict[tuple[int, int, int | None], Times] = field(default_factory=dict)
     _opened_in_all: int = 0
     _steps: dict[tuple[_Ways, str], _Ways] = field(default_factory=dict)
@@ -392,21 +392,21 @@ class Quotient:
 
     def _read(self, ways: _Ways, character: str) -> _Ways:
         point = ord(character)
-        found: dict[_Way | None, None] = {}
+        next_ways: dict[_Way | None, None] = {}
         for head, way in self._opened(ways):
             match head:
                 case Space(most):
                     if character in WHITE:
-                        found[self._way(_space(most - 1), way.tail)] = None
+                        next_ways[self._way(_space(most - 1), way.tail)] = None
                 case Quoted(chars):
                     if character == _BACKSLASH:
-                        found[self._way(escapes(chars.ranges), way.tail)] = None
+                        next_ways[self._way(escapes(chars.ranges), way.tail)] = None
                     elif _holds(chars.ranges, point) and _holds(PLAIN, point):
-                        found[way.tail] = None
+                        next_ways[way.tail] = None
                 case _:
                     if _holds(head.ranges, point):
-                        found[way.tail] = None
-        return tuple(found)
+                        next_ways[way.tail] = None
+        return tuple(next_ways)
 
     def _opened(self, ways: _Ways) -> Iterator[tuple[_Single, _Way]]:
         seen: set[_Way] = set()
@@ -454,9 +454,9 @@ class Quotient:
     def _way(self, head: Language, tail: _Way | None) -> _Way:
         # Equal ways are one object, because they are compared by identity.
         key = (id(head), tail)
-        if key not in self._known:
-            self._known[key] = _Way(head, tail)
-        return self._known[key]
+        if key not in self._interned:
+            self._interned[key] = _Way(head, tail)
+        return self._interned[key]
 
 
 def _languages(way: _Way | None) -> Iterator[Language]:
@@ -546,7 +546,7 @@ _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?))")
 COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-"""How often what stands before each sign may come."""
+"""Repetitions of the part in front of each sign: at least, and at most."""
 
 
 def language_of(pattern: str, flags: str = "") -> Language:
@@ -554,14 +554,14 @@ def language_of(pattern: str, flags: str = "") -> Language:
 
     Anchors around all of it have no effect. Raises `UntranslatableGrammar`.
     """
-    found = re.match(r"\(\?([is]+)\)", pattern)
-    if found:
-        pattern, flags = pattern[found.end() :], flags + found.group(1)
+    match = re.match(r"\(\?([is]+)\)", pattern)
+    if match:
+        pattern, flags = pattern[match.end() :], flags + match.group(1)
     pattern = unanchored(pattern)
     return _Reader(pattern, ignores_case="i" in flags, dot_is_all="s" in flags).read()
 
 
-def found_by(pattern: str) -> Language:
+def language_containing(pattern: str) -> Language:
     """Return the texts that contain a match of a pattern, as JSON Schema defines `pattern`.
 
     Raises `UntranslatableGrammar`.
@@ -596,11 +596,11 @@ def cased(point: int) -> tuple[Range, ...]:
 def unescaped(source: str, at: int) -> tuple[str, int]:
     """Return the character of the escape at `source[at:]`, after its backslash, and its end."""
     letter = source[at : at + 1]
-    if found := _CODE.match(source, at) or _BRACED.match(source, at):
-        point = int(next(filter(None, found.groups())), 16)
+    if match := _CODE.match(source, at) or _BRACED.match(source, at):
+        point = int(next(filter(None, match.groups())), 16)
         if point > 0x10FFFF:
             raise UntranslatableGrammar("it holds the code of no character")
-        return chr(point), found.end()
+        return chr(point), match.end()
     if letter in _CONTROLS:
         return _CONTROLS[letter], at + 1
     if not letter or letter.isalnum():
@@ -638,13 +638,13 @@ class _Reader:
 
     def _counted(self, depth: int) -> Language:
         part = self._atom(depth)
-        found = _QUANTIFIER.match(self._pattern, self._at)
-        if not found:
+        match = _QUANTIFIER.match(self._pattern, self._at)
+        if not match:
             return part
-        self._at = found.end()
+        self._at = match.end()
         if self._next() and self._next() in "*+?{":
             raise UntranslatableGrammar("it repeats a repetition")
-        return Times(part, *_counts(found))
+        return Times(part, *_counts(match))
 
     def _atom(self, depth: int) -> Language:
         character = self._next()
@@ -662,12 +662,12 @@ class _Reader:
         return self._cased(Chars(((ord(character), ord(character)),)))
 
     def _group(self, depth: int) -> Language:
-        found = _GROUP.match(self._pattern, self._at)
-        if not found:
+        match = _GROUP.match(self._pattern, self._at)
+        if not match:
             raise UntranslatableGrammar("it holds an assertion or a group of a special kind")
         if not depth:
             raise UntranslatableGrammar("its groups are nested too deeply")
-        self._at = found.end()
+        self._at = match.end()
         inner = self._choice(depth - 1)
         if self._next() != ")":
             raise UntranslatableGrammar("a pattern has a `(` without its `)`")
@@ -738,8 +738,8 @@ class _Reader:
         return self._pattern[self._at : self._at + 1]
 
 
-def _counts(found: re.Match[str]) -> tuple[int, int | None]:
-    short, least, comma, most = found.groups()
+def _counts(match: re.Match[str]) -> tuple[int, int | None]:
+    short, least, comma, most = match.groups()
     if short:
         return COUNTS[short]
     if not comma:

@@ -1,9 +1,9 @@
 """The JSON texts that a schema describes, as a language.
 
 Objects have their properties in the order of the schema, as the engines write them, and those that
-it does not name at their end. What a language cannot say, such as that no two items are equal, is
-left open; then it is not `exact`. What is left of such a text, or of the input of a custom tool,
-behind the beginning that was said already, is a part of a grammar (`remainder_of`).
+it does not name at their end. Rules that a language cannot express, such as that no two items are
+equal, are left out; then it is not `exact`. The rest of such a text, or of the input of a custom
+tool, behind the part that was generated already, is a part of a grammar (`remainder_of`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gateway.constraints.gbnf import (
     chain,
     either,
     escapes,
-    found_by,
     grammar_of,
     inverted,
+    language_containing,
     language_of,
     maybe,
     quoted,
@@ -130,11 +130,11 @@ class JsonLanguage:
     def _value(self, schema: object) -> Language:
         self._go_deeper("its schema is nested too deeply")
         if isinstance(schema, dict):
-            found = self._described(schema)
+            language = self._described(schema)
         else:
-            found = NEVER if schema is False else _ANY
+            language = NEVER if schema is False else _ANY
         self._depth -= 1
-        return found
+        return language
 
     def _go_deeper(self, fault: str) -> None:
         self._depth += 1
@@ -160,7 +160,7 @@ class JsonLanguage:
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
 
-    # What refers to, or is made of, other schemas -------------------------------------------------
+    # References, and schemas that combine others --------------------------------------------------
 
     def _referred(self, reference: str) -> Language:
         if reference not in self._references:
@@ -172,10 +172,10 @@ class JsonLanguage:
     def _target(self, reference: str) -> Any:
         if reference != "#" and not reference.startswith("#/"):
             raise UntranslatableGrammar(f"it refers to `{reference[:40]}`")
-        found = at_pointer(self._schema, reference)
-        if found is MISSING:
+        target = at_pointer(self._schema, reference)
+        if target is MISSING:
             raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere")
-        return found
+        return target
 
     def _flat(self, schema: Schema) -> Schema:
         self._go_deeper("its schema refers to itself without an end")
@@ -189,7 +189,7 @@ class JsonLanguage:
         return flat
 
     def _both(self, first: Schema, second: object) -> Schema:
-        # Where the intersection cannot be expressed, the result allows more than it.
+        # An intersection that cannot be expressed is replaced by a schema that allows more.
         if not isinstance(second, dict):
             return first if second is True else {"enum": []}
         merged = {**second, **first}
@@ -227,7 +227,7 @@ class JsonLanguage:
         if "pattern" not in schema:
             return chain(_QUOTE, self._times(_CHARACTER, least, most), _QUOTE)
         self.exact = self.exact and not least and most is None
-        return chain(_QUOTE, quoted(found_by(schema["pattern"])), _QUOTE)
+        return chain(_QUOTE, quoted(language_containing(schema["pattern"])), _QUOTE)
 
     def _number(self, schema: Schema) -> Language:
         bounds = schema.keys() & _KEYWORDS["number"]
@@ -273,7 +273,7 @@ class JsonLanguage:
         properties = dict(schema.get("properties", {}))
         required = dict.fromkeys(schema.get("required", ()))
         other = schema.get("additionalProperties", True)
-        # What is required and not described is like all that is not described.
+        # A required property without a schema has that of all undescribed properties.
         properties |= {name: other for name in required if name not in properties}
         members = [
             (_member(name, self._value(one)), name in required) for name, one in properties.items()
@@ -302,8 +302,8 @@ class JsonLanguage:
     def _others(self, schema: Schema, names: list[str], other: object) -> Language:
         patterns = schema.get("patternProperties", {})
         matched = [
-            _spaced(chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one)))
-            for pattern, one in patterns.items()
+            _spaced(chain(_QUOTE, quoted(name), _QUOTE, _COLON, self._value(one)))
+            for name, one in ((language_containing(key), value) for key, value in patterns.items())
         ]
         if patterns:
             self.exact = False
@@ -371,8 +371,8 @@ def _except(words: list[str]) -> Language:
         by_first.setdefault(word[0], []).append(word[1:])
     firsts = tuple((ord(first), ord(first)) for first in by_first)
     other = chain(Quoted(Chars(inverted(firsts))), anything)
-    known = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
-    return either(*known, other, *(() if "" in words else (Chain(()),)))
+    branches = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
+    return either(*branches, other, *(() if "" in words else (Chain(()),)))
 
 
 def _types(schema: Schema) -> tuple[str, ...]:
@@ -456,7 +456,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Grammar of what may follow. `exact`: with whatever it admits, the body is right."""
+    """Grammar of the texts that may follow. `exact`: with each of them the body is valid."""
 
     node: Node
     exact: bool

@@ -137,12 +137,12 @@ def _start(rules: dict[str, Language]) -> Language:
 def _tokens(source: str) -> list[tuple[str, str]]:
     tokens, at = [], 0
     while at < len(source):
-        found = _TOKEN.match(source, at)
-        if not found:
+        match = _TOKEN.match(source, at)
+        if not match:
             raise UntranslatableGrammar(f"it holds `{source[at : at + 20]}`")
-        if found.lastgroup != "skip":
-            tokens.append((str(found.lastgroup), found.group()))
-        at = found.end()
+        if match.lastgroup != "skip":
+            tokens.append((str(match.lastgroup), match.group()))
+        at = match.end()
     return [*tokens, ("end", "")]
 
 
@@ -185,8 +185,8 @@ class _Reader:
         return self._tokens[self._at][1]
 
     def _take(self, kind: str = "") -> str:
-        found, token = self._tokens[self._at]
-        if kind and found != kind:
+        token_kind, token = self._tokens[self._at]
+        if kind and token_kind != kind:
             raise UntranslatableGrammar(f"it holds `{token[:20]}` out of place")
         self._at += 1
         return token

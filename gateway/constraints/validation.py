@@ -139,7 +139,7 @@ class Checker:
     def call_fault(self, name: str, arguments: str) -> str | None:
         """Return what is wrong with the arguments, as a short clause; None if nothing is.
 
-        A tool that nobody declared takes any arguments.
+        An undeclared tool takes any arguments.
         """
         tool = self._rules.tools.get(name)
         if tool is None:
@@ -210,12 +210,12 @@ class Checker:
     def _schema_validator(self, schema: dict[str, object]) -> SchemaValidator:
         from gateway.constraints.validators import SchemaValidator
 
-        found = self._cache.get(self._scope, schema) if self._cache is not None else None
-        if found is None:
-            found = SchemaValidator(schema, work_max=WORK_MAX)
+        validator = self._cache.get(self._scope, schema) if self._cache is not None else None
+        if validator is None:
+            validator = SchemaValidator(schema, work_max=WORK_MAX)
             if self._cache is not None:
-                self._cache.put(self._scope, schema, found)
-        return found
+                self._cache.put(self._scope, schema, validator)
+        return validator
 
 
 def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequest:

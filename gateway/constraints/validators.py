@@ -5,8 +5,8 @@ Imports libraries that a request without such checks does not need.
 The work of compiling a grammar of a custom tool is estimated from its text (`check_work`).
 llguidance makes one expression of each terminal, with the terminals that it names written out. Its
 time grows with the square of the number of parts of an expression that may be empty, and with its
-length, which a few lines that name each other twice make millions. What it adds to Lark (the
-intersection and the negation of terminals, other grammars within one) takes exponential time.
+length, which a few lines that name each other twice make millions. Its extensions of Lark (the
+intersection and the negation of terminals, other grammars within one) take exponential time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CHARS_MAX: Final = 200_000
 """Characters of all terminals of a grammar, written out, at most."""
 NAMES_DEPTH_MAX: Final = 100
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
-"""Pattern of what lets a part of an expression be empty, or repeats it."""
+"""Pattern of operators by which a part of an expression may be empty or repeated."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
@@ -203,8 +203,8 @@ class ForeignReference(Exception):
 
 
 @dataclass(slots=True)
-class _Known:
-    """Counts made so far, by the identity of what was counted."""
+class _Counts:
+    """Counts made so far, by the identity of the counted objects."""
 
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -227,25 +227,25 @@ class Cost:
     def count(self, value: object) -> int:
         # Raises `TooMuchWork`, also for values nested too deeply to count.
         try:
-            return self._count(self._root, value, _Known())
+            return self._count(self._root, value, _Counts())
         except RecursionError:
             raise TooMuchWork from None
 
-    def _count(self, schema: Any, value: Any, known: _Known) -> int:
+    def _count(self, schema: Any, value: Any, counts: _Counts) -> int:
         if not isinstance(schema, dict):
             return 1
         pair = (id(schema), id(value))
-        if pair in known.costs:
-            return known.costs[pair]
-        known.costs[pair] = 0  # a circle of references ends here, and in the validator
-        total = _own(schema, value, known.sizes)
+        if pair in counts.costs:
+            return counts.costs[pair]
+        counts.costs[pair] = 0  # a circle of references ends here, and in the validator
+        total = _own(schema, value, counts.sizes)
         for part, of in self._parts(schema, value):
-            total += self._count(part, of, known)
+            total += self._count(part, of, counts)
             if total > self._work_max:
                 raise TooMuchWork
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             total *= 2  # what is evaluated already is found out by doing it once more
-        known.costs[pair] = total
+        counts.costs[pair] = total
         return total
 
     def _parts(self, schema: dict[str, Any], value: Any) -> Iterator[Pair]:
@@ -383,8 +383,8 @@ def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
 
 def _combined(schema: Schema, place: str) -> Iterator[str]:
     for number, part in enumerate(schema.get("allOf", ())):
-        if found := impossible(part, f"{place}/allOf/{number}"):
-            yield found
+        if fault := impossible(part, f"{place}/allOf/{number}"):
+            yield fault
     for name in ("anyOf", "oneOf"):
         parts = schema.get(name, ())
         if parts and all(impossible(part) for part in parts):
@@ -398,18 +398,18 @@ def _members(schema: Schema, place: str) -> Iterator[str]:
         if name not in properties:
             if is_closed:
                 yield f"{place}/required"
-        elif found := impossible(properties[name], f"{place}/properties/{_step(name)}"):
-            yield found
+        elif fault := impossible(properties[name], f"{place}/properties/{_step(name)}"):
+            yield fault
 
 
 def _elements(schema: Schema, place: str) -> Iterator[str]:
     count = schema.get("minItems", 0)
     first = schema.get("prefixItems", ())
     for number, part in enumerate(first[: int(count)]):
-        if found := impossible(part, f"{place}/prefixItems/{number}"):
-            yield found
-    if count > len(first) and (found := impossible(schema.get("items"), f"{place}/items")):
-        yield found
+        if fault := impossible(part, f"{place}/prefixItems/{number}"):
+            yield fault
+    if count > len(first) and (fault := impossible(schema.get("items"), f"{place}/items")):
+        yield fault
 
 
 def _step(name: str) -> str:

@@ -9,12 +9,12 @@ A context that is continued always has whole pairs, but for the calls at its end
 outputs. Items of a conversation can be added and deleted by hand, though: without an answer to what
 is left of a pair the conversation would be refused for ever. So it is left out of the prompt.
 
-A client may send items that the context has already, as copies (`KnownItems`). An item is known by
-its id, if this gateway made that: clients give any ids to their own items, one id to several of
-them, too. Clients drop ids as well. A call is known by its `call_id`, then, its output by that of
-the call, and an answer to an MCP approval request by the id of the request. A copy has not all
-members of its item: clients drop some, and add empty ones. What it has must be the same, as far as
-a model is shown it.
+A client may send items that the context has already, as copies (`ContextIndex`). An item is
+recognised by its id, if this gateway made that: clients give any ids to their own items, one id to
+several of them, too. Clients drop ids as well. A call is then recognised by its `call_id`, its
+output by that of the call, and an answer to an MCP approval request by the id of the request. A
+copy need not have all members of its item: clients drop some, and add empty ones. What it has must
+be the same, as far as a model is shown it.
 
 Reasoning and summaries that a client got sealed and sends back are opened first (`unseal`).
 """
@@ -107,8 +107,8 @@ def may_repeat(new: Iterable[InputItem]) -> Repeated:
     return Repeated(frozenset(own), calls)
 
 
-class KnownItems:
-    """The items of a context, by what tells that another one is a copy of them."""
+class ContextIndex:
+    """The items of a context, by the ids that identify a copy of them."""
 
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
         # Items `before` the new ones, by id; None for one of which only the id is known.
@@ -135,10 +135,10 @@ class KnownItems:
             return None
         is_output = item.type in OUTPUT_KINDS
         if item.id is not None and ids.is_item_id(item.id):
-            found = self._by_id.get(item.id)
-            # Of a call that was deleted, and is sent again, the output comes again, too.
-            if found is not None and not (is_output and found.call_id in self._awaited):
-                return found
+            original = self._by_id.get(item.id)
+            # If a deleted call is sent again, its output is new, too.
+            if original is not None and not (is_output and original.call_id in self._awaited):
+                return original
         if is_output or item.type in CALL_KINDS:
             call_id = getattr(item, "call_id", None)
             if call_id is None or not ids.is_call_id(call_id):
@@ -175,22 +175,22 @@ def _role_in_call(item: ContextItem) -> str | None:
     return "answer" if item.kind == "mcp_approval_response" else None
 
 
-def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
+def check_copy(place: str, original: ContextItem, copy: InputItem) -> None:
     """Refuse a copy that differs from its original. Raises `InvalidRequest`.
 
     `place` is the copy's parameter path.
     """
-    if known.json or known.parsed is not None:
-        changed = _changed_member(known.item(), copy)
+    if original.json or original.parsed is not None:
+        changed = _changed_member(original.item(), copy)
         if changed is None:
             return
         why = f"the context has it already, and its '{changed}' is another there"
     else:
         why = "the context has it already"
-    member = "approval_request_id" if known.kind == "mcp_approval_response" else "call_id"
-    is_named = copy.id == known.item_id
-    which = f"id '{known.item_id}'" if is_named else f"{member} '{known.call_id}'"
-    anew = f"its own '{member}' and no 'id'" if known.call_id else "no 'id'"
+    member = "approval_request_id" if original.kind == "mcp_approval_response" else "call_id"
+    is_named = copy.id == original.item_id
+    which = f"id '{original.item_id}'" if is_named else f"{member} '{original.call_id}'"
+    anew = f"its own '{member}' and no 'id'" if original.call_id else "no 'id'"
     raise InvalidRequest(
         f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new item "
         f"it needs {anew}.",
@@ -199,10 +199,10 @@ def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
     )
 
 
-def _changed_member(known: Item, copy: InputItem) -> str | None:
-    if known.type != copy.type:
+def _changed_member(original: Item, copy: InputItem) -> str | None:
+    if original.type != copy.type:
         return "type"
-    members, copied = _shown(known), _shown(copy)
+    members, copied = _shown(original), _shown(copy)
     return next(
         (name for name, value in members.items() if not _agrees(value, copied.get(name))), None
     )
@@ -255,8 +255,8 @@ def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
     return runs
 
 
-def _agrees(known: object, copy: object) -> bool:
-    pairs = [(known, copy)]
+def _agrees(original: object, copy: object) -> bool:
+    pairs = [(original, copy)]
     while pairs:
         one, other = pairs.pop()
         if one is None or other is None:
@@ -291,7 +291,7 @@ _ID_PREFIXES: Final = {
     **ids.HOSTED_PREFIXES,
 }
 _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
-"""Calls that the gateway answers, whose items do not tell what the model was told."""
+"""Calls that the gateway answers, whose items do not hold the result that the model read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +342,8 @@ def assemble(
     `InvalidRequest` for a call without output, an output without call, an answer to a missing
     approval request and a changed copy.
     """
-    known = {item.item_id: item for item in history} if before is None else before
-    added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=known)
+    preceding = {item.item_id: item for item in history} if before is None else before
+    added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=preceding)
     _check_answers(history, added)
     history = without_abandoned(history)
     earlier, now = with_call_ids(without_cut_calls(history, added), added)
@@ -376,7 +376,7 @@ def take_in(
     array of items.
     """
     answered = _answered_new_calls(new, stored)
-    intake = _Intake(stored, unsealed, source, KnownItems(before), answered, param)
+    intake = _Intake(stored, unsealed, source, ContextIndex(before), answered, param)
     taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
 
@@ -392,20 +392,20 @@ class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another. What is there already adds nothing: references to it, copies, and
-    sealed reasoning and summaries, whose ids tell that they are the same.
+    id is taken gets another. Items that are in the context already add nothing: references, copies,
+    and sealed reasoning and summaries with ids of the context.
     """
 
     stored: Mapping[str, ContextItem]
     unsealed: Mapping[int, Unsealed]
     response: UUID
-    known: KnownItems
+    index: ContextIndex
     answered: Collection[int]
     param: str
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """Return the item at `ordinal`; None for one that adds nothing."""
-        original = self.known.find(item)
+        original = self.index.find(item)
         if original is not None:
             check_copy(f"{self.param}[{ordinal}]", original, item)
             return None
@@ -423,17 +423,17 @@ class _Intake:
             case _:
                 taken = self._tool_item(ordinal, item)
         if taken is not None:
-            self.known.add(taken)
+            self.index.add(taken)
         return taken
 
     def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
-        if item.id is None or item.id in self.known:
+        if item.id is None or item.id in self.index:
             return None
-        found = self.stored.get(item.id)
-        if found is not None and _is_cut_call(found):
-            return replace(found, complete=True) if ordinal in self.answered else None
-        if found is not None:
-            return found
+        referenced = self.stored.get(item.id)
+        if referenced is not None and _is_cut_call(referenced):
+            return replace(referenced, complete=True) if ordinal in self.answered else None
+        if referenced is not None:
+            return referenced
         raise ResourceNotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
@@ -446,7 +446,7 @@ class _Intake:
         sealed = self.unsealed.get(ordinal)
         if sealed is None:
             return self._context_item(ordinal, item)
-        if item.id in self.known:
+        if item.id in self.index:
             return None
         context = self._context_item(ordinal, item)
         if sealed.ids is not None:
@@ -455,20 +455,20 @@ class _Intake:
         return replace(context, parsed=item.model_copy(update={"content": content}))
 
     def _take_compaction(self, ordinal: int, item: Compaction) -> ContextItem | None:
-        if item.id in self.known:
+        if item.id in self.index:
             return None
         item_id = self._item_id(ordinal, item)
         return compaction_item(item_id, item.encrypted_content, self.unsealed[ordinal].text)
 
     def _item_id(self, ordinal: int, item: Item) -> str:
-        if item.id is not None and item.id not in self.known:
+        if item.id is not None and item.id not in self.index:
             return item.id
         return ids.input_item_id(_ID_PREFIXES[item.type], self.response, ordinal)
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
         if _is_call(item):
-            # One that its provider marked as cut off, and that nobody answers, stays so. A search
-            # of a server has no `call_id`: the client is not asked for its output either.
+            # A call that its provider marked as incomplete stays so unless it is answered. A search
+            # by a server has no `call_id`, and the client owes it no output either.
             is_owed = item.status != "incomplete" and item.call_id is not None
             complete = is_owed or ordinal in self.answered
             name = call_of(item).name
@@ -509,8 +509,8 @@ class _Intake:
 def _says_the_same(stored: ContextItem, item: AnyHostedItem) -> bool:
     if stored.kind != item.type or not isinstance(item, CodeInterpreterCall):
         return stored.kind == item.type
-    known = stored.item()
-    return isinstance(known, CodeInterpreterCall) and known.code == item.code
+    index = stored.item()
+    return isinstance(index, CodeInterpreterCall) and index.code == item.code
 
 
 def _is_call(item: InputItem) -> TypeIs[CallItem]:
@@ -524,7 +524,7 @@ def _is_output(item: InputItem) -> TypeIs[OutputItem]:
 def _message_item(message: Message, item_id: str) -> ContextItem:
     match message:
         case Message(status=None, phase=None, content=(InputText(text=text),)):
-            # What `_body` makes of a message that is one text, as most are.
+            # The result of `_body` for a single text, the most frequent form, at less cost.
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
             body = {"type": "message", **named, "role": message.role, "content": content}
@@ -556,9 +556,9 @@ def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, Context
         if _is_call(item):
             waiting[item.call_id] = index
         elif item.type == "item_reference":
-            found = stored.get(item.id)
-            if found is not None and found.is_call and found.call_id:
-                waiting[found.call_id] = index
+            referenced = stored.get(item.id)
+            if referenced is not None and referenced.is_call and referenced.call_id:
+                waiting[referenced.call_id] = index
         elif _is_output(item) and item.call_id in waiting:
             answered.add(waiting.pop(item.call_id))
     return answered
@@ -574,7 +574,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
         if item.kind == "message" or _is_cut_call(item):
             continue
         if item.kind == "compaction":
-            # What it hides is over: an output behind it could not be shown with its call.
+            # An output behind a compaction could not be shown with its call in front of it.
             _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
@@ -587,7 +587,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
             waiting[call_id] = item.kind
         elif item.is_output and not item.stands_alone:
             if not _fits(item.kind, waiting.pop(call_id, None)):
-                raise _no_call_found(item.kind, call_id, is_answered=call_id in answered)
+                raise _missing_call(item.kind, call_id, is_answered=call_id in answered)
             answered.add(call_id)
     _check_answered(waiting)
 
@@ -608,7 +608,7 @@ def _check_answers(history: Sequence[ContextItem], added: Sequence[ContextItem])
             raise unknown_approval(answer.call_id)
 
 
-def _no_call_found(kind: str, call_id: str | None, *, is_answered: bool) -> InvalidRequest:
+def _missing_call(kind: str, call_id: str | None, *, is_answered: bool) -> InvalidRequest:
     if call_id is None:
         message = (
             f"No tool call found for {_words(kind)} without call_id. Send the 'call_id' of the "
@@ -631,7 +631,7 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""Pattern of what the kinds of a call and its output do not have in common."""
+"""Pattern of the suffixes by which the kinds of a call and its output differ."""
 _ANY_OUTPUT: Final = "function_call_output"
 """Kind of output that answers every call: in Open Responses all are calls of functions, and Codex
 answers its local shell as one (`LocalShellCall` in its source)."""
@@ -698,7 +698,7 @@ class _OpenCalls:
 
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
-    # That of a server's search is nowhere listed.
+    # Outputs of a server's searches are not listed, so they need no `call_id` in their JSON.
     is_listed = output.json and output.kind != "tool_search_output"
     body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
     return replace(
@@ -749,7 +749,7 @@ def _is_cut_call(item: ContextItem) -> bool:
 
 
 def _find_answered(items: Iterable[ContextItem]) -> set[int]:
-    # Of several open calls with one `call_id` a complete one takes the output, or else the last.
+    # Among open calls with the same `call_id`, a complete one takes the output, else the last.
     waiting: dict[str | None, tuple[int, ContextItem]] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -801,7 +801,7 @@ def without_orphans(
     return [item for index, item in enumerate(history) if index not in orphans]
 
 
-# Opening of what a client got sealed and sends back: reasoning, and summaries of conversations.
+# Opening of sealed content that clients send back: reasoning, and summaries of conversations.
 
 COMPACTION: Final = "compaction"
 """Name that summaries are bound to in place of a model: any model may go on with a conversation."""

@@ -148,18 +148,18 @@ def _first_after_instructions(items: Sequence[ContextItem]) -> int:
 def _turn_starts(items: Sequence[ContextItem], first: int) -> list[int]:
     approved = {item.call_id for item in items if item.approves}
     waiting: set[str | None] = set()
-    is_asked = False
+    is_call_due = False
     starts = []
     for index, item in enumerate(items[first:], first):
         if item.role == "user":
-            if not waiting and not is_asked:
+            if not waiting and not is_call_due:
                 starts.append(index)
         elif item.kind == "mcp_approval_request":
-            is_asked = item.item_id in approved
+            is_call_due = item.item_id in approved
         elif item.is_output:
             waiting.discard(item.call_id)
         elif item.kind != "mcp_approval_response":
-            is_asked = False  # the model goes on
+            is_call_due = False  # the model goes on
             if item.is_call and item.complete:
                 waiting.add(item.call_id)
     return starts

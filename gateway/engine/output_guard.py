@@ -54,7 +54,7 @@ from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.models.format import AFTER_ANSWER_RULE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.eventlog.fold.fold import Fold
@@ -190,10 +190,10 @@ class OutputGuard:
         format_: ModelFormat,
         *,
         reasoning_budget: int | None,
-        continues_preambles: bool = True,
+        continues_preambles: Callable[[], bool] = lambda: True,
     ) -> None:
-        # With `continues_preambles` a turn that is only a preamble does not end the response where
-        # tools may be called.
+        # Where `continues_preambles` returns True a turn that is only a preamble does not end the
+        # response if tools may be called.
         self._limits = limits
         self._continues_preambles = continues_preambles
         self._format = format_
@@ -512,7 +512,7 @@ class OutputGuard:
         is_one = fold.only_announced or (
             is_beside_format and not fold.visible and PREAMBLE_ONLY in fold.recoveries
         )
-        if not (self._continues_preambles and is_free and is_one):
+        if not (is_free and is_one and self._continues_preambles()):
             return False
         return _stops(fold) == 1 and self._repairs_left(fold) > is_beside_format
 

@@ -215,7 +215,6 @@ class Run:
         ):
             try:
                 async with scope as self._scope:
-                    self._write_listings()
                     await turns.complete()
             except ClaimLost:
                 raise
@@ -236,10 +235,6 @@ class Run:
                 turns.close()
             turns.void_excess_reasoning()
         return finished
-
-    def _write_listings(self) -> None:
-        for listing in self.spec.listings[self.live.fold.listed :]:
-            self._journal.append(listing)
 
     def _conclude(self, guard: OutputGuard) -> Finished:
         fold = self.live.fold

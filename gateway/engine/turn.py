@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -112,7 +112,9 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).with_state(spec.template_state)
+        self._format = engine.format_of(spec.model)
+        if spec.template_state:
+            self._format = self._format.with_state(spec.template_state)
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
@@ -120,7 +122,7 @@ class TurnRunner:
             limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
-            continues_preambles=engine.continues_preambles(spec.model),
+            continues_preambles=partial(engine.continues_preambles, spec.model),
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
@@ -183,6 +185,8 @@ class TurnRunner:
         if fold.rules.grammars:
             await self._translate()
         if tools is not None:
+            for listing in self._spec.listings[fold.listed :]:
+                self._journal.append(listing)
             if not fold.turns:
                 await self._run_hosted_call(tools)
             self._append_approved_result()
@@ -251,7 +255,7 @@ class TurnRunner:
         if prefill is None:
             return None
         turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
-        generated = len(self._format.said_ids(turns))
+        generated = len(self._format.turn_ids(turns))
         results = sum(len(turn.result) for turn in fold.turns)
         return prefill if self._room(generated, generated + results) > 0 else None
 
@@ -607,27 +611,22 @@ class TurnRunner:
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
+@dataclass(slots=True, eq=False)
 class PastTurns:
-    """The finished turns of one response, rendered once each.
+    """The finished turns of one response, rendered once each. `new_parser` makes their parsers.
 
     A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
     as output of the model, and stays id for id as it is.
     """
 
-    __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
-
-    def __init__(
-        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
-    ) -> None:
-        # `new_parser` makes the parsers of the turns.
-        self._format = format_
-        self._new_parser = new_parser
-        self._threads = threads
-        self.ids: list[int] = []
-        """Ids of all finished turns, as a backend gets them behind the prompt."""
-        self._turns = 0
-        self._generated = 0
-        self._results = 0
+    _format: ModelFormat
+    _new_parser: Callable[[], TokenParser]
+    _threads: Executor
+    ids: list[int] = field(default_factory=list)
+    """Ids of all finished turns, as a backend gets them behind the prompt."""
+    _turns: int = 0
+    _generated: int = 0
+    _results: int = 0
 
     async def update(self, finished: Sequence[Turn]) -> None:
         """Render the finished turns that are new since the last call.
@@ -654,7 +653,7 @@ class PastTurns:
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
         said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
-        return ids, len(self._format.said_ids(said))
+        return ids, len(self._format.turn_ids(said))
 
     def ids_with(self, last: Turn) -> list[int]:
         # As sent to a backend: finished turns rendered, `last` id for id.

@@ -1,4 +1,4 @@
-"""Jobs of the ledger: add usage lines up, and compare them with what follows from them.
+"""Jobs of the ledger: add usage lines up, and compare them with the sums made of them.
 
 Every process runs them; of several, the first to come does the work. A replica that dies loses the
 spending of about a second that it had not reported; a price that was set a moment ago may be
@@ -43,7 +43,7 @@ ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
 """Seconds into the past over which lines, sums and responses are compared."""
-FOUND_MAX: Final = 1_000
+DIFFERENCES_MAX: Final = 1_000
 """Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
 """Differences of each kind that one round logs."""
@@ -122,7 +122,7 @@ class Reconciliation:
         """Remove the spending of intervals that ended long ago."""
         await forget_spending(self._database, datetime.now(UTC))
 
-    async def round(self, *, repairs: bool = True) -> Found:
+    async def round(self, *, repairs: bool = True) -> Differences:
         """Find disagreements; recompute sums and the spending of budgets from their lines."""
         database, now = self._database, datetime.now(UTC)
         corrected: list[Correction] = []
@@ -130,12 +130,12 @@ class Reconciliation:
             # First: it is short, and the comparison of a large ledger may run out of time.
             corrected = await correct_spending(database, now)
             self._report_spending(corrected)
-        found = await compare(database, back_s=BACK_S, rows_max=FOUND_MAX)
+        differences = await compare(database, back_s=BACK_S, rows_max=DIFFERENCES_MAX)
         if repairs:
-            for tenant_id, hour in found.wrong_hours:
+            for tenant_id, hour in differences.wrong_hours:
                 await rollup.add_hour_again(database, TenantId(tenant_id), hour)
-        self._report(found)
-        return replace(found, corrected=tuple(corrected))
+        self._report(differences)
+        return replace(differences, corrected=tuple(corrected))
 
     def _report_spending(self, corrected: Sequence[Correction]) -> None:
         self._metrics.spend_corrected(len(corrected))
@@ -146,13 +146,13 @@ class Reconciliation:
                 count=one.truth - one.recorded,
             )
 
-    def _report(self, found: Found) -> None:
-        self._metrics.ledger_found("unmetered_responses", len(found.unmetered))
-        self._metrics.ledger_found("wrong_hours", len(found.wrong_hours))
-        self._metrics.ledger_found("unbilled_responses", found.unbilled)
-        for _, response in found.unmetered[:LOGGED_MAX]:
+    def _report(self, differences: Differences) -> None:
+        self._metrics.ledger_discrepancies("unmetered_responses", len(differences.unmetered))
+        self._metrics.ledger_discrepancies("wrong_hours", len(differences.wrong_hours))
+        self._metrics.ledger_discrepancies("unbilled_responses", differences.unbilled)
+        for _, response in differences.unmetered[:LOGGED_MAX]:
             _log.error("a response has no usage line", response_id=ids.response_id(response))
-        for tenant_id, hour in found.wrong_hours[:LOGGED_MAX]:
+        for tenant_id, hour in differences.wrong_hours[:LOGGED_MAX]:
             _log.error(
                 "sums of usage were not those of their lines",
                 tenant=str(tenant_id),
@@ -161,8 +161,8 @@ class Reconciliation:
 
 
 TOLERATED_SHARE: Final = 0.001
-"""Share of what is spent by which record and lines may differ: what ends just now may be recorded a
-moment before it is in the lines."""
+"""Share of the spending by which record and lines may differ: a response that ends just now may be
+recorded a moment before its line is visible."""
 SETTLED_S: Final = 60.0
 """Age in seconds of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
@@ -203,7 +203,7 @@ _DIFFERS: Final = " OR ".join(
 _NONE: Final = ", ".join(f"0 AS summed_{name}" for name in SUMS)
 _SUMMED: Final = ", ".join(f"0 AS {name}" for name in SUMS)
 _AS_SUMMED: Final = ", ".join(f"{name} AS summed_{name}" for name in SUMS)
-# Both of one statement: what is added up meanwhile is in neither of the two, or in both.
+# Both in one statement: a line that is added up meanwhile is in neither of the two, or in both.
 _WRONG_HOURS: Final = Statement(f"""
 WITH cursor AS (
     SELECT coalesce(max(tx), CAST('0' AS xid8)) AS tx FROM usage_cursors WHERE name = '{ROLLUP}'
@@ -309,12 +309,12 @@ class Correction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Differences:
     """Differences of the last `back_s` seconds, up to a bound of each kind.
 
     `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
     hours of tenants whose sums differ from their lines. `unbilled` counts responses that failed
-    without a line: mostly foreground ones whose process was lost with what it knew. `corrected` are
+    without a line: mostly foreground ones whose process was lost with their usage. `corrected` are
     the meters whose recorded spending was corrected.
     """
 
@@ -331,7 +331,7 @@ class Found:
         return not (self.unmetered or self.wrong_hours)
 
 
-async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
+async def compare(database: Database, *, back_s: float, rows_max: int) -> Differences:
     """Compare lines with responses and sums."""
     async with database.runs_transaction() as connection:
         parameters = {"back_s": back_s, "rows_max": rows_max}
@@ -342,7 +342,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
         cursor = await cursors.of_rollup(connection)
         behind_s = await cursors.behind_s(connection, cursor.place)
         stopped = await connection.scalars(_STOPPED)
-    return Found(
+    return Differences(
         unmetered=tuple((row.tenant_id, row.id) for row in unmetered),
         wrong_hours=tuple(dict.fromkeys((row.tenant_id, row.hour) for row in hours)),
         unbilled=unbilled,
@@ -352,11 +352,11 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
 
 
 async def correct_spending(database: Database, now: datetime) -> list[Correction]:
-    """Correct what is recorded as spent in the intervals of `now`.
+    """Correct the recorded spending in the intervals of `now`.
 
     Endless intervals count from the creation of the budget or alert.
     """
-    found = []
+    corrections = []
     async with database.runs_transaction() as connection:
         meters = await connection.execute(_METERS)
     for row in meters:
@@ -364,8 +364,8 @@ async def correct_spending(database: Database, now: datetime) -> list[Correction
         async with database.runs_transaction() as connection:
             correction = await _correct(connection, row, now)
         if correction is not None:
-            found.append(correction)
-    return found
+            corrections.append(correction)
+    return corrections
 
 
 async def _correct(connection: Connection, row: Row, now: datetime) -> Correction | None:

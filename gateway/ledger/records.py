@@ -112,14 +112,14 @@ def place_of(cursor: str | None) -> LinePosition:
     """Return the position that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
         return LinePosition()
-    found = _CURSOR.fullmatch(cursor)
-    if found is None or int(found[1]) >= 2**63:
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or int(match[1]) >= 2**63:
         raise InvalidRequest(
             "'from_tx' must be the next cursor of an export, or nothing for its beginning.",
             code="invalid_value",
             param="from_tx",
         )
-    return LinePosition(int(found[1]), UUID(found[2]), UUID(found[3]), int(found[4]))
+    return LinePosition(int(match[1]), UUID(match[2]), UUID(match[3]), int(match[4]))
 
 
 async def export(
@@ -131,13 +131,13 @@ async def export(
     """
     place, left, has_head = place_of(cursor), lines_max, True
     while left > 0:
-        asked = min(left, READ_LINES_MAX)
-        rows, place = await cursors.read_lines(database, place, lines_max=asked)
+        rows_max = min(left, READ_LINES_MAX)
+        rows, place = await cursors.read_lines(database, place, lines_max=rows_max)
         if rows or has_head:
             yield encoded(map(record_of, rows), form, has_head=has_head)
         has_head = False
         left -= len(rows)
-        if len(rows) < asked:
+        if len(rows) < rows_max:
             break
     yield trailer(form, cursor_of(place))
 

@@ -1,11 +1,11 @@
 """Counts of one process for all limits: two gates of a request, its settlement, and figures.
 
 Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
-Gate 2 is before a backend is asked, when the prompt's length is known: tokens and money, the output
-as it is expected. When the response has ended, what it used is settled against that, once.
+Gate 2 is before the request to a backend, when the prompt's length is known: tokens and money, with
+an estimate of the output. When the response has ended, its usage replaces the estimate, once.
 
-Nothing here waits or knows a database. Where a slice has not enough, and the row may have more, a
-gate says so, and is asked again when the row was.
+Nothing here waits or uses a database. If a slice has not enough, and its row may have more, a gate
+reports this, and the caller tries the gate again after the row was read.
 """
 
 from __future__ import annotations
@@ -141,27 +141,27 @@ class Estimates(Generic[K]):
     """Moving averages by key, of those that were used last."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[K, tuple[int, float]] = OrderedDict()
+        self._means: OrderedDict[K, tuple[int, float]] = OrderedDict()
 
     def reserve(self, key: K, most: int) -> int:
         """Return the output tokens to reserve for a request that may produce `most`."""
-        count, mean = self._known.get(key, (0, 0.0))
+        count, mean = self._means.get(key, (0, 0.0))
         expected = AT_FIRST if count < FIRST else max(LEAST, int(FACTOR * mean))
         return min(expected, most)
 
     def learn(self, key: K, tokens: int) -> None:
         """Add the length of an answer to the average."""
-        count, mean = self._known.pop(key, (0, 0.0))
+        count, mean = self._means.pop(key, (0, 0.0))
         weight = max(ALPHA, 1 / (count + 1))
-        self._known[key] = count + 1, mean + weight * (tokens - mean)
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        self._means[key] = count + 1, mean + weight * (tokens - mean)
+        if len(self._means) > KEPT:
+            self._means.popitem(last=False)
 
 
 BUSY_WAIT_S: Final = 1.0
 """Retry-after where too many responses are in progress; the true wait is not known."""
 ATTEMPTS_MAX: Final = 3
-"""Attempts of one request at one gate: others may take what it asked for."""
+"""Attempts of one request at one gate: other requests may take the tokens that came for it."""
 NEAR_THE_CAP: Final = 0.95
 """The part of a budget from which on all the output that a request may have is reserved, so that
 its end is exact."""
@@ -195,7 +195,7 @@ class Cost(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """A caller: the `terms` of its key, the model that it asks for, and the tier."""
+    """A caller: the `terms` of its key, the requested model, and the tier."""
 
     tenant_id: UUID
     project: UUID
@@ -250,11 +250,11 @@ class Gates:
                 del self._places_used[key]
         return {key: self.places.get(key, 0) for key in self._places_used}
 
-    def known(self) -> Iterator[tuple[Key, Bucket]]:
+    def live_buckets(self) -> Iterator[tuple[Key, Bucket]]:
         """Yield the buckets that were used lately, and forget the others."""
         now = self._clock()
         for (tenant_id, name), bucket in _all(self._buckets):
-            if not bucket.held and not bucket.is_asked and now - bucket.used_at > FORGOTTEN_S:
+            if not bucket.held and not bucket.is_pending and now - bucket.used_at > FORGOTTEN_S:
                 _forget(self._buckets, tenant_id, name)
             else:
                 yield (tenant_id, name), bucket
@@ -369,7 +369,7 @@ class Gates:
         now, buckets = self._clock(), self._buckets[charge.tenant_id]
         for one in charge.tokens:
             actual = 0 if is_refunded else amounts[one.what]
-            # One that is in use again may be a new one: what is due is due there.
+            # The bucket may have been forgotten and made anew: then the new one gets the tokens.
             bucket = buckets.setdefault(one.name, one.bucket)
             bucket.give_back(one.reserved - actual, now)
         if used.is_whole:
@@ -436,8 +436,8 @@ class Gates:
         if not rules.meters:
             return True
         now, meters = self._now(), self._meters[caller.tenant_id]
-        are_known = [self._meter(meters, one).is_known for one in rules.meters]
-        if not attempt and not all(are_known):
+        are_loaded = [self._meter(meters, one).is_loaded for one in rules.meters]
+        if not attempt and not all(are_loaded):
             return False
         for budget in rules.budgets:
             if meters[budget.meter].spent(now) >= budget.cap:
@@ -492,7 +492,7 @@ class Gates:
         return costs
 
     def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
-        # True: ask the rows for what is missing. Raises `RateLimited` where they cannot have it.
+        # True: the rows may have the missing tokens. Raises `RateLimited` if they cannot have them.
         ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:
@@ -516,15 +516,15 @@ class Gates:
             headers = headers_of(room, self._tightest(rules.tokens, buckets))
         else:
             headers = headers_of(self._tightest(rules.requests, buckets), room)
-        asked, where = int(cost.amount), ReachedLimit(limit, caller.terms, caller.model)
+        amount, where = int(cost.amount), ReachedLimit(limit, caller.terms, caller.model)
         if cost.amount > bucket.capacity:
-            return too_large(where, cost=asked, headers=headers)
+            return too_large(where, cost=amount, headers=headers)
         fits_s = bucket.until_fits_s(cost.amount, now)
         # No more than spreads those that wait: of a day it would be hours.
         jitter_s = min(fits_s, RETRY_AFTER_MAX_S) * JITTER * self._random()
         wait_s = max(fits_s + jitter_s, least_s)
         return rate_limited(
-            where, used=limit.value - left, cost=asked, wait_s=wait_s, headers=headers
+            where, used=limit.value - left, cost=amount, wait_s=wait_s, headers=headers
         )
 
     def _refuse(self, limit: Limit, refusal: RateLimited, tenant_id: UUID) -> None:
@@ -579,16 +579,16 @@ class Gates:
         return bucket
 
     def _meter(self, meters: dict[str, SpendMeter], meter: Meter) -> SpendMeter:
-        known = meters.get(meter.name)
-        if known is None:
-            known = meters[meter.name] = SpendMeter(meter, self._now())
-        known.used_at = self._clock()
-        return known
+        spend = meters.get(meter.name)
+        if spend is None:
+            spend = meters[meter.name] = SpendMeter(meter, self._now())
+        spend.used_at = self._clock()
+        return spend
 
     def _price(self, tenant_id: UUID, model: str, tier: str) -> Price | None:
-        found = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
-        self.lacks_price = self.lacks_price or found is None
-        return found
+        price = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+        self.lacks_price = self.lacks_price or price is None
+        return price
 
 
 def _all(kept: Mapping[UUID, Mapping[str, T]]) -> list[tuple[Key, T]]:

@@ -1,9 +1,9 @@
 """Token buckets: the slice of a shared one that a process has, and buckets of one process alone.
 
 A shared bucket is a row: it fills at a rate, up to its capacity, by the database's clock. A process
-takes from its slice. It asks the row for more when a request does not fit, and once a second for
-its share: as much as was asked of it in the second before. What it does not use it gives back. So
-several processes together cannot exceed the limit: what one holds, no other has.
+takes from its slice. It refills the slice from the row when a request does not fit, and once a
+second with its share: the demand of the second before. It gives unused tokens back. So several
+processes together cannot exceed the limit: each token is in one slice only.
 
 A request may use more than it took ahead: then the slice is below zero, and later the row is, too,
 down to minus its capacity. Nothing fits until that debt is paid.
@@ -25,17 +25,17 @@ from gateway.limits.refusal import RETRY_AFTER_MAX_S
 IDLE_S: Final = 3.0
 """Seconds without a request after which a slice is given back."""
 SHARE_S: Final = 1.0
-"""Seconds of use that a slice is asked for."""
+"""Seconds of demand that a slice holds."""
 SHARE_LEAST: Final = 0.05
-"""The smallest share that is asked for, as a part of the rate."""
+"""The smallest share, as a part of the rate."""
 SPACING_S: Final = 0.02
 """Seconds between two statements for more because a request does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Entry of a bucket in the next statement: `change` is what goes back to its row (below zero:
-    what was used beyond the slice), `want` what the process asks for.
+    """Entry of a bucket in the next statement: `change` is the amount that goes back to its row
+    (below zero: use beyond the slice), `want` the amount that the process requests.
     """
 
     rate: float
@@ -51,8 +51,8 @@ class Bucket:
     """
 
     __slots__ = (
-        "_asked", "_asked_at", "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate",
-        "_own_until", "_short_at", "capacity", "held", "is_asked", "rate", "used_at",
+        "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate", "_own_until",
+        "_requested_at", "_short_at", "_want", "capacity", "held", "is_pending", "rate", "used_at",
     )  # fmt: skip
 
     def __init__(self, rate: float, capacity: float, now: float) -> None:
@@ -60,14 +60,14 @@ class Bucket:
         self.capacity = capacity
         self.held = 0.0
         self.used_at = now
-        self.is_asked = False
+        self.is_pending = False
         self._level: float | None = None
         self._level_at = now
         self._needed = 0.0
         self._demand = 0.0
-        self._asked = 0.0
+        self._want = 0.0
         self._change = 0.0
-        self._asked_at = now
+        self._requested_at = now
         self._short_at = float("-inf")
         self._own_rate: float | None = None
         self._own_until = 0.0
@@ -85,7 +85,7 @@ class Bucket:
         """Change the limit, whose row has changed, too.
 
         A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
-        row is asked again. A higher one adds the difference.
+        row is read again. A higher one adds the difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
@@ -117,9 +117,9 @@ class Bucket:
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Return True if the row may have what is missing.
+        """Return True if the row may have the missing tokens.
 
-        After a refusal it is not asked again before it can have refilled.
+        After a refusal it is not read again before it can have refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -148,24 +148,24 @@ class Bucket:
         """
         share = 0.0
         if now - self.used_at < IDLE_S:
-            passed_s = max(now - self._asked_at, SHARE_S)
+            passed_s = max(now - self._requested_at, SHARE_S)
             wanted = max(self._demand / passed_s, SHARE_LEAST * self.rate)
             share = min(wanted, self.rate, self.capacity) * SHARE_S
         change = self._surplus(share)
         want = max(0.0, min(self._needed, self.capacity) + share - max(0.0, self.held - change))
-        self._demand, self._needed, self._asked_at = 0.0, 0.0, now
+        self._demand, self._needed, self._requested_at = 0.0, 0.0, now
         if not change and not want:
             return None
         self.held -= change
-        self._asked, self._change, self.is_asked = want, change, True
+        self._want, self._change, self.is_pending = want, change, True
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
         """Record that the row gave `granted`, and has `level` left."""
-        self._own_rate, self._change, self.is_asked = None, 0.0, False
+        self._own_rate, self._change, self.is_pending = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
-        if granted < self._asked:
+        if granted < self._want:
             self._short_at = now
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
@@ -174,7 +174,7 @@ class Bucket:
         Until `until` the slice refills at this process's share of the rate among `replicas`.
         """
         self.held += ask.change
-        self._change, self.is_asked = 0.0, False
+        self._change, self.is_pending = 0.0, False
         if self._own_rate is None:
             self.held = max(self.held, self._estimate(now) / max(1, replicas))
             self._own_rate = self.rate / max(1, replicas)
@@ -189,7 +189,7 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        # Give back a debt, all of an idle slice, or what is far more than the share.
+        # Give back a debt, all of an idle slice, or an amount far above the share.
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0
@@ -215,7 +215,7 @@ KEPT: Final = 10_000
 
 class Paces(Generic[K]):
     """Buckets by key, each as the time at which it will be full again (the generic cell rate
-    algorithm): what is full need not be kept.
+    algorithm): full ones need not be kept.
     """
 
     def __init__(self) -> None:

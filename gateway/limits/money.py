@@ -1,12 +1,12 @@
 """Prices, intervals, and spending in an interval. Money is integer nano-dollars: 10^9 are a dollar.
 
-A price is a set of components with one id. What it was when a response ended is what it costs; a
-new price changes no line that there is.
+A price is a set of components with one id. A response costs the price at its end; a new price
+changes no existing line.
 
-Each process writes what it has spent itself, ever larger, into a row of its own: a total, so a
-write whose outcome was lost is written again. Another interval is another row, so none is ever set
-back. A meter that was forgotten and is made again goes on from its row: nothing is written before
-that was read. What requests under way may cost is reported beside it, and ends with the process.
+Each process writes the running total of its own spending into a row of its own, so a write whose
+outcome was lost can be repeated. Each interval has its own row, so none is ever set back. A meter
+that was forgotten and is made again continues from its row: nothing is written before that was
+read. The possible cost of requests in progress is reported beside it, and ends with the process.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Price:
 
 
 class Prices:
-    """Every price that is known, to be looked up by what a response is."""
+    """All prices, by tenant, model and tier."""
 
     def __init__(self, prices: Iterable[Price] = ()) -> None:
         self._by_model: dict[str, list[Price]] = {}
@@ -171,7 +171,7 @@ class SpendMeter:
         self._begin(now)
 
     @property
-    def is_known(self) -> bool:
+    def is_loaded(self) -> bool:
         # True once the database has reported the spending of all processes in this interval.
         return self._others is not None
 
@@ -196,13 +196,13 @@ class SpendMeter:
         self._is_written = self._is_written and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
-        """Return what is to be written: of past intervals, and of this one.
+        """Return the totals to write, of past intervals and of this one.
 
         The current total is 0 until the meter is known: the row may have spending from before the
         meter was made.
         """
         self._turn(now)
-        return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
+        return [*self._closed, Spent(self.starts_at, self.own if self.is_loaded else 0)]
 
     def mark_written(
         self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0
@@ -216,7 +216,7 @@ class SpendMeter:
         self._closed = [one for one in self._closed if one not in written]
         if rows[-1].starts_at == self.starts_at:
             self._is_written = rows[-1].total == self.own
-            if not self.is_known:
+            if not self.is_loaded:
                 self.own += mine
             self._others, self._others_reserved = others, others_reserved
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.limits.rules import Budget, Limit, Terms, What
 
 RETRY_AFTER_MAX_S: Final = 60.0
-"""openai-python does not try again at all what asks for more than two minutes."""
+"""openai-python does not retry at all after a `Retry-After` of more than two minutes."""
 QUOTA: Final = "insufficient_quota"
 
 _NAMES: Final[dict[What, tuple[str, str]]] = {
@@ -116,15 +116,15 @@ def over_budget(
     )
 
 
-def out_of_storage(where: ReachedLimit, *, used: int, asked: int) -> RateLimited:
+def out_of_storage(where: ReachedLimit, *, used: int, requested: int) -> RateLimited:
     """Return the error for a storage limit that is reached."""
     limit = where.limit
     owner = _owner(limit.scope, limit.scope_id, where.terms)
     return RateLimited(
         "You exceeded your current quota, please check your plan and billing details: the stored "
-        f"bytes {owner} are used up: Limit {limit.value}, Used {used}, Requested {asked}. Delete "
-        "stored responses, conversations or files, or send the request with 'store': false. What "
-        "was deleted makes room at the next measurement.",
+        f"bytes {owner} are used up: Limit {limit.value}, Used {used}, Requested {requested}. "
+        "Delete stored responses, conversations or files, or send the request with 'store': false. "
+        "What was deleted makes room at the next measurement.",
         code=QUOTA,
         kind=QUOTA,
         is_final=True,

@@ -1,9 +1,9 @@
-"""Storage of tenants and projects, as one process knows it.
+"""Stored bytes of tenants and projects, as one process counts them.
 
 A job measures the tables now and then (`replication.storage_meter`). A process reads the last
-figure in its rounds, adds what it has stored since, and reports that to the others, as it reports
-what is under way. So a request needs no figure of its own, and nothing is ever counted down: what
-was deleted or has expired is missing in the next measurement.
+measurement in its rounds, adds the bytes that it has stored since, and reports these to the others,
+like its requests in progress. So a request needs no query of its own, and nothing is ever counted
+down: deleted and expired data is missing in the next measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS_MAX: Final = 4_096
 FORGOTTEN_S: Final = 120.0
 """Seconds without a request after which a figure is read no more."""
 DROPPED_S: Final = 86_400.0
-"""Seconds after which what was added is not reported any more, either: nobody measures it."""
+"""Seconds after which additions are not reported any more: no measurement is to be expected."""
 
 Key: TypeAlias = tuple[UUID, str]
 
@@ -49,11 +49,11 @@ class Measurement(NamedTuple):
 class StorageAccount:
     """Stored bytes of one tenant, or of one of its projects."""
 
-    __slots__ = ("_added", "is_known", "measured", "used_at")
+    __slots__ = ("_added", "is_loaded", "measured", "used_at")
 
     def __init__(self, now: float) -> None:
-        self.is_known = False
-        """The database was asked; nobody may have measured yet all the same."""
+        self.is_loaded = False
+        """The account was read from the database; there may be no measurement yet."""
         self.measured = 0
         self.used_at = now
         self._added: deque[list[float]] = deque()
@@ -74,7 +74,7 @@ class StorageAccount:
 
     def update(self, measurement: Measurement | None, now: float) -> None:
         """Take over the last measurement, which includes all that was stored before it began."""
-        self.is_known = True
+        self.is_loaded = True
         if measurement is None:
             return
         self.measured = measurement.size_bytes
@@ -123,15 +123,15 @@ class Storage:
         self._refuse = refuse
         self._accounts: dict[Key, StorageAccount] = {}
 
-    def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
+    def is_loaded(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
         """Return True if these accounts were all read from the database; start watching the
         others.
         """
-        now, is_known = self._clock(), True
+        now, is_loaded = self._clock(), True
         for limit in limits:
             account = self._account((tenant_id, account_of(limit)), now)
-            is_known = is_known and account.is_known
-        return is_known
+            is_loaded = is_loaded and account.is_loaded
+        return is_loaded
 
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
@@ -147,7 +147,7 @@ class Storage:
             used = account.measured + account.added + elsewhere.get(key, 0)
             if used + size > limit.value:
                 where = ReachedLimit(limit, terms, "")
-                self._refuse(limit, out_of_storage(where, used=used, asked=size), tenant_id)
+                self._refuse(limit, out_of_storage(where, used=used, requested=size), tenant_id)
         return StoredCharge(tuple(accounts.values()), size, self._clock)
 
     def used(self, key: Key) -> int:

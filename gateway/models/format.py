@@ -115,9 +115,10 @@ class RenderOptions:
     is cached of it is used for prompts of that scope alone, and nothing is cached without one. The
     prompt names `builtins` beside the `tools`, which are functions. `approved` is the id of the MCP
     approval request whose call the response begins with: the call ends the prompt, and its result
-    follows. `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort
-    that the request names, `none` for one without thoughts. `rendered` holds servers' answers to
-    questions (`Unrendered`). `new_items` are the request's own items, for errors that name one.
+    follows. `runs_tools`: the gateway runs some of the tools itself. `requested_effort` is the
+    effort that the request names, `none` for one without thoughts. `rendered` holds servers'
+    answers to questions (`Unrendered`). `new_items` are the request's own items, for errors that
+    name one.
     """
 
     instructions: str | None
@@ -133,7 +134,7 @@ class RenderOptions:
     builtins: Builtins = NO_BUILTINS
     approved: str | None = None
     runs_tools: bool = False
-    asked_effort: str | None = None
+    requested_effort: str | None = None
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
     new_items: Sequence[InputItem] = field(default=(), repr=False)
 
@@ -219,7 +220,7 @@ class ModelFormat(Protocol):
 
     @property
     def template_state(self) -> bytes:
-        """Return what was learned of the model's server and a run needs until its end.
+        """Return the properties of the model's server that a run needs until its end.
 
         Empty for formats that learn nothing, and before anything was rendered.
         """
@@ -233,7 +234,7 @@ class ModelFormat(Protocol):
     def relearn(self) -> None:
         """Learn the template anew for the next prompt, because a server of the model restarted.
 
-        Runs keep what they know.
+        Runs in progress keep the template that they began with.
         """
 
     @property
@@ -279,10 +280,10 @@ class ModelFormat(Protocol):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, behind what is `repeated` of a history.
+        """Return the prompt that continues `items`, behind the `repeated` prompt of a history.
 
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
-        instructions, have no span. Raises `InvalidRequest` for what has no rendering, and
+        instructions, have no span. Raises `InvalidRequest` for items without a rendering, and
         `Unrendered` if a server has to answer questions first.
         """
 
@@ -359,7 +360,7 @@ class ModelFormat(Protocol):
         With `trace` its text comes with the positions of its ids.
         """
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids that these turns (prefill, generated) put behind the prompt.
 
         Each but the last is closed, and the next one opened.
@@ -369,7 +370,7 @@ class ModelFormat(Protocol):
         """Return the ids of finished turns as a backend is sent them behind the prompt.
 
         These are their messages as the model should have written them, and the opening of another
-        one behind each. A call that was cut off is left out: nobody can answer it.
+        one behind each. A call that was cut off is left out, because it cannot have an output.
         """
 
     # A turn that is taken up again: what is put into the model's mouth.
@@ -462,7 +463,7 @@ FORMAT_CLASSES: Final = {
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
 """Module and class of each. A class has `load(options)`, which may read files and raises
-`StartupError` for what is damaged or missing. None is imported before a model has it."""
+`StartupError` if one is damaged or missing. None is imported before a model has it."""
 NO_OPTIONS: Final = FormatOptions()
 
 
@@ -481,7 +482,7 @@ class Formats:
         self._by_model = by_model
         self._parent_of = parent_of
         self.default = other
-        """The format of models without a configured one, and of what belongs to no model."""
+        """The format of models without a configured one, and of prompts without a model."""
 
     @classmethod
     def load(
@@ -497,10 +498,14 @@ class Formats:
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def for_model(self, model: str) -> ModelFormat:
-        found = self._by_model.get(model)
-        if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
-            found = self._by_model.get(parent)
-        return found or self.default
+        registered = self._by_model.get(model)
+        if (
+            registered is None
+            and self._parent_of is not None
+            and (parent := self._parent_of(model))
+        ):
+            registered = self._by_model.get(parent)
+        return registered or self.default
 
     def relearn(self, model: str) -> None:
         self.for_model(model).relearn()

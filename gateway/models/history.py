@@ -172,14 +172,14 @@ class _Approvals:
         self.pending: list[PlacedItem] = []
         """Approval requests whose call is made now."""
         self._approved = approved
-        self._asked: dict[str | None, PlacedItem] = {}
+        self._requests: dict[str | None, PlacedItem] = {}
         self._answers: dict[str | None, PlacedItem] = {}
         self._made: set[str | None] = set()
-        self._told: set[str | None] = set()
+        self._replaced: set[str | None] = set()
         for placed in items:
             item = placed.item
             if item.kind == "mcp_approval_request" and item.name is not None:
-                self._asked[item.item_id] = placed
+                self._requests[item.item_id] = placed
             elif item.kind == "mcp_approval_response":
                 self._answers.setdefault(item.call_id, placed)
             elif item.kind == "mcp_call":
@@ -188,14 +188,14 @@ class _Approvals:
     def in_place_of(self, placed: PlacedItem) -> list[PlacedItem]:
         """Return the items that the model is shown there."""
         item = placed.item
-        if self._asked.get(item.item_id) is placed:
+        if self._requests.get(item.item_id) is placed:
             return self._request(placed)
         if item.kind == "mcp_approval_response":
-            is_told = item.call_id in self._asked or item.approves
-            return [] if is_told else [placed]
-        if item.kind == "mcp_call" and item.call_id in self._asked.keys() - self._told:
-            self._told.add(item.call_id)
-            request = self._asked[item.call_id]
+            is_implied = item.call_id in self._requests or item.approves
+            return [] if is_implied else [placed]
+        if item.kind == "mcp_call" and item.call_id in self._requests.keys() - self._replaced:
+            self._replaced.add(item.call_id)
+            request = self._requests[item.call_id]
             return [request, PlacedItem(placed.source, item, request.item.name)]
         return [placed]
 
@@ -214,7 +214,7 @@ class _Approvals:
 _HOSTED_RESULTS: Final[Mapping[Kind, ContextItem]] = {
     "program": ContextItem("program_output", "", b"{}", parsed=ProgramOutput(result=NO_RESULT)),
     "computer_call": ContextItem("computer_call_output", "", b"{}", parsed=ComputerCallOutput()),
-    # What was approved elsewhere was made there, in an item of its own.
+    # The call of a request that was approved elsewhere is an item of its own.
     "mcp_approval_request": ContextItem(
         "mcp_approval_response",
         "",

@@ -55,17 +55,17 @@ class ValueScanner:
             self.is_begun = True
             self._is_scalar = text[0] not in '{["'
         if self._is_scalar:
-            found = _SCALAR_END.search(text)
-            return None if found is None else found.start()
+            match = _SCALAR_END.search(text)
+            return None if match is None else match.start()
         return self._end_of_nested(text)
 
     def _end_of_nested(self, text: str) -> int | None:
         at = 0
         if self._escaped and text:
             self._escaped, at = False, 1
-        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
-            at = found.end()
-            mark = found.group()
+        while match := (_STRING if self._in_string else _STRUCTURE).search(text, at):
+            at = match.end()
+            mark = match.group()
             if mark == "\\":
                 self._escaped = at == len(text)
                 at += 1

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import InputItem
 
 BRINGING: Final = frozenset({"additional_tools", "tool_search_output"})
 """The kinds of items that bring tools."""
@@ -105,18 +104,6 @@ def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
                 break
             kept.append(each)
     return tuple(reversed(kept))
-
-
-def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
-    """Return the tools that items of a request bring; `param` names their array.
-
-    Raises `InvalidRequest`.
-    """
-    return tuple(
-        BroughtTools.from_item(item, f"{param}[{index}].")
-        for index, item in enumerate(items)
-        if isinstance(item, AdditionalTools | ToolSearchOutput)
-    )
 
 
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:

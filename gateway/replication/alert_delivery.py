@@ -1,7 +1,7 @@
-"""Tells whom it concerns that a spend alert was reached: by a webhook of the operator, by e-mail.
+"""Delivery of spend alerts: by a webhook of the operator, and by e-mail.
 
-Each alert fires once an interval, and is told by whichever process takes it first; what could not
-be told is tried again. A webhook is signed as Standard Webhooks 1.0 has it
+Each alert fires once an interval, and is delivered by the first process that takes it; failed
+deliveries are tried again. A webhook is signed as in Standard Webhooks 1.0
 (https://www.standardwebhooks.com), so that its receiver can use a library.
 """
 
@@ -187,16 +187,17 @@ class AlertDelivery:
     async def _tell(self, firing: Firing) -> bool:
         # Through all channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
-        delivered = set(firing.told)
+        delivered = set(firing.delivered)
         for name in wanted.keys() - delivered:
-            if await _is_told(wanted[name], firing):
+            if await _deliver(wanted[name], firing):
                 delivered.add(name)
-        if delivered > firing.told:
-            await alerts.told(self._database, firing, delivered, is_sent=delivered >= wanted.keys())
+        if delivered > firing.delivered:
+            is_sent = delivered >= wanted.keys()
+            await alerts.record_delivery(self._database, firing, delivered, is_sent=is_sent)
         return bool(wanted) and delivered >= wanted.keys()
 
 
-async def _is_told(channel: AlertChannel, firing: Firing) -> bool:
+async def _deliver(channel: AlertChannel, firing: Firing) -> bool:
     try:
         await channel.tell(firing)
     except NotDelivered as error:

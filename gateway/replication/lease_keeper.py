@@ -172,7 +172,7 @@ class LeaseKeeper:
             await self._may_be_ended.wait()
             await self._check_soon.within(self._timing.poll_s)
             self._check_soon.clear()
-            # Nobody cancels a foreground response from elsewhere.
+            # A foreground response is not cancelled by other processes.
             durable = [one for one in self._held.values() if one.run.spec.durable]
             if not durable:
                 self._may_be_ended.clear()
@@ -182,7 +182,7 @@ class LeaseKeeper:
         """Renew all claims once, or at least contact the database. Return False if it is away."""
         held = list(self._held.values())
         claims = self._reserved.union(one.claim for one in held)
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         renewed = await self._renew_with_retry(list(claims))
         if renewed is None:
             self._is_away = True
@@ -190,17 +190,17 @@ class LeaseKeeper:
             return False
         now = time.monotonic()
         is_first = self._renewed_at is None
-        if self._is_away or (now - asked_at > self._timing.heartbeat_s):
+        if self._is_away or (now - sent_at > self._timing.heartbeat_s):
             self._distrust(now, HEARTBEATS_OF_DISTRUST)
         elif self._was_silent(now) and not is_first:
             self._distrust(now, HEARTBEATS_OF_DOUBT)
         self._is_away = False
         self._renewed_at = now
-        times_asked = Counter(claim.uuid for claim in claims)
+        claim_counts = Counter(claim.uuid for claim in claims)
         for one in held:
-            # Of two claims on one response nobody knows which one was renewed.
-            if one.claim.uuid in renewed and times_asked[one.claim.uuid] == 1:
-                one.until = asked_at + self._timing.lease_s
+            # With two claims on one response it is unknown which of them was renewed.
+            if one.claim.uuid in renewed and claim_counts[one.claim.uuid] == 1:
+                one.until = sent_at + self._timing.lease_s
         self._has_renewed.set()
         self._has_renewed.clear()
         await self._check([one for one in held if one.claim.uuid not in renewed])

@@ -89,8 +89,9 @@ class LimitTiming:
 
 
 class _Round:
-    """The next exchange, for all that wait for it. What it grants is theirs until they were woken
-    and took it: before that no other exchange begins, or it would give the grants back as unused.
+    """The next exchange, for all requests that wait for it. Its grants are reserved for them until
+    they were woken and took them: no other exchange begins before, or it would give the grants back
+    as unused.
     """
 
     __slots__ = ("_over", "_taken", "_waiting")
@@ -210,7 +211,7 @@ class Limiter:
 
     async def _hold(self, principal: Principal, size: int) -> StoredCharge:
         storage, terms = self.gates.storage, principal.terms
-        if not storage.is_known(principal.tenant_id, terms.stored):
+        if not storage.is_loaded(principal.tenant_id, terms.stored):
             self.gates.needs_round = True
             await self._ask()
         return storage.hold(principal.tenant_id, terms, size, self.gates.elsewhere)
@@ -243,7 +244,7 @@ class Limiter:
             attempt += 1
 
     async def figures(self, principal: Principal) -> Figures:
-        """Return what is left of all limits and budgets of a key. Raises `StoreError`."""
+        """Return the headroom of all limits and budgets of a key. Raises `StoreError`."""
         terms, tenant_id = principal.terms, principal.tenant_id
         if not terms.limits and not terms.budgets:
             return Figures()
@@ -283,23 +284,23 @@ class Limiter:
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
-        asked = self._asks()
+        asks = self._asks()
         begun = time.perf_counter()
         try:
-            if await self._exchange_all(asked, is_round=is_round):
+            if await self._exchange_all(asks, is_round=is_round):
                 self._observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
-            self._on_failed_round(asked, error)
+            self._on_failed_round(asks, error)
             self._observer.limits_synced("failed", time.perf_counter() - begun)
         finally:
             current.end()
         await current.taken()
 
     async def flush(self) -> None:
-        """Write what was spent before this process ends."""
+        """Write the spending before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
-            # One that was not known yet is written once its row was read.
+            # A meter whose row was read just now is written in the second round.
             await self.once()
 
     async def _wait_until(self, due_at: float) -> None:
@@ -310,29 +311,29 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        # Returns also if the database gave no answer: what is detached goes on without one.
+        # Returns also if the database gave no answer: detached buckets go on without it.
         self._wanted.set()
         await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
         # Buckets that a request waits for come first, without a limit on their number.
-        asked: dict[Key, tuple[Bucket, Ask]] = {}
+        asks: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
-        for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
-            if len(asked) >= BUCKETS_MAX and not bucket.is_needed:
+        for key, bucket in sorted(self.gates.live_buckets(), key=lambda one: not one[1].is_needed):
+            if len(asks) >= BUCKETS_MAX and not bucket.is_needed:
                 break
             if (ask := bucket.ask(now)) is not None:
-                asked[key] = bucket, ask
-        return asked
+                asks[key] = bucket, ask
+        return asks
 
-    def _request(self, asked: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> SyncRequest:
+    def _request(self, asks: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> SyncRequest:
         spend, watched = [], []
         for (tenant_id, name), meter, rows in self._spending():
             mine = [SpendRow(tenant_id, name, row.starts_at, row.total) for row in rows]
             spend += [row for row in mine if row.amount and not meter.is_written]
             watched.append(mine[-1])
         return SyncRequest(
-            {key: ask for key, (_, ask) in asked.items()},
+            {key: ask for key, (_, ask) in asks.items()},
             self._reports() if is_round else {},
             spend,
             watched,
@@ -345,24 +346,24 @@ class Limiter:
             yield key, meter, meter.rows(now)
 
     def _reports(self) -> dict[Key, int]:
-        aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
+        aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_loaded}
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
-    async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
-        # In parts. True: there was anything to send. `asked` is empty afterwards.
+    async def _exchange_all(self, asks: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
+        # In parts. True: there was anything to send. `asks` is empty afterwards.
         was_written = False
         while True:
-            part = dict(islice(asked.items(), BUCKETS_MAX))
+            part = dict(islice(asks.items(), BUCKETS_MAX))
             request = self._request(part, is_round=is_round)
             was_written = await self._exchange(part, request, is_round=is_round) or was_written
             for key in part:
-                del asked[key]
-            if not asked:
+                del asks[key]
+            if not asks:
                 return was_written
             is_round = False
 
     async def _exchange(
-        self, asked: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
+        self, asks: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
     ) -> bool:
         # True: there was anything to send, or the last exchange failed.
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
@@ -380,7 +381,7 @@ class Limiter:
                 self._count += 1
                 if not self._count % CLEANED_EVERY:
                     await self._store.forget()
-        self._apply(asked, request, reply, written)
+        self._apply(asks, request, reply, written)
         return True
 
     def _is_due_for_prices(self) -> bool:
@@ -390,7 +391,7 @@ class Limiter:
 
     def _apply(
         self,
-        asked: Mapping[Key, tuple[Bucket, Ask]],
+        asks: Mapping[Key, tuple[Bucket, Ask]],
         request: SyncRequest,
         reply: SyncReply,
         written: Sequence[tuple[Key, SpendMeter, list[Spent]]],
@@ -400,7 +401,7 @@ class Limiter:
         if not self._is_well:
             _log.info("limits are in step again")
             self._is_well = True
-        for key, (bucket, _) in asked.items():
+        for key, (bucket, _) in asks.items():
             granted, level = reply.buckets[key]
             bucket.answered(granted, level, now)
         if reply.is_round:
@@ -416,7 +417,7 @@ class Limiter:
                 mine=spent.mine,
             )
 
-    def _on_failed_round(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:
+    def _on_failed_round(self, asks: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:
         now = self._clock()
         if self._is_well:
             _log.warning("limits go on without the database", error=error)
@@ -424,7 +425,7 @@ class Limiter:
         if self._away_since is None:
             self._away_since = now
         until = self._away_since + self.timing.stale_max_s
-        for bucket, ask in asked.values():
+        for bucket, ask in asks.values():
             bucket.failed(ask, now, replicas=self._others + 1, until=until)
 
     def _check_age(self) -> None:

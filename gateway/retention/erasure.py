@@ -98,7 +98,7 @@ _ERASE: Final = {
     WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
 }
-"""By table, what is known by the response that it is of."""
+"""Statements by table that delete the rows which belong to responses."""
 _FORGET: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
@@ -134,8 +134,8 @@ _THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
 
 
 class ReadResponse(NamedTuple):
-    """A response as it is looked at: what it continues, for whom it says that it is, and what it
-    used. `names` is empty where it says nothing.
+    """The parts of a response that erasure reads: what it continues, the end users that it names,
+    and the resources that it used.
     """
 
     uuid: UUID
@@ -175,7 +175,7 @@ def used_in(json: Any) -> UsedKeys:
 
     Free text that only looks like an id does not count.
     """
-    found, waiting = UsedKeys(), [json]
+    keys, waiting = UsedKeys(), [json]
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):
@@ -183,13 +183,13 @@ def used_in(json: Any) -> UsedKeys:
         elif isinstance(one, dict):
             for name, value in one.items():
                 if name in _NAMES:
-                    _note(found, name, value)
+                    _note(keys, name, value)
             waiting += one.values()
-    return found
+    return keys
 
 
-def _note(found: UsedKeys, name: str, value: Any) -> None:
-    kept = found.containers if name.startswith("container") else found.files
+def _note(keys: UsedKeys, name: str, value: Any) -> None:
+    kept = keys.containers if name.startswith("container") else keys.files
     for word in value if isinstance(value, list) else [value]:
         uuid = _NAMES[name](word) if isinstance(word, str) else None
         if uuid is not None:
@@ -220,8 +220,8 @@ def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
 
 async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
     async with database.transaction(tenant_id) as connection:
-        asked = {"tenant": tenant_id, "digest": digest}
-        return set(await connection.scalars(_METERED, asked))
+        parameters = {"tenant": tenant_id, "digest": digest}
+        return set(await connection.scalars(_METERED, parameters))
 
 
 def _of_items(
@@ -238,8 +238,9 @@ def _of_items(
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
-    are those of other tables, by their names; those of `usage` lost the person and their tags.
+    """Result of an erasure: the erased objects, and how many responses were examined (`seen`).
+    `rows` are those of other tables, by their names; those of `usage` lost the person and their
+    tags.
 
     `sealed` responses could not be opened, because their key is gone: they are left. `busy`
     conversations are left, too, with the person's responses in them: somebody else's response is
@@ -302,8 +303,8 @@ class Erasing:
         if self._digest is not None:
             metered = {"digest": self._digest, "besides": list(kept)}
             rows.update(await self._erase(_FORGET_METERED, **metered))
-        told = {table: number for table, number in rows.items() if number}
-        return Erased(self._seen, count, gone, self._sealed, len(busy), told)
+        nonzero = {table: number for table, number in rows.items() if number}
+        return Erased(self._seen, count, gone, self._sealed, len(busy), nonzero)
 
     async def _find(self) -> None:
         if self._digest is not None:
@@ -346,21 +347,21 @@ class Erasing:
             places = {one.conversation for one in newest if one.conversation is not None}
             places -= self._places
             self._places |= places
-            found: list[ReadResponse] = []
+            successors: list[ReadResponse] = []
             for statement, uuids in (
                 (_CHILDREN, [one.uuid for one in newest]),
                 (_OF_CONVERSATIONS, list(places)),
             ):
                 for some in _batches(uuids):
                     rows, cipher = await self._rows(statement, ids=some)
-                    found += _responses(cipher, rows)
-            newest = await self._nobodys(found)
+                    successors += _responses(cipher, rows)
+            newest = await self._nobodys(successors)
             self._nameless |= {one.uuid: one for one in newest}
 
-    async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
-        # Those that name nobody, nor does usage name another person.
-        known = self._named.keys() | self._nameless.keys()
-        some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
+    async def _nobodys(self, candidates: Iterable[ReadResponse]) -> list[ReadResponse]:
+        # Return the responses that name nobody, and whose usage names no other person.
+        listed = self._named.keys() | self._nameless.keys()
+        some = {one.uuid: one for one in candidates if not one.names and one.uuid not in listed}
         others: set[UUID] = set()
         for batch in _batches(list(some)):
             rows, _ = await self._rows(_OF_OTHERS, digest=self._digest, ids=batch)

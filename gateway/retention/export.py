@@ -36,8 +36,8 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     for name, table in ALL_TABLES.items()
     if not about(table).not_exported
 }
-"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat what
-is in the items of responses, and hold output that was taken back besides."""
+"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat the
+items of responses, and hold output that was taken back besides."""
 SEALED: Final = {"sealed": True}
 """Value in place of content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
@@ -70,22 +70,22 @@ class ExportedPage(NamedTuple):
         some are left out. Content that no key opens is `SEALED`.
         """
         shown = [self._shown(row) for row in self.rows]
-        sealed = sum(SEALED in told.values() for told in shown)
-        return b"".join(one_line(orjson.dumps(told)) + b"\n" for told in shown), sealed
+        sealed = sum(SEALED in row.values() for row in shown)
+        return b"".join(one_line(orjson.dumps(row)) + b"\n" for row in shown), sealed
 
     def _shown(self, row: Row) -> dict[str, Any]:
         kept = CONTENT[self.table]
         bound_by = [row[name] for name in BOUND_BY[self.table]]
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in _columns(self.table):
             value, how = row[name], kept.get(name)
             if how in OPENED:
                 if not self.with_content:
                     continue
-                told[name] = self._opened(row, name, how, bound_by)
+                values[name] = self._opened(row, name, how, bound_by)
             else:
-                told[name] = _json(value)
-        return told
+                values[name] = _json(value)
+        return values
 
     def _opened(self, row: Row, name: str, how: Kept | None, bound_by: list[Any]) -> Any:
         try:
@@ -141,8 +141,8 @@ def _size(row: Row) -> int:
 
 
 def _response(row: Row) -> UUID:
-    found: UUID = row["response_id"]
-    return found
+    response_id: UUID = row["response_id"]
+    return response_id
 
 
 def _json(value: Any) -> Any:
@@ -159,8 +159,8 @@ def _json(value: Any) -> Any:
 
 
 class TenantArchive:
-    """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
-    opened and compressed in a thread.
+    """A zip file of a tenant's data, made while it is read: one page of rows is in memory at once,
+    and is opened and compressed in a thread.
     """
 
     def __init__(
@@ -222,8 +222,8 @@ class TenantArchive:
                 sealed += unopened
                 if piece := sink.taken():
                     yield piece
-        told = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
-        self.files[f"{table}.jsonl"] = told
+        summary = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
+        self.files[f"{table}.jsonl"] = summary
 
 
 def _write(file: IO[bytes], page: ExportedPage) -> tuple[bytes, int]:

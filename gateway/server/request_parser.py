@@ -121,14 +121,14 @@ class IncomingRequest:
         end = min(len(data), start + CHUNKED_BYTES_MAX)
         position = start
         while position < end and not self.is_complete:
-            found = data.find(_EMPTY_LINE, max(position - _OVERLAP, 0), end)
-            cut = end if found < 0 else found + len(_EMPTY_LINE)
+            line_at = data.find(_EMPTY_LINE, max(position - _OVERLAP, 0), end)
+            cut = end if line_at < 0 else line_at + len(_EMPTY_LINE)
             self._parse(data[position:cut])
             position = cut
         self._last = data[max(position - _OVERLAP, 0) : position]
         content = bytes(self._body)
         self._body.clear()
-        # One that has many chunks may not save up for long trailers, which are kept until they end.
+        # Many chunks do not add up to an allowance for long trailers, which are kept in memory.
         free = CHUNK_FREE_BYTES * self._chunks
         self._size = max(0, self._size + position - start - len(content) - free)
         self._chunks = 0
@@ -188,10 +188,10 @@ class IncomingRequest:
         hosts: list[bytes] = []
         lengths: list[bytes] = []
         encodings: list[bytes] = []
-        known = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+        fields = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
         for name, value in self.headers:
-            if name in known:
-                known[name].append(value.strip())
+            if name in fields:
+                fields[name].append(value.strip())
         is_1_1 = self.version == "1.1"
         if len(hosts) > 1 or (is_1_1 and not hosts) or not all(map(_HOST.fullmatch, hosts)):
             raise unreadable(NO_HOST)

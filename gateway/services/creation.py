@@ -45,7 +45,7 @@ from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import PRIORITIES, DueSummary
+from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_tier
 from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
@@ -55,7 +55,7 @@ from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
     from gateway.engine.run_spec import RunSpec
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
-    from gateway.services.models import Model, Models
+    from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.runs.compaction import CompactedContext
     from gateway.services.runs.run_builder import CreateCommand, RunBuilder
@@ -300,13 +300,15 @@ class Creation:
         retrieval: Retrieval,
         lease_keeper: LeaseKeeper,
         models: Models,
+        require_room: Callable[[str, int, str], None],
         limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
         """Keep an idempotency key valid for `key_ttl_s` seconds.
 
         While the heartbeat of `lease_keeper` finds the database down, requests that store something
-        are refused at once.
+        are refused at once. `require_room` raises `Overloaded` if no request for the model, of this
+        priority and tenant, can be sent or wait.
         """
         self._dependencies = dependencies
         self._runs = runs
@@ -315,6 +317,7 @@ class Creation:
         self._retrieval = retrieval
         self._lease_keeper = lease_keeper
         self._models = models
+        self._require_room = require_room
         self._limiter = limiter
         self._key_ttl_s = key_ttl_s
 
@@ -376,7 +379,8 @@ class Creation:
         Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
         `RateLimited`.
         """
-        principal, model = command.principal, self._model(command)
+        principal = command.principal
+        model = self._models.get(command.request.model, principal.policy, task="generate")
         if principal.keeps_nothing:
             permitted(command)
         charge = await self._limiter.enter(principal, model.id, "default")
@@ -400,18 +404,15 @@ class Creation:
         It is charged as a request, because it is parsed and tokenised like one. Raises what
         `RunBuilder.count` raises, and `RateLimited`.
         """
-        model = self._model(command)
-        charge = await self._limiter.enter(command.principal, model.id, "default")
+        principal = command.principal
+        model = self._models.get(command.request.model, principal.policy, task="generate")
+        charge = await self._limiter.enter(principal, model.id, "default")
         try:
             tokens = await self._builder.count(command, model)
         finally:
             if charge is not None:
                 charge.settle(NOTHING_USED)
         return tokens, () if charge is None else charge.headers
-
-    def _model(self, command: CreateCommand) -> Model:
-        request, policy = command.request, command.principal.policy
-        return self._models.get(request.model, policy, task="generate")
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         # None if the key is unused or its response was deleted.
@@ -433,14 +434,16 @@ class Creation:
 
     async def _start(self, command: CreateCommand) -> Generation:
         # Gate 1: charge the request to its key before its prompt is made.
-        principal, request, model = command.principal, command.request, self._model(command)
+        principal, request = command.principal, command.request
+        model = self._models.get(request.model, principal.policy, task="generate")
+        tier = service_tier(request, principal.policy)
         if command.generate and not request.background:
             # Before anything is read, made or stored for what would be refused.
-            self._models.require_room(model, PRIORITIES[command.tier], principal.tenant_id.hex)
+            self._require_room(model.id, PRIORITIES[tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
-            charge = await self._limiter.enter(principal, model.id, command.tier, stores=stores)
+            charge = await self._limiter.enter(principal, model.id, tier, stores=stores)
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 built = await self._builder.build(command, model)

@@ -186,7 +186,7 @@ class Health:
         if not any(state.healthy for state in usable):
             is_open = any(state.healthy is None for state in usable)
             reasons.append("no backend has answered yet" if is_open else "no backend is healthy")
-        if not self._pool.models():
+        if not self._pool.models:
             reasons += self._pool.warnings or [SILENT]
         return reasons
 

@@ -138,7 +138,7 @@ class Models:
 
     def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
         """List the models that a tenant may use, in the order of the configuration."""
-        models = [self._model(known) for known in self._pool.models()]
+        models = [self._model(known) for known in self._pool.models]
         return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
     def get(
@@ -151,7 +151,7 @@ class Models:
         `NoUpstreamAvailable` before any backend has reported its models, or this model's its
         context length.
         """
-        served = self._pool.models()
+        served = self._pool.models
         if served != self._served:
             self._served, self._found = served, {}
         found = self._found.get(name)
@@ -181,10 +181,6 @@ class Models:
         # Raises `InvalidRequest` if no backend of this model returns logprobs,
         # `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
         self._pool.require_logprobs(model.id)
-
-    def require_room(self, model: Model, priority: int, tenant: str) -> None:
-        # Raises `Overloaded` if no request can be sent or wait.
-        self._pool.require_room(model.id, priority, tenant)
 
     def _candidates(self, name: str) -> Iterable[str]:
         bare = name.removeprefix(VENDOR_PREFIX)

@@ -136,14 +136,14 @@ def inherited(**changes: str) -> dict[str, str]:
 def _read_environment(model: type[BaseModel], environ: Mapping[str, str]) -> Layer:
     """Read the settings of `model` from the environment."""
     layer = Layer()
-    known = {variable.name: variable for variable in variables(model)}
-    by_path = {variable.path: variable for variable in known.values()}
+    by_name = {variable.name: variable for variable in variables(model)}
+    by_path = {variable.path: variable for variable in by_name.values()}
     for name, path in CUSTOMARY.items():
         _read(layer, name, by_path[path], environ)
-    for name, variable in known.items():
+    for name, variable in by_name.items():
         _read(layer, name, variable, environ)
-    legitimate = {CONFIG_VARIABLE, *known}
-    legitimate.update(name + FILE_SUFFIX for name in known if known[name].is_secret)
+    legitimate = {CONFIG_VARIABLE, *by_name}
+    legitimate.update(name + FILE_SUFFIX for name in by_name if by_name[name].is_secret)
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in legitimate:
             hint = _did_you_mean(name, legitimate)
@@ -223,7 +223,7 @@ class _Reader:
         return self._scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         seen: set[str] = set()
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
@@ -234,15 +234,15 @@ class _Reader:
             self.places[*path, key] = self._place(key_node)
             value = self.value(value_node, (*path, key))
             if value is not None:
-                found[key] = value
-        return found
+                values[key] = value
+        return values
 
     def _scalar(self, node: yaml.Node) -> Any:
         if not (isinstance(node, yaml.ScalarNode) and "${" in node.value):
             try:
                 return self._scalars.construct_object(node, deep=True)
             except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-                # Of a tag that its text does not fit, PyYAML raises whatever happens to go wrong.
+                # PyYAML raises various errors for a text that does not fit its tag.
                 self.mistake(node, f"not a value: {(str(error) or node.tag).splitlines()[0]}")
                 return None
         return _REFERENCE.sub(lambda match: self._resolved(match, node), node.value) or None
@@ -304,16 +304,16 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 _UNKNOWN: Final = "extra_forbidden"
 
 
-def _explanation(detail: ErrorDetails, given: object) -> str:
-    """Explain what is expected; the value `given` is not repeated."""
+def _explanation(detail: ErrorDetails, value: object) -> str:
+    """Explain what is expected, without repeating `value`."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _SECTIONS:
         return _section_expected(detail["loc"])
     text = _TEXTS.get(kind, "expected another value").format_map(context)
     if kind == "string_pattern_mismatch":
         return PATTERNS[context["pattern"]]
-    if kind == "literal_error" and isinstance(given, str):
-        return text + _did_you_mean(given, _QUOTED.findall(context["expected"]))
+    if kind == "literal_error" and isinstance(value, str):
+        return text + _did_you_mean(value, _QUOTED.findall(context["expected"]))
     return text
 
 
@@ -328,9 +328,9 @@ def _unknown(path: Sequence[str | int]) -> str:
     return f"there is no setting {_spelled(path)}{hint}"
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
+def _did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return a question to append to a message; empty if nothing is similar."""
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {one.lower(): one for one in candidates}
     close = get_close_matches(word.lower(), by_lower, n=3, cutoff=0.7)
     return _did_you_mean_one_of([by_lower[one] for one in close])
 
@@ -340,20 +340,20 @@ def _did_you_mean_one_of(words: Sequence[str]) -> str:
 
 
 def _spelled(path: Sequence[str | int]) -> str:
-    # As in `backends[0].url`.
+    # Return the path as in `backends[0].url`.
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
 def _value_at(values: Mapping[str, Any], path: Sequence[str | int]) -> object:
     """Return the value at this path, or None."""
-    found: Any = values
+    value: Any = values
     for part in path:
         try:
-            found = found[part]
+            value = value[part]
         except (KeyError, IndexError, TypeError):
             return None
-    return found
+    return value
 
 
 def _section_expected(path: Sequence[str | int]) -> str:
@@ -365,20 +365,20 @@ def _section_expected(path: Sequence[str | int]) -> str:
 
 def _model_at(path: Sequence[str | int]) -> type[BaseModel] | None:
     # Indexes of lists are skipped; None if no section is there.
-    found: type[BaseModel] | None = Settings
+    model: type[BaseModel] | None = Settings
     for part in path:
         if isinstance(part, int):
             continue
-        field = found.model_fields.get(part) if found is not None else None
-        found = _model_in(field.annotation) if field is not None else None
-    return found
+        field = model.model_fields.get(part) if model is not None else None
+        model = _model_in(field.annotation) if field is not None else None
+    return model
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_model_in(argument) for argument in get_args(annotation))
-    return next((model for model in found if model is not None), None)
+    models = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in models if model is not None), None)
 
 
 def _paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
@@ -427,17 +427,17 @@ def sources(config: Path | None = None, environ: Mapping[str, str] | None = None
     """
     environ = os.environ if environ is None else environ
     layers = (_read_file(config, environ), _read_environment(Settings, environ))
-    known = {variable.path for variable in variables(Settings)}
+    paths = {variable.path for variable in variables(Settings)}
     return {
         ".".join(map(str, path)): place
         for layer in layers
         for path, place in layer.places.items()
-        if path in known
+        if path in paths
     }
 
 
-def given_variables() -> list[str]:
-    # Names only, also of those that no setting has.
+def variable_names() -> list[str]:
+    # Names of the gateway's variables that are set, also of those that no setting has.
     return sorted(name for name in os.environ if name.startswith(PREFIX) or name in CUSTOMARY)
 
 
@@ -463,10 +463,10 @@ def _located(detail: ErrorDetails, layers: Sequence[Layer], values: Mapping[str,
     path, message = detail["loc"], _message(detail, values)
     if (place := _place_of(path, layers)) is not None:
         return Mistake(place, message)
-    said = (
+    places = (
         place for layer in layers for spot, place in layer.places.items() if spot[:1] == path[:1]
     )
-    return Mistake(next(said, _spelled(path) or "settings"), message)
+    return Mistake(next(places, _spelled(path) or "settings"), message)
 
 
 def _place_of(path: KeyPath, layers: Sequence[Layer]) -> str | None:
@@ -513,7 +513,7 @@ def read_backends(path: Path) -> tuple[Backend, ...]:
     if not isinstance(listed, list) or len(layer.values) != 1:
         raise _unusable(str(path), "expected `backends:` with a list below it, and nothing else")
     try:
-        found = _BACKENDS.validate_python(listed)
+        entries = _BACKENDS.validate_python(listed)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         spot = ("backends", *detail["loc"])
@@ -521,10 +521,10 @@ def read_backends(path: Path) -> tuple[Backend, ...]:
         is_unknown = detail["type"] == _UNKNOWN
         what = "there is no such setting" if is_unknown else _explanation(detail, None)
         raise _unusable(place, f"{_spelled(spot)}: {what}") from None
-    names = [one.name for one in found]
+    names = [one.name for one in entries]
     if len(set(names)) < len(names):
         raise _unusable(str(path), "names of backends must differ")
-    return found
+    return entries
 
 
 def _layer(path: Path) -> Layer:

@@ -100,15 +100,15 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
                 yield ""
 
 
-def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
-    # The first line of a list entry begins with a dash. What is not given says what it is behind
-    # it, where that fits.
+def _item(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
+    # The first line of a list entry begins with a dash. A key without a value has its summary on
+    # its own line, where that fits.
     first = True
     for key, field in model.model_fields.items():
         lead = "  - " if first else "    "
-        if key in given:
+        if key in values:
             yield from _comment(_summary(field), 2 if first else 4)
-            yield f"{lead}{key}: {given[key]}"
+            yield f"{lead}{key}: {values[key]}"
         else:
             line = f"{lead}# {key}: {_default(key, field)}".rstrip()
             both = f"{line}  # {_summary(field)}"

@@ -1,7 +1,7 @@
 """The sections of the configuration: every setting with its default, its bounds and its unit.
 
-A section is what it configures is given: no other record restates it. A number that no operator has
-a reason to change is a constant beside the code that uses it.
+A section is handed to the code that it configures: no other record restates it. A number that no
+operator has a reason to change is a constant beside the code that uses it.
 
 The descriptions are the reference documentation: `harmony-gateway config env` prints them. Their
 first sentence, which gateway.example.yaml has too, says what the setting is; the others say why an
@@ -171,19 +171,19 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    def fill(self, kind: type[T], **given: Any) -> T:
-        """Make a dataclass from the settings of the same names, with `given` taking precedence.
+    def fill(self, kind: type[T], **overrides: Any) -> T:
+        """Make a dataclass from the settings of the same names; `overrides` take precedence.
 
         Other fields keep their defaults.
         """
         same = (one.name for one in fields(kind) if one.name in type(self).model_fields)
-        made: T = kind(**{**{name: getattr(self, name) for name in same}, **given})
+        made: T = kind(**{**{name: getattr(self, name) for name in same}, **overrides})
         return made
 
 
-def _network(given: str) -> str:
+def _network(text: str) -> str:
     try:
-        return str(ip_network(given))
+        return str(ip_network(text))
     except ValueError:
         raise ValueError("expected a network, such as 10.1.2.0/24 or fd00::/8") from None
 
@@ -200,7 +200,7 @@ def _host_and_port(
     return host.strip("[]").lower(), int(port)
 
 
-def _known_host(text: str) -> str:
+def _check_host(text: str) -> str:
     _host_and_port(text)
     return text
 
@@ -210,12 +210,12 @@ def _named_server(server: str) -> str:
     return server
 
 
-def _origin(given: str) -> str:
-    parts = urlsplit(given)
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
     is_one = parts.scheme in {"http", "https"} and parts.netloc and not parts.username
-    if given != "*" and (not is_one or given != f"{parts.scheme}://{parts.netloc}".lower()):
+    if text != "*" and (not is_one or text != f"{parts.scheme}://{parts.netloc}".lower()):
         raise ValueError("expected an origin, such as https://app.example.com, or '*'")
-    return given
+    return text
 
 
 Origin = Annotated[str, AfterValidator(_origin)]
@@ -372,7 +372,7 @@ class Destinations(Section):
         description="Private networks that may be connected to, such as 10.20.0.0/16. Set those "
         "whose hosts are meant to be reached.",
     )
-    allowed_hosts: tuple[Annotated[str, AfterValidator(_known_host)], ...] = Field(
+    allowed_hosts: tuple[Annotated[str, AfterValidator(_check_host)], ...] = Field(
         (),
         description="Private hosts that may be connected to, such as wiki.internal:80. Set those "
         "that are meant to be reached in a network that is not.",
@@ -761,7 +761,7 @@ class Smtp(Section):
 
 
 class Alerts(Section):
-    """Recipients of spend alerts, beside those whom the alert names."""
+    """Recipients of spend alerts, beside those that the alert names."""
 
     webhook_url: str = Field(
         "",

@@ -1,6 +1,7 @@
 """The settings of the tools that the gateway runs itself.
 
-A tool without what it needs is off: requests that offer it are answered without it, and told so.
+A tool that lacks a requirement is off: requests that offer it are answered without it, and the
+answer says so.
 """
 
 from __future__ import annotations
@@ -276,8 +277,8 @@ class Mcp(Section):
     )
 
 
-def _domains(given: str) -> str:
-    listed = " ".join(given.lower().split())
+def _domains(text: str) -> str:
+    listed = " ".join(text.lower().split())
     if not are_domains(listed):
         raise ValueError("expected domains with spaces between them, such as example.com")
     return listed

@@ -156,16 +156,16 @@ class _Reader:
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         self._skip_blank()
-        found = pattern.match(self._text, self._position)
-        if found:
-            self._position = found.end()
-        return found
+        match = pattern.match(self._text, self._position)
+        if match:
+            self._position = match.end()
+        return match
 
     def _accept(self, mark: str) -> bool:
         self._skip_blank()
-        found = self._text.startswith(mark, self._position)
-        self._position += len(mark) * found
-        return found
+        is_next = self._text.startswith(mark, self._position)
+        self._position += len(mark) * is_next
+        return is_next
 
     def _skip_blank(self) -> None:
         blank = _BLANK.match(self._text, self._position)
@@ -174,7 +174,7 @@ class _Reader:
 
 def _array_of_union(members: list[Schema]) -> Schema:
     # `"a" | "b"[]` and `string | null[]` mean an array of the union, though without parentheses.
-    # openai-harmony writes them so; read strictly they would be types that nobody offers.
+    # openai-harmony writes them so; read strictly they would be types that no schema has.
     last = members[-1].get("items")
     if last is not None and ("const" in last or last == {"type": "null"}):
         return {"type": "array", "items": {"anyOf": [*members[:-1], last]}}
@@ -193,8 +193,8 @@ DEPTH_MAX: Final = 24
 DEPTH_SHORT: Final = 4
 """Nesting from which on the shortest way out is taken: null, the empty array."""
 SIZE_MAX: Final = 10_000
-"""Members and characters that schemas can make a value have. Bounds such as `minItems` come from a
-client and have no maximum: what is longer is left for the grammar to demand."""
+"""Members and characters that a schema can require of a value here. Bounds such as `minItems` come
+from a client and have no maximum: only a grammar can enforce greater ones."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
@@ -229,7 +229,7 @@ class _Maker:
     def __init__(self, root: Schema, request: str) -> None:
         self._root = root
         self._request = request
-        self._numbers = [json.loads(found) for found in _NUMBER.findall(_plain(request))]
+        self._numbers = [json.loads(number) for number in _NUMBER.findall(_plain(request))]
         self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
         self._room = SIZE_MAX
         self._made = 0
@@ -272,8 +272,10 @@ class _Maker:
 
     def _choose(self, values: list[Any]) -> Any:
         # The first that the user mentions, else the first that is not null.
-        said = [value for value in values if isinstance(value, str) and self._mentions(value, 0)]
-        return next((value for value in [*said, *values] if value is not None), None)
+        mentioned = [
+            value for value in values if isinstance(value, str) and self._mentions(value, 0)
+        ]
+        return next((value for value in [*mentioned, *values] if value is not None), None)
 
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
@@ -323,8 +325,8 @@ class _Maker:
         return self._request or "example"
 
     def _mentions(self, name: str, depth: int) -> bool:
-        said = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._request, re.IGNORECASE)
-        return said is not None and depth < DEPTH_SHORT
+        match = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._request, re.IGNORECASE)
+        return match is not None and depth < DEPTH_SHORT
 
 
 def _plain(text: str) -> str:

@@ -442,7 +442,7 @@ class Conversations:
         return list(self.format.render(context.items, options).ids)
 
 
-_SAID: Final = (SegmentKind.FINAL, SegmentKind.COMMENTARY)
+_VISIBLE: Final = (SegmentKind.FINAL, SegmentKind.COMMENTARY)
 
 
 class ChatWriter(EventWriter):
@@ -461,7 +461,7 @@ class ChatWriter(EventWriter):
         self._kind: SegmentKind | None = None
         self._calls = 0
         self._unspelled: list[int] = []
-        """Ids of an answer whose text is not told yet."""
+        """Ids of an answer whose text was not sent yet."""
 
     @override
     def _event(self, ids: Sequence[int], ending: Ending | None) -> bytes:
@@ -509,16 +509,16 @@ class ChatWriter(EventWriter):
         # Each delta comes with the log probabilities of its tokens, which only answers have.
         for token in ids:
             place = self._parser.place
-            if place.where is Where.BODY and place.kind in _SAID and token < FIRST_SPECIAL:
+            if place.where is Where.BODY and place.kind in _VISIBLE and token < FIRST_SPECIAL:
                 self._unspelled.append(token)
-            yield from self._told(self._parser.feed([token]))
+            yield from self._event_deltas(self._parser.feed([token]))
         if ending is not None:
             is_over = ending.finish == FinishReason.STOP.value
-            yield from self._told(
+            yield from self._event_deltas(
                 self._parser.finish(FinishReason.STOP if is_over else FinishReason.LENGTH)
             )
 
-    def _told(self, events: Iterable[SegmentEvent]) -> Iterator[tuple[Json, list[Json]]]:
+    def _event_deltas(self, events: Iterable[SegmentEvent]) -> Iterator[tuple[Json, list[Json]]]:
         for one in events:
             if isinstance(one, SegmentStarted):
                 self._kind = one.kind
@@ -534,7 +534,7 @@ class ChatWriter(EventWriter):
         return {"tool_calls": [{**front, "function": {"name": name, "arguments": ""}}]}
 
     def _more(self, text: str) -> Json:
-        if self._kind in _SAID:
+        if self._kind in _VISIBLE:
             return {"content": text}
         if self._kind is SegmentKind.REASONING:
             return {"reasoning_content" if self._is_sglang else "reasoning": text}

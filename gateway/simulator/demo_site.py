@@ -78,14 +78,14 @@ async def _page(request: Request) -> Response:
 
 
 async def _search(request: Request) -> Response:
-    # As SearXNG answers where `json` is among its formats: 403 for another one, 400 without a
-    # query. Source: https://docs.searxng.org/dev/search_api.html
+    # Answers like SearXNG with `json` among its formats: 403 for another one, 400 without a query.
+    # Source: https://docs.searxng.org/dev/search_api.html
     query = request.query_params.get("q", "")
     if request.query_params.get("format") != "json":
         raise HTTPException(403)
     if not query.strip():
         raise HTTPException(400)
-    found = _found(query)
+    hits = _search_pages(query)
     results = [
         {
             "url": f"{request.base_url}{name}",
@@ -97,25 +97,25 @@ async def _search(request: Request) -> Response:
             "category": "general",
             "score": float(score),
         }
-        for name, title, text, score in found[:_HITS_MAX]
+        for name, title, text, score in hits[:_HITS_MAX]
     ]
     nothing = ("answers", "corrections", "infoboxes", "suggestions", "unresponsive_engines")
     return JSONResponse(
-        {"query": query, "number_of_results": len(found), "results": results}
+        {"query": query, "number_of_results": len(hits), "results": results}
         | {name: [] for name in nothing}
     )
 
 
-def _found(query: str) -> list[tuple[str, str, str, int]]:
+def _search_pages(query: str) -> list[tuple[str, str, str, int]]:
     # Name, title, text and score of each page, the best first.
     words = {word.lower() for word in _WORD.findall(query)}
-    found = []
+    hits = []
     for name in page_names():
         title, text = _title_and_text(name)
         score = sum(text.lower().count(word) + 9 * (word in title.lower()) for word in words)
         if score:
-            found.append((name, title, text, score))
-    return sorted(found, key=lambda one: -one[3])
+            hits.append((name, title, text, score))
+    return sorted(hits, key=lambda one: -one[3])
 
 
 @cache

@@ -1,7 +1,7 @@
 """Write the script of a turn: think, perhaps announce and call a tool, or answer.
 
 The scripted model uses the tools that a gateway hosts: it searches, reads and cites, or computes
-and plots, where the user asks for that and the system message offers it.
+and plots, if the user requests it and the system message offers the tool.
 
 A prompt shows what `browser.search`, `open` and `find` returned as displays: `[3] Title
 (https://host/path)`, the line `**viewing lines [40 - 61] of 180**`, an empty line, and then
@@ -59,8 +59,8 @@ class Conversation:
 
     @cached_property
     def effort(self) -> str:
-        found = _EFFORT.search("\n".join(self._texts("system")))
-        return found[1] if found else "medium"
+        match = _EFFORT.search("\n".join(self._texts("system")))
+        return match[1] if match else "medium"
 
     @cached_property
     def system(self) -> str:
@@ -91,8 +91,8 @@ class Conversation:
 
     @cached_property
     def user_name(self) -> str | None:
-        found = [match[1] for text in self.users if (match := _NAME.search(text))]
-        return found[-1] if found else None
+        names = [match[1] for text in self.users if (match := _NAME.search(text))]
+        return names[-1] if names else None
 
     def _outputs_from(self, index: int) -> list[ToolOutput]:
         return [
@@ -109,11 +109,13 @@ _QUOTE_CHARS_MAX: Final = 400
 _FORMATS: Final = re.compile(r"^# Response Formats$", re.MULTILINE)
 _SCHEMA_LINE: Final = re.compile(r"^\{", re.MULTILINE)
 _MULTIBYTE: Final = re.compile(r"(?i)\b(?:emoji|unicode|chinese|japanese|cjk|multi-?byte)\b")
-_TOOL_SAID: Final = re.compile(r"(?i)\bwhat (?:did|does|has) the (?:tool|function) s(?:ay|aid)\b")
-_NAME_ASKED: Final = re.compile(r"(?i)\b(?:what(?:'s| is) my name|who am i)\b")
-_LAST_ASKED: Final = re.compile(r"(?i)\bwhat (?:did|have) i (?:just )?(?:say|said|ask|asked)\b")
-_SUMMARY_ASKED: Final = re.compile(r"(?i)\b(?:write|give me) a summary of this conversation\b")
-_TURNS_ASKED: Final = re.compile(r"(?i)\bhow many (?:turns|messages|questions)\b")
+_TOOL_QUESTION: Final = re.compile(
+    r"(?i)\bwhat (?:did|does|has) the (?:tool|function) s(?:ay|aid)\b"
+)
+_NAME_QUESTION: Final = re.compile(r"(?i)\b(?:what(?:'s| is) my name|who am i)\b")
+_LAST_QUESTION: Final = re.compile(r"(?i)\bwhat (?:did|have) i (?:just )?(?:say|said|ask|asked)\b")
+_SUMMARY_REQUEST: Final = re.compile(r"(?i)\b(?:write|give me) a summary of this conversation\b")
+_TURNS_QUESTION: Final = re.compile(r"(?i)\bhow many (?:turns|messages|questions)\b")
 
 MULTIBYTE: Final = (
     "Many bytes a character: 👋🏽 👩‍👩‍👧 🇯🇵, 东京 and 東京, 안녕하세요, नमस्ते, naïve, "
@@ -149,7 +151,7 @@ def answer(conversation: Conversation) -> str:
     if schema is not None:
         value = make_value(schema, conversation.request)
         return json.dumps(value, ensure_ascii=False)
-    if conversation.new_outputs and not _TOOL_SAID.search(conversation.request):
+    if conversation.new_outputs and not _TOOL_QUESTION.search(conversation.request):
         return _report(conversation)
     return _reply(conversation)
 
@@ -173,29 +175,29 @@ def _report(conversation: Conversation) -> str:
 
 
 def _reply(conversation: Conversation) -> str:
-    said = conversation.request
-    if _TOOL_SAID.search(said):
+    request = conversation.request
+    if _TOOL_QUESTION.search(request):
         outputs = conversation.outputs
         return f"The tool said: {outputs[-1].text}" if outputs else "No tool has said anything."
-    if _SUMMARY_ASKED.search(said):
+    if _SUMMARY_REQUEST.search(request):
         return _summary(conversation)
-    if _NAME_ASKED.search(said):
+    if _NAME_QUESTION.search(request):
         name = conversation.user_name
         return f"Your name is {name}." if name else "You have not told me your name."
-    if _LAST_ASKED.search(said):
+    if _LAST_QUESTION.search(request):
         return f"Before that you said {_quote(_previous(conversation))}."
-    if _TURNS_ASKED.search(said):
+    if _TURNS_QUESTION.search(request):
         return f"This is turn {len(conversation.users)} of our conversation."
     return _small_talk(conversation)
 
 
 def _summary(conversation: Conversation) -> str:
-    asked = conversation.users[:-1]
-    said = " ".join(f"{number}. {_quote(text)}" for number, text in enumerate(asked, 1))
+    messages = conversation.users[:-1]
+    listed = " ".join(f"{number}. {_quote(text)}" for number, text in enumerate(messages, 1))
     tools = "; ".join(
         f"{output.name} said {_quote(output.text)}" for output in conversation.outputs
     )
-    return f"Messages of the user: {said or 'none'} Tools: {tools or 'none'}."
+    return f"Messages of the user: {listed or 'none'} Tools: {tools or 'none'}."
 
 
 def _small_talk(conversation: Conversation) -> str:
@@ -250,9 +252,9 @@ class Display:
     def best_line(self, words: frozenset[str]) -> tuple[int, str]:
         """Return the line with most of these words, without the markup of links."""
         lines = [(number, _LINK.sub(r"\2", line).strip()) for number, line in self.lines]
-        said = [one for one in lines if one[1] and not one[1].startswith(("#", "URL:"))]
-        found = max(said or lines, key=lambda one: len(words & words_of(one[1])))
-        return found[0], " ".join(found[1].split()[:QUOTED_WORDS_MAX])
+        prose = [one for one in lines if one[1] and not one[1].startswith(("#", "URL:"))]
+        best = max(prose or lines, key=lambda one: len(words & words_of(one[1])))
+        return best[0], " ".join(best[1].split()[:QUOTED_WORDS_MAX])
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -295,20 +297,20 @@ def cited(shown: list[Display], request: str) -> str:
 
 
 def _citation(display: Display, words: frozenset[str]) -> str:
-    number, said = display.best_line(words)
+    number, quote = display.best_line(words)
     last = min(number + 1, display.lines[-1][0])
     place = f"L{number}-L{last}" if last > number else f"L{number}"
-    return f"{display.title or 'The page'} says: {said} 【{display.cursor}†{place}】."
+    return f"{display.title or 'The page'} says: {quote} 【{display.cursor}†{place}】."
 
 
 _REFUSED: Final = re.compile(
     r"(?i)\b(?:don't|do not|never|without) (?:search|brows|us(?:e|ing)|run)"
 )
-_SEARCH_ASKED: Final = re.compile(
+_SEARCH_REQUEST: Final = re.compile(
     r"(?i)\b(?:search|browse|look up|find out|cite|on the (?:web|internet)|online|latest news)\b"
 )
-_PLOT_ASKED: Final = re.compile(r"(?i)\b(?:plot|chart|graph|draw|diagram|histogram)\b")
-_COMPUTE_ASKED: Final = re.compile(
+_PLOT_REQUEST: Final = re.compile(r"(?i)\b(?:plot|chart|graph|draw|diagram|histogram)\b")
+_COMPUTE_REQUEST: Final = re.compile(
     r"(?i)\b(?:comput\w+|calculat\w+|how much is|evaluate|python|run the code)\b"
 )
 _ASKING: Final = re.compile(
@@ -328,10 +330,10 @@ def plausible(conversation: Conversation, offered: Container[str]) -> Act | None
     request = conversation.request
     if _REFUSED.search(request):
         return None
-    if BROWSER + "search" in offered and _SEARCH_ASKED.search(request):
+    if BROWSER + "search" in offered and _SEARCH_REQUEST.search(request):
         return _researching(conversation)
-    is_asked = _PLOT_ASKED.search(request) or _COMPUTE_ASKED.search(request)
-    if PYTHON in offered and is_asked and not _of_python(conversation.new_outputs):
+    runs_code = _PLOT_REQUEST.search(request) or _COMPUTE_REQUEST.search(request)
+    if PYTHON in offered and runs_code and not _of_python(conversation.new_outputs):
         return Act(PYTHON, code_for(request, conversation.system))
     return None
 
@@ -402,7 +404,7 @@ def code_for(request: str, system: str) -> str:
     It uses the packages that the system message lists; if it lists none, those that models were
     trained with.
     """
-    if _PLOT_ASKED.search(request):
+    if _PLOT_REQUEST.search(request):
         function = _FUNCTION.search(request)
         values = _VALUES.format(f"math.{function[1].lower()}(x)" if function else "x * x")
         packages = _PACKAGES.search(system)
@@ -412,8 +414,8 @@ def code_for(request: str, system: str) -> str:
     quoted = re.search(r"`([^`]+)`", request)
     if quoted:
         return f"print({quoted[1]})" if _EXPRESSION.fullmatch(quoted[1]) else quoted[1]
-    found = max(_EXPRESSION.findall(request), key=len, default="").strip()
-    return f"print({found.replace('^', '**')})" if found else "print(sum(range(101)))"
+    expression = max(_EXPRESSION.findall(request), key=len, default="").strip()
+    return f"print({expression.replace('^', '**')})" if expression else "print(sum(range(101)))"
 
 
 CALLS_MAX: Final = 100
@@ -449,19 +451,19 @@ def tools_meant(request: str, tools: Sequence[Tool]) -> list[Tool]:
 
 def _named(request: str, tools: Sequence[Tool]) -> list[Tool]:
     # The whole name of the tool; in the order of the request.
-    found = {
+    by_position = {
         match.start(): tool
         for tool in tools
         if (match := re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", request, re.IGNORECASE))
     }
-    return [found[place] for place in sorted(found)]
+    return [by_position[place] for place in sorted(by_position)]
 
 
 def _is_meant(request: str, tool: Tool) -> bool:
     # A longer word of the name is enough: `weather` of `get_weather`.
-    said = set(re.findall(r"\w+", request.casefold()))
+    request_words = set(re.findall(r"\w+", request.casefold()))
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool.name)
-    return any(word.casefold() in said for word in words if len(word) >= _WORD_CHARS_MIN)
+    return any(word.casefold() in request_words for word in words if len(word) >= _WORD_CHARS_MIN)
 
 
 def repetitions(request: str) -> int:
@@ -474,7 +476,7 @@ def repetitions(request: str) -> int:
     return _COUNTS[word] if word in _COUNTS else int(word)
 
 
-_PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
+_PREAMBLE_REQUEST: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
 _PYTHON_OFFERED: Final = re.compile(r"^## python$", re.MULTILINE)
 
 
@@ -564,7 +566,7 @@ class ScriptWriter:
 
     def _calling(self, tool: Tool) -> list[Part]:
         call = self.part(CALL_PREFIX + tool.name)
-        if not _PREAMBLE_ASKED.search(self._conversation.request):
+        if not _PREAMBLE_REQUEST.search(self._conversation.request):
             return [call]
         return [self._parts.part(COMMENTARY, preamble(tool)), call]
 

@@ -6,7 +6,7 @@ beginning of the script, because a gateway prefilled a header or another model w
 script's message that fits is continued; where none fits, one is improvised in the channel that is
 open. In each case
 
-    rest(said) == out  implies  rest(said + out[:k]) == out[k:]  for every k.
+    rest(written) == out  implies  rest(written + out[:k]) == out[k:]  for every k.
 """
 
 from __future__ import annotations
@@ -66,28 +66,32 @@ def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
 
 
 def rest_of(
-    script: Script, said: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
+    script: Script, written: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
 ) -> list[int]:
-    """Return the ids after `said`, the ids of a turn from its `<|start|>assistant` on.
+    """Return the ids after `written`, the ids of a turn from its `<|start|>assistant` on.
 
     `writer` makes the one message of a kind that the script does not have.
     """
-    if script.ids[: len(said)] == list(said):
-        return script.ids[len(said) :]
-    return _Realignment(script.parts, list(said), writer, vocabulary).rest()
+    if script.ids[: len(written)] == list(written):
+        return script.ids[len(written) :]
+    return _Realignment(script.parts, list(written), writer, vocabulary).rest()
 
 
 class _Realignment:
     def __init__(
-        self, parts: Sequence[Part], said: list[int], writer: ScriptWriter, vocabulary: Vocabulary
+        self,
+        parts: Sequence[Part],
+        written: list[int],
+        writer: ScriptWriter,
+        vocabulary: Vocabulary,
     ) -> None:
         self._left = list(parts)
-        self._said = said
+        self._written = written
         self._writer = writer
         self._vocabulary = vocabulary
 
     def rest(self) -> list[int]:
-        messages = messages_of(self._said, self._vocabulary)
+        messages = messages_of(self._written, self._vocabulary)
         for message in messages:
             if message.terminator is not None:
                 self._pass(message)
@@ -98,12 +102,12 @@ class _Realignment:
             return []  # the turn had ended
         if last.body is None:
             return self._finish_header(last)
-        return self._finish_body(kind_of(last), self._said[last.body :])
+        return self._finish_body(kind_of(last), self._written[last.body :])
 
     def _pass(self, message: Message) -> None:
         # Also takes out the message that a complete one stands for.
         kind = kind_of(message)
-        body = tuple(self._said[message.body : message.body_end])
+        body = tuple(self._written[message.body : message.body_end])
         for index, part in enumerate(self._left):
             if (part.kind, part.body) == (kind, body):
                 self._left = self._left[index + 1 :]
@@ -118,10 +122,10 @@ class _Realignment:
         return [one for part in parts for one in part.ids]
 
     def _finish_header(self, message: Message) -> list[int]:
-        header = tuple(self._said[message.start :])
-        for kind, known in self._known_headers():
-            if known[: len(header)] == header:
-                return [*known[len(header) :], *self._finish_body(kind, [])]
+        header = tuple(self._written[message.start :])
+        for kind, candidate in self._headers():
+            if candidate[: len(header)] == header:
+                return [*candidate[len(header) :], *self._finish_body(kind, [])]
         for kind in self._writer.call_kinds:
             mark = self._writer.call_mark(kind)
             rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", mark)
@@ -129,7 +133,7 @@ class _Realignment:
                 return [*rest, *self._finish_body(kind, [])]
         return [MESSAGE, *self._finish_body(kind_of(message), [])]
 
-    def _known_headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def _headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from ((part.kind, part.header) for part in self._left)
         for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
             yield kind, self._writer.header_of(kind)
@@ -149,18 +153,16 @@ class _Realignment:
             rest = self._writer.completion(kind, body)
         return self._go_on(part, self._close_words(body) if rest is None else rest)
 
-    def _rest_of_text(
-        self, said: Sequence[int], text: str, tail: Sequence[int]
-    ) -> list[int] | None:
+    def _rest_of_text(self, ids: Sequence[int], text: str, tail: Sequence[int]) -> list[int] | None:
         # Another tokenizer may have cut the first ids of the text; None: it is another text. The
         # fewest first ids are taken for foreign, so that the rest is the same after any cut.
         written = text.encode()
-        for count in range(min(len(said), FOREIGN_IDS_MAX) + 1):
-            begun = b"".join(map(self._vocabulary.piece, said[:count]))
-            if not written.startswith(begun) or not all(map(_is_text, said[:count])):
+        for count in range(min(len(ids), FOREIGN_IDS_MAX) + 1):
+            begun = b"".join(map(self._vocabulary.piece, ids[:count]))
+            if not written.startswith(begun) or not all(map(_is_text, ids[:count])):
                 return None
             rest = self._ids_of(written[len(begun) :])
-            own = list(said[count:])
+            own = list(ids[count:])
             if rest is not None and [*rest, *tail][: len(own)] == own:
                 return [*rest, *tail][len(own) :]
         return None

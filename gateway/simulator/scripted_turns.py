@@ -161,7 +161,7 @@ def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
 
 
 class Bodies:
-    """The texts of a prompt's messages, each decoded once and when it is asked for."""
+    """The texts of a prompt's messages, each decoded once, at its first use."""
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._ids = ids
@@ -225,8 +225,8 @@ def _message(ids: Sequence[int], start: int, end: int, vocabulary: Vocabulary) -
 
 
 def _first(ids: Sequence[int], wanted: frozenset[int], start: int, end: int) -> int | None:
-    found = [position for one in wanted if (position := _find(ids, one, start, end)) >= 0]
-    return min(found, default=None)
+    positions = [position for one in wanted if (position := _find(ids, one, start, end)) >= 0]
+    return min(positions, default=None)
 
 
 def _find(ids: Sequence[int], wanted: int, start: int, end: int) -> int:

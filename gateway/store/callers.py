@@ -43,26 +43,26 @@ if TYPE_CHECKING:
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Dialect of a key that was made before there were others."""
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
-_FOUND_TERMS: Final = (
+_TERMS_COLUMNS: Final = (
     "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
     " (project).models AS project_models, (project).retention_type, (project).tools_off,"
     " (project).service_tiers, (project).service_tier_default,"
     " (tenant).retention_type AS tenant_retention_type"
 )
-_FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
+_POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
 """Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
 caller; those of the policy have to be the last."""
-# Not whole rows: what is prepared on a connection would end with the revision that adds a column.
+# Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
 SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
        (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
-       (key).allowed_models, {_FOUND_TERMS},
+       (key).allowed_models, {_TERMS_COLUMNS},
        (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
            AND (tenant).deleted_at IS NULL
            AND (project).archived_at IS NULL
            AND coalesce((key).expires_at > now(), true) AS is_enabled,
-       {_FOUND_POLICY}
+       {_POLICY_COLUMNS}
 FROM find_caller(:key_hash)
 """)  # noqa: S608 - constants only
 _PROVIDER: Final = tuple(field.name for field in fields(IdentityProvider))
@@ -81,11 +81,11 @@ SELECT {", ".join(_PROVIDER)}
 FROM find_operator_issuers(CAST(:issuer AS text), CAST(:audiences AS text[]))
 """)  # noqa: S608 - constants only
 _FIND_FEDERATED: Final = Statement(f"""
-SELECT {", ".join(f"(rule).{name}" for name in _RULE)}, {_FOUND_TERMS}, {_FOUND_POLICY}
+SELECT {", ".join(f"(rule).{name}" for name in _RULE)}, {_TERMS_COLUMNS}, {_POLICY_COLUMNS}
 FROM find_federated(CAST(:tenant AS uuid), CAST(:provider AS uuid), CAST(:rule AS uuid))
 """)  # noqa: S608 - constants only
 _FIND_NAMED: Final = Statement(f"""
-SELECT (tenant).id AS tenant_id, {_FOUND_TERMS}, {_FOUND_POLICY}
+SELECT (tenant).id AS tenant_id, {_TERMS_COLUMNS}, {_POLICY_COLUMNS}
 FROM find_named(CAST(:tenant AS uuid), CAST(:name AS text), CAST(:project AS uuid))
 """)  # noqa: S608 - constants only
 
@@ -136,7 +136,7 @@ def key_terms(row: Row) -> KeyTerms:
     )
 
 
-def found_controls(row: Row) -> ProjectControls:
+def controls_of_row(row: Row) -> ProjectControls:
     # The project may have no row, then all columns are null.
     return ProjectControls(
         tools_off=frozenset(row.tools_off or ()),
@@ -145,7 +145,7 @@ def found_controls(row: Row) -> ProjectControls:
     )
 
 
-async def _found(database: Database, statement: Statement, **parameters: Any) -> Iterable[Row]:
+async def _select(database: Database, statement: Statement, **parameters: Any) -> Iterable[Row]:
     async with database.owner_transaction() as connection:
         await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
         return await connection.execute(statement, parameters)
@@ -159,7 +159,7 @@ async def find_principal(
     Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
     is archived. The policy is the tenant's own, with `defaults` where it has none.
     """
-    for row in await _found(database, _FIND_CALLER, key_hash=key_hash):
+    for row in await _select(database, _FIND_CALLER, key_hash=key_hash):
         if row.is_enabled:
             project_id = row.project_id and ProjectId(row.project_id)
             dialect = row.dialect or DEFAULT_DIALECT
@@ -178,7 +178,7 @@ async def find_issuers(
     These are the one with this id, and those of this issuer and one of these audiences whose bearer
     tokens need not name a tenant.
     """
-    rows = await _found(
+    rows = await _select(
         database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)
     )
     return [provider_of_row(row) for row in rows]
@@ -191,8 +191,8 @@ async def find_bearers(
 
     `organization` is the tenant's id or name.
     """
-    asked = {"issuer": issuer, "audiences": list(audiences)}
-    rows = await _found(database, _FIND_BEARERS, **asked, **_id_or_name(organization))
+    parameters = {"issuer": issuer, "audiences": list(audiences)}
+    rows = await _select(database, _FIND_BEARERS, **parameters, **_id_or_name(organization))
     return [provider_of_row(row) for row in rows]
 
 
@@ -203,7 +203,7 @@ async def find_of_operators(
 
     Disabled ones are included, because their tokens are no tenant's either.
     """
-    rows = await _found(database, FIND_OF_OPERATORS, issuer=issuer, audiences=list(audiences))
+    rows = await _select(database, FIND_OF_OPERATORS, issuer=issuer, audiences=list(audiences))
     return [provider_of_row(row) for row in rows]
 
 
@@ -220,18 +220,18 @@ async def find_federated(
     Each comes with the principal that it makes of a token. Policies are as
     `find_principal` returns them.
     """
-    rows = await _found(
+    rows = await _select(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
     )
-    found = []
+    federated = []
     for row in rows:
         rule = rule_of_row(row)
         terms = KeyTerms(
             scopes=rule.scopes, owner_type="service_account", owner_id=rule.service_account_id
         )
         principal = _principal(row, rule.id, rule.project_id, terms, defaults)
-        found.append(Federated(rule, principal))
-    return found
+        federated.append(Federated(rule, principal))
+    return federated
 
 
 async def find_named(
@@ -247,7 +247,7 @@ async def find_named(
     is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
     Policies are as `find_principal` returns them.
     """
-    rows = await _found(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
+    rows = await _select(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
     project = None if project_id is None else ProjectId(project_id)
     for row in rows:
         return _principal(row, issuer_id, project, KeyTerms(), defaults)
@@ -267,8 +267,8 @@ def _principal(
     defaults: TenantPolicy,
     dialect: Dialect = DEFAULT_DIALECT,
 ) -> Principal:
-    # The row has `_FOUND_TERMS`, and ends with `_FOUND_POLICY`.
-    controls = found_controls(row)
+    # The row has `_TERMS_COLUMNS`, and ends with `_POLICY_COLUMNS`.
+    controls = controls_of_row(row)
     project = ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
         models=None

@@ -67,11 +67,11 @@ class ServerFacts(NamedTuple):
 
 async def server_facts(database: Database) -> ServerFacts:
     async with database.owner_transaction() as connection:
-        asked_at = datetime.now(UTC)
+        sent_at = datetime.now(UTC)
         row = (await connection.execute(_FACTS)).one()
         answered_at = datetime.now(UTC)
         is_direct = connection.state.is_direct
-    skew = row.now - (asked_at + (answered_at - asked_at) / 2)
+    skew = row.now - (sent_at + (answered_at - sent_at) / 2)
     facts = {name: row[name] for name in ServerFacts._fields[1:-1]}
     return ServerFacts(skew_s=skew.total_seconds(), is_direct=is_direct, **facts)
 
@@ -128,7 +128,7 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Target of a database URL, and how much TLS it asks for. Without a host: a local socket."""
+    """Target of a database URL, and the TLS that it requires. Without a host: a local socket."""
 
     host: str | None
     port: int

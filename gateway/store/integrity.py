@@ -1,7 +1,7 @@
 """Invariants of stored data that a statement cannot enforce: read in pages, and never changed.
 
-Each check reads the rows of one tenant, as its role does, and yields a `Page` for every batch. What
-is younger than `SETTLED` is left out: it may be on its way.
+Each check reads the rows of one tenant, with its role, and yields a `Page` for every batch. Rows
+younger than `SETTLED` are left out, because their transactions may be under way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Page:
-    """Result of one batch: how many rows were looked at, and what is wrong with some."""
+    """Result of one batch: the number of rows, and the violations in them."""
 
     rows: int
     violations: list[Violation] = field(default_factory=list)
@@ -119,12 +119,12 @@ async def check_responses(
     """Look at states, claims, chains, usage lines and logs of responses."""
     await database.keyring.ready([tenant_id])
     async for rows, cipher in _by_id(database, tenant_id, _RESPONSES, scope):
-        found = [
+        violations = [
             Violation(name, tenant_id, str(row.id), *words)
             for row in rows
             for name, *words in _of_response(row, scope, cipher)
         ]
-        yield Page(len(rows), found)
+        yield Page(len(rows), violations)
 
 
 async def _by_id(
@@ -194,7 +194,7 @@ async def check_conversations(
     remedy = "Nothing can be added to it: its client has to begin another."
     async for rows, _ in _by_id(database, tenant_id, _CONVERSATIONS, scope):
         wrong = (row for row in rows if row.next_position <= (row.last_position or -1))
-        found = [
+        violations = [
             Violation(
                 "positions",
                 tenant_id,
@@ -204,13 +204,13 @@ async def check_conversations(
             )
             for row in wrong
         ]
-        yield Page(len(rows), found)
+        yield Page(len(rows), violations)
 
 
 async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Open what is sealed of a tenant, table by table."""
+    """Open the sealed content of a tenant, table by table."""
     await database.keyring.ready([tenant_id])
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}
@@ -220,8 +220,8 @@ async def check_content(
             words = {"tenant": tenant_id, "rows_max": rows_max, **place}
             async with database.transaction(tenant_id) as connection:
                 rows = await connection.execute(_PAGES[table][bool(place)], words)
-                found = _unopened(connection, tenant_id, table, rows)
-            yield Page(len(rows), found)
+                violations = _unopened(connection, tenant_id, table, rows)
+            yield Page(len(rows), violations)
             if len(rows) < rows_max:
                 break
             place = {f"after_{name}": rows[-1][name] for name in keys}
@@ -231,15 +231,15 @@ async def check_content(
 def _unopened(
     connection: Connection, tenant_id: TenantId, table: str, rows: list[Row]
 ) -> list[Violation]:
-    cipher, found = connection.cipher(tenant_id), []
+    cipher, violations = connection.cipher(tenant_id), []
     remedy = "See: harmony-gateway encryption status TENANT, and whether its provider refuses."
     for row in rows:
         try:
             _open(cipher, table, row)
         except (ContentSealed, ValueError) as error:
             key = ", ".join(str(row[name]) for name in KEYS[table])
-            found.append(Violation("sealed", tenant_id, f"{table} {key}", str(error), remedy))
-    return found
+            violations.append(Violation("sealed", tenant_id, f"{table} {key}", str(error), remedy))
+    return violations
 
 
 def _open(cipher: ContentCipher, table: str, row: Row) -> None:
@@ -259,4 +259,4 @@ CHECKS: Final[Mapping[str, TenantCheck]] = {
     "conversations": check_conversations,
     "content": check_content,
 }
-"""Of one tenant, by what they are called."""
+"""Checks of one tenant's rows, by name."""

@@ -157,9 +157,9 @@ _FINDS: Final = {
 """By whether it is to be locked."""
 
 _CONTENT: Final = ("request", "plan", "body", "recoveries")
-_GIVEN: Final = ", ".join(ACCEPTED)
+_ACCEPTED_COLUMNS: Final = ", ".join(ACCEPTED)
 _INSERT: Final = Statement(f"""
-INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
+INSERT INTO responses (tenant_id, {_ACCEPTED_COLUMNS}, lease_until)
 VALUES (:tenant_id, {", ".join(f":{name}" for name in ACCEPTED)},
         clock_timestamp() + CAST(:lease AS interval))
 """)  # noqa: S608 - constants only
@@ -172,8 +172,8 @@ _INSERT_ALL: Final = Batch(
 WITH new AS MATERIALIZED (
     SELECT * FROM {{new}}
 ), begun AS (
-    INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
-    SELECT CAST(:tenant AS uuid), {_GIVEN}, clock_timestamp() + lease FROM new
+    INSERT INTO responses (tenant_id, {_ACCEPTED_COLUMNS}, lease_until)
+    SELECT CAST(:tenant AS uuid), {_ACCEPTED_COLUMNS}, clock_timestamp() + lease FROM new
 ), logged AS (
     INSERT INTO events (tenant_id, response_id, day, epoch, first_entry, entry_count, entries)
     SELECT CAST(:tenant AS uuid), id, CAST(created_at AT TIME ZONE 'UTC' AS date), epoch,
@@ -313,7 +313,7 @@ async def queue_all(
     async with begin as connection:
         for tenant_id, group in groups:
             await turn_to(connection, tenant_id)
-            # Of one tenant, and of one moment: whichever policy was read last is the one.
+            # All are of one tenant, so the policy that was read last applies to all.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
             cipher = connection.cipher(tenant_id)
@@ -333,7 +333,8 @@ def _all_rows(
     items: list[dict[str, Any]] = []
     for _, one in new:
         rows.append(_row(tenant_id, one, cipher))
-        items += messages.rows_of(one.uuid, one.items, cipher)
+        if one.items:
+            items += messages.rows_of(one.uuid, one.items, cipher)
     return rows, items
 
 

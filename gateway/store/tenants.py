@@ -158,8 +158,8 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
     async with database.runs_transaction() as connection:
         for row in await connection.execute(_FIND_POLICY, {"name": name}):
             return _with_policy(row)
-    known = [tenant.name for tenant in await all_tenants(database)]
-    close = " or ".join(map(repr, get_close_matches(name, known)))
+    names = [tenant.name for tenant in await all_tenants(database)]
+    close = " or ".join(map(repr, get_close_matches(name, names)))
     hint = f" Did you mean {close}?" if close else ""
     raise ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 

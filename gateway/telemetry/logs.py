@@ -35,7 +35,7 @@ Format = Literal["auto", "json", "console"]
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
 """Libraries of which only warnings are logged."""
 SILENT: Final = ("mcp",)
-"""Libraries that quote what others say in what they log: nothing of them is."""
+"""Libraries whose log records quote content; none of these are written."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
@@ -121,7 +121,7 @@ class EventLog:
 
 
 class _Lines:
-    """Output of rendered events, each in one write; `stream` None: what is standard error then.
+    """Output of rendered events, each in one write; `stream` None: standard error at that time.
 
     An event that cannot be written is lost, as with Python's own logging: a full disk must not end
     requests.
@@ -138,8 +138,8 @@ class _Lines:
 
         While a span is recorded, its ids are added, by the names that OpenTelemetry has for logs.
         """
-        for name, said in _context.get().items():
-            event.setdefault(name, said)
+        for name, value in _context.get().items():
+            event.setdefault(name, value)
         if (span := recorded()) is not None:
             event["trace_id"], event["span_id"] = span.trace_id, span.span_id
         event["level"] = level

@@ -42,7 +42,7 @@ MORE_SERVERS: Final = "(more)"
 UNREGISTERED_SERVER: Final = "(not registered)"
 ToolBound = Literal["time", "result_ids", "result_bytes", "repeats", "running"]
 LIMITS: Final = (*get_args(What), "budget")
-"""What may refuse a request."""
+"""Kinds of limits that refuse requests."""
 SECONDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -70,8 +70,8 @@ class Totals(NamedTuple):
 
 
 class Children(dict[tuple[str, ...], T]):
-    """The children of a metric, each by the values of its labels and made when it is first asked
-    for: in the library each look-up costs more than what is counted.
+    """The children of a metric by the values of their labels, made at their first use. A look-up in
+    the library costs more than the event that is counted.
     """
 
     def __init__(self, metric: T) -> None:
@@ -264,7 +264,7 @@ class Metrics:
             "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
         )
         self._ledger_lines = self._counter("ledger_sink_lines", "Lines that sinks took.", "sink")
-        self.ledger_found = self._setting(
+        self.ledger_discrepancies = self._setting(
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 
@@ -480,7 +480,7 @@ class Metrics:
             for metric in self._of_upstreams:
                 metric.remove_by_labels({UPSTREAM: gone})
 
-    def source_told(self, source: str, *, members: int, is_up: bool) -> None:
+    def source_read(self, source: str, *, members: int, is_up: bool) -> None:
         """Set how many backends a source has, and whether it answered the last time."""
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))
@@ -692,7 +692,7 @@ class Metrics:
         self._mcp_sessions.labels(self._mcp_server(server)).inc(change)
 
     def mcp_listed(self, server: str, outcome: str, seconds: float) -> None:
-        # `outcome` is `ok`, `timeout`, `busy` (not asked for lack of room), `cancelled` or `error`.
+        # `outcome` is `ok`, `timeout`, `busy` (not sent for lack of room), `cancelled` or `error`.
         self._mcp_list_seconds.labels(self._mcp_server(server), outcome).observe(seconds)
 
     def _mcp_server(self, label: str) -> str:

@@ -45,7 +45,7 @@ reason."""
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 """The values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
-"""New values by name: None takes a value back, what is left out stays."""
+"""New values by name: None removes a value, omitted ones stay."""
 
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
@@ -125,23 +125,23 @@ class PolicyValue:
             return None
         return f"{self.name} >= 0" if self.least == 0 else None
 
-    def check(self, given: str | int) -> None:
+    def check(self, value: str | int) -> None:
         # Raises `InvalidRequest` that names the allowed values.
         if self.words:
-            if given not in self.words:
+            if value not in self.words:
                 among = ", ".join(self.words)
-                raise InvalidRequest(f"{given!r} is neither of: {among}.", param=self.name)
+                raise InvalidRequest(f"{value!r} is neither of: {among}.", param=self.name)
         elif self.is_domains:
-            if not isinstance(given, str) or not are_domains(given):
+            if not isinstance(value, str) or not are_domains(value):
                 raise InvalidRequest(
                     f"{self.name} must be domains, such as 'example.com docs.example.org', of "
                     f"{DOMAINS_CHARS_MAX} characters together at most.",
                     param=self.name,
                 )
         elif self.pattern:
-            if not (isinstance(given, str) and re.fullmatch(self.pattern, given)):
-                raise InvalidRequest(f"{given!r} is not {self.option_form}.", param=self.name)
-        elif not (isinstance(given, int) and self.least <= given <= self.most):
+            if not (isinstance(value, str) and re.fullmatch(self.pattern, value)):
+                raise InvalidRequest(f"{value!r} is not {self.option_form}.", param=self.name)
+        elif not (isinstance(value, int) and self.least <= value <= self.most):
             raise InvalidRequest(
                 f"{self.name} must be a number from {self.least} to {self.most}.", param=self.name
             )
@@ -228,7 +228,7 @@ def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelPermissions:
-    """Models that a project or a key may ask for: these alone, or all but these. A name that ends
+    """Models that a project or a key may use: these alone, or all but these. A name that ends
     in `*` stands for all names that begin so.
     """
 
@@ -264,8 +264,8 @@ ALL_CONTROLS: Final = ProjectControls()
 
 @dataclass(frozen=True, slots=True)
 class NarrowedPolicy(TenantPolicy):
-    """A tenant's policy as it counts for the requests of one key, whose project or terms let it ask
-    for fewer models, or whose project gives less.
+    """A tenant's policy for the requests of one key, narrowed by the models and controls of its
+    project and its terms.
     """
 
     permissions: tuple[ModelPermissions, ...] = ()
@@ -284,9 +284,9 @@ class NarrowedPolicy(TenantPolicy):
     @override
     def may_use(self, names: Iterable[str]) -> bool:
         # Tenant, project and key must all allow the model.
-        known = tuple(names)
-        return TenantPolicy.may_use(self, known) and all(
-            one.allow(known) for one in self.permissions
+        names = tuple(names)
+        return TenantPolicy.may_use(self, names) and all(
+            one.allow(names) for one in self.permissions
         )
 
     @classmethod
@@ -297,12 +297,12 @@ class NarrowedPolicy(TenantPolicy):
         controls: ProjectControls = ALL_CONTROLS,
     ) -> TenantPolicy:
         """Return the narrowed policy, or the policy itself if nothing narrows it."""
-        given = tuple(one for one in permissions if one is not None)
-        if not given and controls == ALL_CONTROLS:
+        restrictions = tuple(one for one in permissions if one is not None)
+        if not restrictions and controls == ALL_CONTROLS:
             return policy
         own = {field.name: getattr(policy, field.name) for field in fields(TenantPolicy)}
         own |= controls.narrowed(policy)
-        return cls(**own, permissions=given, controls=controls)
+        return cls(**own, permissions=restrictions, controls=controls)
 
 
 DEFAULT_POLICY: Final = TenantPolicy()
@@ -527,18 +527,18 @@ POLICY_VALUES: Final = {one.name: one for one in _VALUES}
 """Every value by its name, in the order of the columns."""
 
 
-def are_domains(given: str) -> bool:
+def are_domains(text: str) -> bool:
     """Return True if a text is a list of domains as policies write it."""
-    fits = len(given) <= DOMAINS_CHARS_MAX
-    return fits and (not given or all(map(_DOMAIN.fullmatch, given.split(" "))))
+    fits = len(text) <= DOMAINS_CHARS_MAX
+    return fits and (not text or all(map(_DOMAIN.fullmatch, text.split(" "))))
 
 
 def check_changes(changes: PolicyChanges) -> None:
     """Raise `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
     if not changes:
         raise InvalidRequest("There is nothing to change.")
-    for name, given in changes.items():
+    for name, value in changes.items():
         if name not in POLICY_VALUES:
             raise InvalidRequest(f"There is no policy value {name!r}.", param=name)
-        if given is not None:
-            POLICY_VALUES[name].check(given)
+        if value is not None:
+            POLICY_VALUES[name].check(value)

@@ -9,9 +9,9 @@ from typing import Final
 from gateway.errors import InvalidRequest
 
 ZERO: Final = "zero_data_retention"
-"""Nothing is written of what is said: neither requests nor what became of them."""
+"""No content is written: neither requests nor responses."""
 NONE: Final = "none"
-"""Nothing special: what is stored stays as long as the policy of the tenant says."""
+"""The default: content is stored as long as the policy of the tenant says."""
 ORGANIZATION_DEFAULT: Final = "organization_default"
 """Type of a project that has the type of its tenant."""
 OF_ORGANIZATIONS: Final = (ZERO, NONE)
@@ -22,7 +22,7 @@ UNSUPPORTED: Final = (
     "enhanced_zero_data_retention",
     "enhanced_modified_abuse_monitoring",
 )
-"""OpenAI's others: nobody monitors anything here, so there is nothing to modify."""
+"""OpenAI's others: nothing is monitored here, so there is nothing to modify."""
 
 
 def keeps_nothing(organization: str | None, project: str | None) -> bool:
@@ -35,13 +35,15 @@ def keeps_nothing(organization: str | None, project: str | None) -> bool:
     return project == ZERO
 
 
-def check_type(given: str, *, of_project: bool) -> None:
+def check_type(retention_type: str, *, of_project: bool) -> None:
     """Raise `InvalidRequest` for an unknown type."""
-    known = OF_PROJECTS if of_project else OF_ORGANIZATIONS
-    if given in known:
+    allowed = OF_PROJECTS if of_project else OF_ORGANIZATIONS
+    if retention_type in allowed:
         return
-    listed = ", ".join(f"'{one}'" for one in known)
-    why = "is not supported here" if given in UNSUPPORTED else "is no type of data retention"
+    listed = ", ".join(f"'{one}'" for one in allowed)
+    why = (
+        "is not supported here" if retention_type in UNSUPPORTED else "is no type of data retention"
+    )
     raise InvalidRequest(
         f"That {why}: 'retention_type' is one of {listed}.",
         code="invalid_value",

@@ -243,7 +243,7 @@ class Membership:
                 _log.info("a source of backends is back", source=source)
             else:
                 _log.warning("a source of backends fails", source=source, reason=known.fault)
-        self._metrics.source_told(source, members=len(known.members), is_up=known.fault is None)
+        self._metrics.source_read(source, members=len(known.members), is_up=known.fault is None)
         if has_changed:
             await self._apply_all()
 

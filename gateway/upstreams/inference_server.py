@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.generation import Constraint, TokenChunk, TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.engines import Capabilities, InferenceEngine, TokenEndpoint
-    from gateway.upstreams.http.client import Client, HttpAnswer, ResponseBody
+    from gateway.upstreams.http.client import AnswerListener, Client, HttpAnswer, ResponseBody
     from gateway.upstreams.http.connection import Connection
     from gateway.upstreams.request_writer import Grammar
     from gateway.upstreams.token_readers import ReaderOptions
@@ -371,7 +371,7 @@ class InferenceServer:
         self._read_turns = ReadTurns() if read_turns is None else read_turns
         self._one_grammar = asyncio.Lock()
         self._client = client
-        self._posts: dict[str, Post] = {}
+        self._posts: dict[tuple[str | None, str], Post] = {}
         self._streams: set[TokenStream] = set()
         self._writer = RequestWriter()
         self._served: Mapping[str, ServedModel] | None = None
@@ -508,7 +508,8 @@ class InferenceServer:
         self._streams.add(stream)
         try:
             if self._backend.prefill is None:
-                await stream.complete(await self._open(attempt, stream))
+                path, body = attempt.endpoint.path, self._body(attempt)
+                await stream.complete(await self._post(path, await body, listener=stream))
             else:
                 await self._complete_in_pair(self._backend.prefill, attempt, stream)
         finally:
@@ -531,7 +532,8 @@ class InferenceServer:
                 reading = None
                 if attempt.pair:
                     reading = group.create_task(self._prefill(prefill, attempt, stream))
-                await stream.complete(await self._open(attempt, stream))
+                path, body = attempt.endpoint.path, self._body(attempt)
+                await stream.complete(await self._post(path, await body, listener=stream))
                 if reading is not None:
                     reading.cancel()
         except BaseExceptionGroup as errors:
@@ -550,23 +552,21 @@ class InferenceServer:
     async def _read_prompt(self, prefill: Prefill, attempt: _Attempt) -> None:
         # Read to the end: to close early would end the work. Only a refusal counts, which may come
         # in a 200.
-        url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
-        post = self._posts.get(str(url)) or self._post_to(url, str(url))
-        posting = post(await self._body(attempt), timeouts=self._waits)
-        answer = await self._answer(posting)
+        path, base_url = attempt.endpoint.path, prefill.base_url
+        content = await self._post(path, await self._body(attempt), base_url=base_url)
         try:
             reader = self._reader(attempt)
-            async for part in answer.body:
+            async for part in content:
                 reader.feed(part)
                 while reader.has_more:
                     reader.go_on()
                 if reader.fault is not None and is_refusal(reader.fault):
                     raise reader.fault
         except httpx2.TransportError as error:
-            why = f"prefill {prefill.base_url}: {describe(error)}"
+            why = f"prefill {base_url}: {describe(error)}"
             raise UpstreamLost(why, upstream=self.name) from error
         finally:
-            answer.body.close()
+            content.close()
 
     def _reader(self, attempt: _Attempt) -> CompletionReader:
         request, endpoint = attempt.request, attempt.endpoint
@@ -598,14 +598,13 @@ class InferenceServer:
         Raises what `generate` does before a first chunk, and UpstreamFailed for a body of more than
         `bytes_max` bytes.
         """
-        post = self._posts.get(path) or self._post_to(self._backend.url(path), path)
-        answer = await self._answer(post([body], timeouts=self._waits))
+        answer = await self._post(path, [body])
         try:
-            content = await read_body(answer.body, bytes_max + 1)
+            content = await read_body(answer, bytes_max + 1)
         except httpx2.TransportError as error:
             raise UpstreamLost(describe(error), upstream=self.name) from error
         finally:
-            answer.body.close()
+            answer.close()
         if len(content) > bytes_max:
             raise UpstreamFailed(f"its answer is longer than {bytes_max} bytes", upstream=self.name)
         return content
@@ -637,14 +636,6 @@ class InferenceServer:
             connection.hang_up(reason)
         return len(connections)
 
-    async def _open(self, attempt: _Attempt, stream: TokenStream) -> ResponseBody:
-        # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        path = attempt.endpoint.path
-        post = self._posts.get(path) or self._post_to(self._backend.url(path), path)
-        posting = post(await self._body(attempt), timeouts=self._waits, listener=stream)
-        answer = await self._answer(posting)
-        return answer.body
-
     async def _body(self, attempt: _Attempt) -> list[bytes]:
         request, writer = attempt.request, attempt.writer
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
@@ -666,11 +657,32 @@ class InferenceServer:
             )
         except UnknownId as error:
             raise UpstreamRejected(str(error), upstream=self.name) from error
-        grammar, pair = attempt.grammar, attempt.pair or {}
-        return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
+        return writer.body(
+            request,
+            served=served,
+            endpoint=attempt.endpoint,
+            prompt=prompt,
+            grammar=attempt.grammar,
+            pair=attempt.pair or {},
+        )
 
-    async def _answer(self, posting: Coroutine[object, object, HttpAnswer]) -> HttpAnswer:
-        # Raises the error of any status but 200.
+    async def _post(
+        self,
+        path: str,
+        body: list[bytes],
+        *,
+        base_url: str | None = None,
+        listener: AnswerListener | None = None,
+    ) -> ResponseBody:
+        # Returns the body of a 200, and raises the error of any other status. `base_url` is that of
+        # another server than the backend.
+        post = self._posts.get((base_url, path))
+        if post is None:
+            backend = self._backend if base_url is None else self._backend.at(base_url)
+            headers = {**self._backend.headers(), "content-type": "application/json"}
+            post = self._posts[base_url, path] = Post(self._client, backend.url(path), headers)
+        posting = post(body, timeouts=self._waits, listener=listener)
+        del body  # it is as long as the prompt, and a generation takes minutes
         try:
             answer = await posting
         except _NOT_TAKEN as error:
@@ -679,12 +691,7 @@ class InferenceServer:
             raise UpstreamLost(describe(error), upstream=self.name) from error
         if answer.status != 200:
             raise await self._refusal(answer)
-        return answer
-
-    def _post_to(self, url: httpx2.URL, key: str) -> Post:
-        headers = {**self._backend.headers(), "content-type": "application/json"}
-        post = self._posts[key] = Post(self._client, url, headers)
-        return post
+        return answer.body
 
     async def _refusal(self, answer: HttpAnswer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -503,45 +503,29 @@ class Member:
             self._metrics.upstream_is_up(self.name, int(healthy))
 
 
+@dataclass(slots=True, eq=False)
 class PlacedRequest:
     """Request at the backend that was chosen for it, and the sink that it generates into.
 
     A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
-    and `service` are None where nothing is counted. `flight` reports to the router what came; where
-    there was no choice, `load` only counts the request.
+    and `service` are None where nothing is counted. `flight`, then also the sink, reports to the
+    router what came; where there was no choice, the member's load only counts the request.
 
     While it is entered it may be called back (`admit.Running`): that cancels the task which has
     entered it, and `was_recalled` tells this from any other cancellation.
     """
 
-    __slots__ = (
-        "_admission", "_cancelling", "_flight", "_load", "_service", "_slot", "_task",
-        "_timer", "_tokens", "member", "request", "sink",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0913 - what has to be told of its end
-        self,
-        member: Member,
-        request: TokenRequest,
-        sink: TokenSink,
-        *,
-        flight: FlightSink | None = None,
-        slot: Slot | None = None,
-        admission: Admission | None = None,
-        service: CountedRequest | None = None,
-    ) -> None:
-        self.member = member
-        self.sink: TokenSink = sink if flight is None else flight
-        self._flight = flight
-        self._load = None if flight is not None else member.load
-        self.request = request
-        self._slot = slot
-        self._admission = admission
-        self._service = service
-        self._tokens: int | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._cancelling: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
+    member: Member
+    request: TokenRequest
+    sink: TokenSink
+    flight: FlightSink | None = None
+    slot: Slot | None = None
+    admission: Admission | None = None
+    service: CountedRequest | None = None
+    _tokens: int | None = field(default=None, init=False)
+    _task: asyncio.Task[object] | None = field(default=None, init=False)
+    _cancelling: int | None = field(default=None, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
     def upstream(self) -> str:
@@ -553,7 +537,7 @@ class PlacedRequest:
 
     @property
     def has_begun(self) -> bool:
-        return self._slot is not None and self._slot.has_begun
+        return self.slot is not None and self.slot.has_begun
 
     @property
     def can_go_on(self) -> bool:
@@ -564,22 +548,22 @@ class PlacedRequest:
         # `seconds` since the request was sent.
         if self._timer is not None:
             self._timer.cancel()
-        if self._slot is not None:
-            self._slot.first(seconds)
-            if self._admission is not None and self._admission.waiting:
-                self._admission.pump()
+        if self.slot is not None:
+            self.slot.first(seconds)
+            if self.admission is not None and self.admission.waiting:
+                self.admission.pump()
 
     def on_finish(self) -> None:
         # After the last token there is nothing left to recall.
-        if self._admission is not None:
-            self._admission.running.discard(self.request.tenant, self)
+        if self.admission is not None:
+            self.admission.running.discard(self.request.tenant, self)
 
     def on_end(self, tokens: int) -> None:
         self._tokens = tokens
 
     def on_busy(self) -> None:
-        if self._slot is not None:
-            self._slot.refused()
+        if self.slot is not None:
+            self.slot.refused()
 
     def close(self) -> None:
         with self:
@@ -589,10 +573,10 @@ class PlacedRequest:
         self._timer = asyncio.get_running_loop().call_later(within_s, self._overdue)
 
     def _overdue(self) -> None:
-        assert self._admission is not None, "nothing is expected without it"
-        assert self._slot is not None
-        self._slot.overdue()
-        self._admission.make_room(self.request.tenant, [self.member.name], self.request.share)
+        assert self.admission is not None, "nothing is expected without it"
+        assert self.slot is not None
+        self.slot.overdue()
+        self.admission.make_room(self.request.tenant, [self.member.name], self.request.share)
 
     def recall(self) -> None:
         """Stop the request, so that it waits for its turn again."""
@@ -610,11 +594,11 @@ class PlacedRequest:
         return self._task.uncancel() <= self._cancelling
 
     def __enter__(self) -> Self:
-        if self._admission is not None:
+        if self.admission is not None:
             self._task = asyncio.current_task()
-            self._admission.running.add(self.request.tenant, self)
-        if self._load is not None:
-            self._load.in_flight += 1
+            self.admission.running.add(self.request.tenant, self)
+        if self.flight is None and self.member.load is not None:
+            self.member.load.in_flight += 1
         return self
 
     def __exit__(
@@ -624,18 +608,18 @@ class PlacedRequest:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._flight is not None:
-                self._flight.close(error)
+            if self.flight is not None:
+                self.flight.close(error)
         finally:
-            if self._load is not None:
-                self._load.in_flight -= 1
+            if self.flight is None and self.member.load is not None:
+                self.member.load.in_flight -= 1
             if self._timer is not None:
                 self._timer.cancel()
-            if self._admission is not None:
-                self._admission.running.discard(self.request.tenant, self)
-            if self._service is not None:
-                self._service.end(self._tokens)
-            if self._slot is not None:
-                self._slot.release()
-                if self._admission is not None and self._admission.waiting:
-                    self._admission.pump()
+            if self.admission is not None:
+                self.admission.running.discard(self.request.tenant, self)
+            if self.service is not None:
+                self.service.end(self._tokens)
+            if self.slot is not None:
+                self.slot.release()
+                if self.admission is not None and self.admission.waiting:
+                    self.admission.pump()

@@ -199,7 +199,7 @@ class Pool:
         self._listed: dict[str, list[Member]] = {}
         """Members of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
-        self._models: tuple[ModelInfo, ...] = ()
+        self.models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
         """By backend, why one of its adapters is not used."""
@@ -313,9 +313,6 @@ class Pool:
     async def close(self) -> None:
         # Streams in progress end with an error.
         await self.client.aclose()
-
-    def models(self) -> tuple[ModelInfo, ...]:
-        return self._models
 
     def parent_of(self, model: str) -> str | None:
         # None for a model that is no adapter.
@@ -529,33 +526,21 @@ class Pool:
         turn: int,
         *,
         skips_queue: bool,
+        is_next: bool = False,
     ) -> PlacedRequest | None:
         # None if the request has to wait. With `skips_queue` it is always sent, to a backend with a
-        # free slot if there is one.
+        # free slot if there is one. `is_next`: it has waited, and its turn has come.
         admission = self.admission
         if admission is None:
             member, flight = self._choose(choices, request, sink, turn)
-            return PlacedRequest(member, request, sink, flight=flight)
+            return PlacedRequest(member, request, flight or sink, flight)
+        shares, tenant = admission.shares, request.tenant
         if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
-            queues = admission.waiting and not admission.shares.is_idle(request.tenant)
+            queues = admission.waiting and not (is_next or shares.is_idle(tenant))
             if queues or (len(choices) > 1 and self._is_held_back(choices, request)):
                 return None
-        return self._take_slot(admission, choices, request, sink, turn, skips_queue=skips_queue)
-
-    def _take_slot(
-        self,
-        admission: Admission,
-        choices: Sequence[Member],
-        request: TokenRequest,
-        sink: TokenSink,
-        turn: int,
-        *,
-        skips_queue: bool,
-    ) -> PlacedRequest | None:
-        # None if the request has to wait for a slot.
         work = class_of(request.priority, is_background=request.background)
-        shares, tenant = admission.shares, request.tenant
         roomy, free = [], 0
         for member in choices:
             slots = member.slots
@@ -577,8 +562,8 @@ class Pool:
         placed = PlacedRequest(
             member,
             request,
-            sink,
-            flight=flight,
+            flight or sink,
+            flight,
             slot=slots.take(work, request.prompt_tokens, is_extra=is_extra),
             admission=admission,
             service=shares.serve(tenant, request.prompt_tokens, work, request.share),
@@ -607,9 +592,7 @@ class Pool:
 
         def start() -> PlacedRequest | None:
             choices = self._choices(request, tried=(), avoid=avoid)
-            if self._is_held_back(choices, request):
-                return None
-            return self._take_slot(admission, choices, request, sink, turn, skips_queue=False)
+            return self._place(choices, request, sink, turn, skips_queue=False, is_next=True)
 
         return await admission.wait(request, start, is_new=_is_new(request))
 
@@ -812,7 +795,7 @@ class Pool:
             if (listed := [member for member in members if member.listed is not None])
         }
         self._parents = parents
-        self._models = tuple(
+        self.models = tuple(
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()
         )
 

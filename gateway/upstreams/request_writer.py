@@ -68,6 +68,7 @@ class RequestWriter:
         request: TokenRequest,
         *,
         served: ServedModel,
+        endpoint: TokenEndpoint,
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,
@@ -80,7 +81,7 @@ class RequestWriter:
         bound = dict(grammar.fields) if grammar is not None else {}
         body = self.engine.body(request, served, self.can, bound)
         body.update(pair)
-        key = orjson.dumps(self.engine.endpoint(request).prompt_key)
+        key = orjson.dumps(endpoint.prompt_key)
         # A long prompt is not copied until all of the message is put together.
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]
 

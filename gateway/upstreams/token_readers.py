@@ -11,6 +11,7 @@ Python and its Rust frontend: `{"output_ids": [1, 1], "meta_info": {"finish_reas
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
@@ -374,21 +375,19 @@ class CompletionReader:
         return FinishReason.LENGTH if self.ids_left <= 0 else None
 
 
+@dataclass(slots=True, eq=False)
 class SseSplitter:
     """Server-sent events as bytes → the `data` of each; however they were cut into reads.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
     """
 
-    __slots__ = ("_ends_in_cr", "_lines", "_rest")
-
-    def __init__(self) -> None:
-        self._lines: list[bytes] = []
-        """The `data` of an event whose blank line has not come, line by line."""
-        self._rest = bytearray()
-        """Bytes of a line that has no end yet."""
-        self._ends_in_cr = False
-        """A line feed that comes next is part of a line end that was there before."""
+    _lines: list[bytes] = field(default_factory=list)
+    """The `data` of an event whose blank line has not come, line by line."""
+    _rest: bytearray = field(default_factory=bytearray)
+    """Bytes of a line that has no end yet."""
+    _ends_in_cr: bool = False
+    """A line feed that comes next is part of a line end that was there before."""
 
     @property
     def held_bytes(self) -> int:

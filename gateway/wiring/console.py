@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.admin.transactions import Ownership
 from gateway.errors import StartupError, installation
+from gateway.services.sign_in import SignIn
 from gateway.wiring.admin import admin_services
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ def console(
     services: OperatorServices,
     bodies: BodyReader,
     *,
+    public: Any,
     trusted_proxies: Sequence[Network],
 ) -> Console:
-    """Build the console in front of `app`. Raises `StartupError` if its library is missing."""
+    """Build the console in front of `app`; `public` is the application that clients reach.
+
+    Raises `StartupError` if its library is missing.
+    """
     if find_spec("jinja2") is None:
         raise StartupError(
             "the console needs what is not installed: jinja2",
@@ -37,9 +42,11 @@ def console(
         )
     from gateway.console.application import FORM_BYTES_MAX, Console
     from gateway.console.page import Services
+    from gateway.console.playground import Playground, PlaygroundKeys
     from gateway.console.sessions import Sessions
 
     base = process.foundation
+    chosen = base.settings.console.sign_in
     tenant = admin_services(base.settings, base.database, process.access, process.models)
     sessions = Sessions(base.database, process.access.peppers)
     return Console(
@@ -52,8 +59,10 @@ def console(
             api_port=base.settings.server.port,
             models=lambda: [model.id for model in process.models.list()],
             is_ending=lambda: process.replica.dependencies.supervisor.is_draining,
+            playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
+        sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
         trusted_proxies=trusted_proxies,
     )

@@ -108,8 +108,8 @@ class Foundation:
             taken=lambda: database.taken, count_max=settings.database.pool_size_max
         )
         pool = _pool(settings, metrics)
-        known = formats(settings).with_parents(pool.parent_of)
-        pool.on_return = known.relearn
+        model_formats = formats(settings).with_parents(pool.parent_of)
+        pool.on_return = model_formats.relearn
         membership = Membership(backends(settings), sources(settings), pool.apply, metrics=metrics)
         pool.awaits_backends = membership.awaits_backends
         return cls(
@@ -126,7 +126,7 @@ class Foundation:
             notices=to_database(pool_size_max=NOTICES_POOL_SIZE, for_runs=True),
             counters=to_database(pool_size_max=COUNTERS_POOL_SIZE, for_runs=True),
             keys=keys,
-            formats=known,
+            formats=model_formats,
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max, nice=limits.tokenize_threads_nice
@@ -152,8 +152,8 @@ class Foundation:
             return model_format.new_parser(held, trace=trace)
 
         transcribe = None
-        if (asked := head.messages) is not None:
-            transcribe = partial(model_format.messages_of_turn, with_ids=asked.with_output_ids)
+        if (messages := head.messages) is not None:
+            transcribe = partial(model_format.messages_of_turn, with_ids=messages.with_output_ids)
         return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
     @asynccontextmanager

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class McpRoom:
-    """Room of MCP tools: `servers` are asked when a response is created; `tools` are called;
+    """Room of MCP tools: `servers` list tools when a response is created; `tools` are called;
     `builtins` are the browser and Python of operators' servers; `sessions` hold all connections
     while their `run` runs.
     """
@@ -53,7 +53,7 @@ def new_room(
             "false.",
         )
     networks = _networks(mcp)
-    registry = Registry(partial(mcp_servers.known_to, database), sealer)
+    registry = Registry(partial(mcp_servers.visible_to, database), sealer)
     hosts = tuple(host.lower() for host in mcp.hosts)
     policy = ServerPolicy(mcp.servers, hosts, networks.named)
     resolver = ServerResolver(registry, policy, settings.mcp_identity_key)

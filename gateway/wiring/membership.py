@@ -29,13 +29,13 @@ def sources(settings: Settings) -> list[BackendSource]:
     return [_source(settings, one) for one in settings.discovery]
 
 
-def _source(settings: Settings, found_by: Discovery) -> BackendSource:
-    name, membership = found_by.name, settings.membership
+def _source(settings: Settings, discovery: Discovery) -> BackendSource:
+    name, membership = discovery.name, settings.membership
 
     def new_backend(of: str, url: str) -> Backend:
-        return _backend(settings, found_by.backend(of, url), name).checked()
+        return _backend(settings, discovery.backend(of, url), name).checked()
 
-    if (path := found_by.path) is not None and found_by.kind == "file":
+    if (path := discovery.path) is not None and discovery.kind == "file":
 
         def read() -> tuple[Backend, ...]:
             return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
@@ -43,14 +43,14 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
         return FileSource(name, read, refresh_s=membership.refresh_s)
     from gateway.upstreams.dns_source import DEFAULT_PORT, DnsSource
 
-    assert found_by.host is not None, "the settings see to it"
+    assert discovery.host is not None, "the settings see to it"
     return DnsSource(
         name,
-        found_by.host,
-        lambda address: new_backend(address, f"{found_by.scheme}://{address}"),
+        discovery.host,
+        lambda address: new_backend(address, f"{discovery.scheme}://{address}"),
         refresh_s=membership.refresh_s,
-        servers=found_by.servers,
-        port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
+        servers=discovery.servers,
+        port=None if discovery.kind == "srv" else discovery.port or DEFAULT_PORT,
     )
 
 

@@ -1,4 +1,4 @@
-"""The rooms of hosted tools: each is built, and what it needs imported, where it is enabled."""
+"""The rooms of hosted tools: each is imported and built only if it is enabled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BUILTINS_INTERVAL_S: Final = 5.0
 """Between two looks whether the operator has registered a server for browser or Python."""
 APPROVAL_TTL_S: Final = 86_400.0
-"""Within which a call that was asked about can be approved."""
+"""Time in which a call can be approved after the request for approval."""
 BEHIND_MCP: Final = "mcp"
 """The engine of Python where an operator's MCP server runs it."""
 _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {
@@ -122,13 +122,13 @@ class Rooms:
         self, kind: ToolKind, start: Callable[[], Coroutine[Any, Any, tuple[HostedTools, str]]]
     ) -> None:
         try:
-            self._own[kind], found = await start()
+            self._own[kind], summary = await start()
         except StartupError:
             raise
         except Exception as error:  # noqa: BLE001 - a gateway without one of its tools still serves
             _log.error("a hosted tool is off", kind=kind, error=error)
         else:
-            _log.info("a hosted tool is on", kind=kind, reason=found)
+            _log.info("a hosted tool is on", kind=kind, reason=summary)
 
     async def _start_browser(self) -> tuple[HostedTools, str]:
         from gateway.wiring.web import browser_tools
@@ -150,11 +150,11 @@ class Rooms:
 
         containers = self._base.containers
         self._open.push_async_callback(containers.close)
-        found = await containers.check()
+        summary = await containers.check()
         if containers.engine is None:
-            raise RuntimeError(found)
+            raise RuntimeError(summary)
         self._helpers.append(containers.run)
-        return ToolFamily(partial(PythonSession, containers)), found
+        return ToolFamily(partial(PythonSession, containers)), summary
 
     async def _look_for_builtins(self) -> None:
         while True:
@@ -165,11 +165,11 @@ class Rooms:
         # An operator's server for a built-in tool takes precedence over the gateway's own.
         assert self.mcp is not None
         try:
-            known = await self.mcp.registry.servers(OPERATOR)
+            servers = await self.mcp.registry.servers(OPERATOR)
         except Exception as error:  # noqa: BLE001 - a gateway that cannot read it still serves
             _log.warning("the registry of MCP servers cannot be read", error=error)
             return
-        purposes = frozenset().union(*(server.purposes for server in known.values()))
+        purposes = frozenset().union(*(server.purposes for server in servers.values()))
         for kind in _PURPOSES:
             if kind in purposes:
                 self._tools[kind] = self.mcp.builtins
@@ -205,15 +205,15 @@ class Sources:
         """
         if self._rooms.is_behind_mcp("python"):
             uuid = ids.auto_container(response)
-            told = await self._told_of_python(principal.tenant_id)
+            description = await self._python_description(principal.tenant_id)
             return PythonGrant(
-                ids.container_id(uuid), BEHIND_MCP, memory_bytes=0, description=told or None
+                ids.container_id(uuid), BEHIND_MCP, memory_bytes=0, description=description or None
             )
         return await self._containers.granted(
             principal, response, tool.container, inherited=inherited, param=param
         )
 
-    async def _told_of_python(self, tenant_id: TenantId) -> str:
+    async def _python_description(self, tenant_id: TenantId) -> str:
         # Empty if the server has no instructions.
         from gateway.tools.mcp.failures import McpError
 
@@ -237,13 +237,13 @@ class Sources:
         *,
         anew: bool,
     ) -> Sequence[Listing]:
-        from gateway.tools.mcp.listing import AskedServer
+        from gateway.tools.mcp.listing import RequestedServer
         from gateway.tools.mcp.servers import UrlTerms
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
-        asked = [AskedServer.of(tool, path) for path, tool in tools]
+        requested = [RequestedServer.of(tool, path) for path, tool in tools]
         terms = UrlTerms(allowed, domains)
-        return await self._rooms.mcp.servers.list(tenant_id, asked, terms, anew=anew)
+        return await self._rooms.mcp.servers.list(tenant_id, requested, terms, anew=anew)
 
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID

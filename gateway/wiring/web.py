@@ -1,4 +1,4 @@
-"""The browser of a process: who is asked to search, and where pages may be fetched from."""
+"""The browser of a process: its search providers, and the sources of pages."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _sources(
     return made
 
 
-async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> str:
+async def probe_search(workshop: Workshop, provider: SearchProvider) -> str:
     """Send one query to a search engine; return why it fails, empty if it answers."""
     http = _http_source(workshop, provider)
     try:

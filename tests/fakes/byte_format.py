@@ -222,7 +222,7 @@ class ByteFormat:
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
         return ByteParser(trace=trace)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         return [token for prefill, said in turns for token in (*prefill, *said)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:

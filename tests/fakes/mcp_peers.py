@@ -15,7 +15,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
-from gateway.tools.mcp.listing import AskedServer, McpServers
+from gateway.tools.mcp.listing import McpServers, RequestedServer
 from gateway.tools.mcp.operator_tools import BuiltinSession
 from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
@@ -63,11 +63,11 @@ def row(url: str, label: str = "ours", **fields: Any) -> McpServerRow:
 def resolver_of(*rows: McpServerRow, policy: ServerPolicy | None = None) -> ServerResolver:
     """Knows these servers, and lets requests name any on loopback."""
 
-    async def known_to(_tenant: TenantId) -> Mapping[str, McpServerRow]:
+    async def load_rows(_tenant: TenantId) -> Mapping[str, McpServerRow]:
         return {one.label: one for one in rows}
 
     allowed = policy or ServerPolicy("any", (), LOOPBACK)
-    return ServerResolver(Registry(known_to, SEALER), allowed, IDENTITY_KEY)
+    return ServerResolver(Registry(load_rows, SEALER), allowed, IDENTITY_KEY)
 
 
 def servers_of(
@@ -80,10 +80,10 @@ def peer(url: str, **headers: str) -> Peer:
     return Peer(TENANT, url, url, repr(sorted(headers.items())), headers)
 
 
-def asked(label: str, url: str | None = None, **fields: Any) -> AskedServer:
+def asked(label: str, url: str | None = None, **fields: Any) -> RequestedServer:
     """What a request says of a server, in its own words."""
     tool = {"type": "mcp", "server_label": label, "server_url": url, **fields}
-    return AskedServer.of(McpServerTool.model_validate(tool), "tools[0]")
+    return RequestedServer.of(McpServerTool.model_validate(tool), "tools[0]")
 
 
 def mcp_tools(resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> ToolFamily:

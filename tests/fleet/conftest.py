@@ -61,7 +61,7 @@ class Fleet:
     @property
     def model(self) -> str:
         """The first model that the servers have."""
-        return self.gateways[0].process.foundation.pool.models()[0].id
+        return self.gateways[0].process.foundation.pool.models[0].id
 
     async def use(self, *numbers: int) -> None:
         """Send what is new to these servers only, from all replicas."""

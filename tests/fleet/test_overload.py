@@ -38,7 +38,7 @@ async def test_it_is_sent_what_it_can_do_in_time(database_url: str) -> None:
         running_gateway(settings) as gateway,
         http_client(gateway.url, headers=gateway.headers, timeout=TIMEOUT_S) as client,
     ):
-        model = gateway.process.foundation.pool.models()[0].id
+        model = gateway.process.foundation.pool.models[0].id
         answers: list[httpx2.Response] = []
         until = asyncio.get_running_loop().time() + LASTS_S
 

@@ -213,13 +213,13 @@ def test_an_audience_names_the_organizations_whose_ids_stand_in_it(
     audience = before + "".join(f"/{one}" for one in ids_) + f"/{behind}"
     assert organizations_named(audience) >= set(ids_)
     provider = replace(PROVIDER, audience=audience)
-    assert provider.tenant_told_by is None
+    assert provider.tenant_binding is None
     bearer = replace(provider, bearer=True)
-    told = replace(bearer, unnamed_bearer=True).tenant_told_by
+    told = replace(bearer, unnamed_bearer=True).tenant_binding
     if ids_:
-        assert (bearer.tenant_told_by, told) == ("audience", "audience")
+        assert (bearer.tenant_binding, told) == ("audience", "audience")
     elif not organizations_named(audience):
-        assert (bearer.tenant_told_by, told) == ("header", "operator")
+        assert (bearer.tenant_binding, told) == ("header", "operator")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.harmony_format import rerendered_ids, said_ids
+from gateway.models.harmony.harmony_format import rerendered_ids, turn_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, Renderer
 from gateway.models.harmony.vocabulary import (
@@ -112,7 +112,7 @@ def test_turns_that_are_well_formed_are_repeated_id_for_id(scripts: list[str]) -
     turns = [script_ids(script) for script in scripts]
     told = _rerendered((ids, STOP) for ids in turns)
 
-    assert told == said_ids([*(((), ids) for ids in turns), ((), ())])
+    assert told == turn_ids([*(((), ids) for ids in turns), ((), ())])
 
 
 def _calls(ids: list[int]) -> bool:

@@ -17,7 +17,7 @@ from gateway.engine.output_guard import WITHIN_TURN
 from gateway.entries import Entry, Hop
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.models.harmony.harmony_format import answer_header, said_ids
+from gateway.models.harmony.harmony_format import answer_header, turn_ids
 from gateway.models.harmony.vocabulary import END, STOP_IDS
 from gateway.protocol.call_items import call_fields
 from tests.fakes.guarded_run import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
@@ -122,7 +122,7 @@ class Deterministic:
 
     def _rest(self, prompt_ids: list[int]) -> list[int]:
         first = self.turns[0]
-        continued = [*PROMPT, *said_ids([((), first), (self.header, ())])]
+        continued = [*PROMPT, *turn_ids([((), first), (self.header, ())])]
         if len(self.turns) > 1 and prompt_ids[: len(continued)] == continued:
             return self.turns[1][len(prompt_ids) - len(continued) :]
         return first[len(prompt_ids) - len(PROMPT) :]

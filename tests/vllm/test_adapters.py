@@ -49,7 +49,7 @@ async def test_an_adapter_is_loaded_asked_for_and_unloaded(vllm: Vllm) -> None:
             (outcome,) = await adapters.load(NAME, path)
             assert (outcome.ok, outcome.detail) == (True, detail)
         await pool.start()
-        assert ModelInfo(NAME, vllm.context_length, vllm.model) in pool.models()
+        assert ModelInfo(NAME, vllm.context_length, vllm.model) in pool.models
         base, own = await ids_of(pool, vllm.model, None), await ids_of(pool, NAME, None)
         assert base != own
         assert await ids_of(pool, NAME, 1) == own, "logprobs are asked of the adapter, too"

@@ -1,7 +1,7 @@
 """Bearer key → Principal and dialect, and what the key may do, before any route that needs one.
 
-A WebSocket outlives what was known when it was opened, so each of its requests asks again:
-`scope["authenticate"]` returns the principal of its key as it is now.
+The key of a WebSocket may change after its opening, so each of its requests authenticates again:
+`scope["authenticate"]` returns the current principal of its key.
 """
 
 from __future__ import annotations
@@ -138,16 +138,16 @@ class Authentication:
             base = scope.get("root_path", "") + BASE_PATH
             is_below = scope["path"].startswith(f"{base}/v1/")
             if is_below:
-                # Routes are looked up by what follows it; logs and errors show the whole path.
+                # Routes are looked up by the rest of the path; logs and errors show all of it.
                 scope["root_path"] = base
-            given = credentials_of(scope)
-            if given.secret is not None:
+            credentials = credentials_of(scope)
+            if credentials.secret is not None:
                 if scope["type"] == "websocket":
-                    scope["authenticate"] = partial(self._reauthenticate, scope, given)
-                asked = (given.secret, given.organization)
-                known = self._access.known(*asked)
-                principal = known or await self._access.authenticate(*asked)
-                self._check(principal, given, scope)
+                    scope["authenticate"] = partial(self._reauthenticate, scope, credentials)
+                lookup = (credentials.secret, credentials.organization)
+                cached = self._access.known(*lookup)
+                principal = cached or await self._access.authenticate(*lookup)
+                self._check(principal, credentials, scope)
                 scope["principal"] = principal
                 WORKS_FOR.set(principal.tenant_id)
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
@@ -161,14 +161,14 @@ class Authentication:
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 
-    async def _reauthenticate(self, scope: Scope, given: Credentials) -> Principal:
+    async def _reauthenticate(self, scope: Scope, credentials: Credentials) -> Principal:
         # The key may have been disabled since the WebSocket was opened.
-        assert given.secret is not None, "it was opened with one"
-        principal = await self._access.authenticate(given.secret, given.organization)
-        self._check(principal, given, scope)
+        assert credentials.secret is not None, "it was opened with one"
+        principal = await self._access.authenticate(credentials.secret, credentials.organization)
+        self._check(principal, credentials, scope)
         return principal
 
-    def _check(self, principal: Principal, given: Credentials, scope: Scope) -> None:
+    def _check(self, principal: Principal, credentials: Credentials, scope: Scope) -> None:
         key, path = principal.key, path_of(scope)
         if path.startswith(ADMIN_PATHS) and is_served(path, self._routes):
             require_admin(principal)
@@ -181,8 +181,8 @@ class Authentication:
         elif key.scopes:
             method = scope.get("method", "WEBSOCKET")
             check_scopes(key.scopes, method, path, self._routes)
-        if given.organization is not None or given.project is not None:
-            check_named(principal, given)
+        if credentials.organization is not None or credentials.project is not None:
+            check_named(principal, credentials)
         if key.networks:
             check_address(principal, scope, self._trusted_proxies)
 
@@ -207,25 +207,25 @@ def require_admin(principal: Principal) -> None:
         )
 
 
-def check_named(principal: Principal, given: Credentials) -> None:
+def check_named(principal: Principal, credentials: Credentials) -> None:
     """Compare `OpenAI-Organization` and `OpenAI-Project` with the key's; they select nothing.
 
     A key belongs to one project since it was made. For a token the organization selected the
     tenant, so it is right already, or the token does not need it. Raises `AuthenticationError`.
     """
     tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
-    if given.organization is not None and given.organization not in tenants:
+    if credentials.organization is not None and credentials.organization not in tenants:
         raise AuthenticationError(
-            f"OpenAI-Organization header '{shown(given.organization)}' should match the "
+            f"OpenAI-Organization header '{shown(credentials.organization)}' should match the "
             "organization of the API key. Leave it out, or use a key of that organization.",
             code="mismatched_organization",
         )
-    if given.project is None or principal.key.kind == "admin":
+    if credentials.project is None or principal.key.kind == "admin":
         return
-    if given.project != ids.project_id(principal.project):
+    if credentials.project != ids.project_id(principal.project):
         raise AuthenticationError(
-            f"OpenAI-Project header '{shown(given.project)}' should match the project of the API "
-            "key. Leave it out, or use a key of that project.",
+            f"OpenAI-Project header '{shown(credentials.project)}' should match the project of the "
+            "API key. Leave it out, or use a key of that project.",
             code="mismatched_project",
         )
 
@@ -263,7 +263,7 @@ def check_scopes(
     A path without a route passes, and gets its 404 later.
     """
     method = "GET" if method == "HEAD" else method
-    found = next(
+    template = next(
         (
             route.path
             for route in routes
@@ -271,9 +271,9 @@ def check_scopes(
         ),
         None,
     )
-    if found is None:
+    if template is None:
         return
-    need = NEEDS.get((method, found))
+    need = NEEDS.get((method, template))
     if need is None or not may(scopes, need):
         wanted = need or "every scope"
         raise PermissionDenied(

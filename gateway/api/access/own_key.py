@@ -91,12 +91,12 @@ def _limit(tightest: BudgetFigure | None) -> dict[str, Any]:
 
 def _rate_limit(figures: Figures) -> dict[str, Any] | None:
     # Only limits that are enforced count.
-    found = [
+    values = [
         one.limit.value
         for one in figures.limits
         if (one.limit.what, one.limit.window_s, one.limit.mode) == ("requests", MINUTE_S, "enforce")
     ]
-    return {"requests": min(found), "interval": f"{MINUTE_S}s"} if found else None
+    return {"requests": min(values), "interval": f"{MINUTE_S}s"} if values else None
 
 
 def _limit_body(figure: LimitFigure) -> dict[str, Any]:

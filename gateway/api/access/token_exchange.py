@@ -60,8 +60,8 @@ class TokenExchangeEndpoint:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         try:
-            asked = exchange_of(await self._fields(scope, receive))
-            return json_response(_body(await self._federation.exchange(asked)))
+            exchange = exchange_of(await self._fields(scope, receive))
+            return json_response(_body(await self._federation.exchange(exchange)))
         except _Refused as refusal:
             return _error(400, refusal.error, str(refusal))
         except TokenNotAdmitted as refusal:

@@ -35,7 +35,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.event_builder import ANSWERS, Builder
 from gateway.eventlog.fold.execution import NOTED, Timeline
-from gateway.eventlog.fold.hosted_calls import ApprovalAsked, HostedCalls, UnansweredCall
+from gateway.eventlog.fold.hosted_calls import NO_CALLS, ApprovalAsked, HostedCalls, UnansweredCall
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import (
@@ -112,8 +112,8 @@ class Fold:
         seal: Callable[[bytes], str | None] | None = None,
         transcribe: Transcribe | None = None,
     ) -> None:
-        self._hosted = HostedCalls(rules, head.grants)
-        self.rules = self._hosted.rules
+        self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
+        self.rules = self._hosted.rules if head.grants else rules
         """Rules behind the last result of a tool: no tool is required after one, and none is
         allowed after too many failures or calls."""
         self._builder = Builder(
@@ -259,7 +259,7 @@ class Fold:
 
     def tool_state(self) -> bytes | None:
         # JSON for the next response of the chain: `pages` of the browser and `container_id`.
-        return self._hosted.state_json()
+        return None if self._hosted is NO_CALLS else self._hosted.state_json()
 
     @property
     def last_finish(self) -> FinishReason | None:
@@ -630,6 +630,8 @@ class Fold:
         said, self._builder.said = self._builder.said, None
         if said is not None and finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, said.ending)
+            if self._hosted is NO_CALLS:
+                self._hosted = HostedCalls(self.rules, None)
             self._hosted.expect(said.name, said.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:

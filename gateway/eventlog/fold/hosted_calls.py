@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 from pydantic import TypeAdapter
 
+from gateway.constraints.output_rules import OutputRules
 from gateway.eventlog.fold.citations import ContainerFiles, Pages
 from gateway.generation import BUILTIN_PREFIX
 from gateway.protocol.grants import Grants, ShownPage
@@ -20,7 +21,6 @@ from gateway.protocol.grants import Grants, ShownPage
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import ToolEnded, ToolHandle, ToolOutcome, ToolStarted
 
 _PAGE: Final = TypeAdapter(ShownPage)
@@ -248,3 +248,7 @@ def _json_object(content: bytes) -> dict[str, Any]:
         raise ValueError("what a tool shows, or leaves behind, is no JSON object")
     value: dict[str, Any] = orjson.loads(content) if content else {}
     return value
+
+
+NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
+"""Those of all responses without hosted tools: nothing changes them."""

@@ -93,7 +93,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PlainText:
     """Text for the user, in place of a call: it was none."""
 
     text: str
@@ -119,7 +119,7 @@ class Unnamed:
     """Beginning of the arguments of a call whose function is named after them."""
 
 
-CallStep = Called | Unnamed | Argued | Ended | Said | Noted
+CallStep = Called | Unnamed | Argued | Ended | PlainText | Noted
 CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
 """Characters of the name of a function or a parameter, at most: longer text is neither."""
@@ -131,9 +131,9 @@ def function_name(written: str) -> str | None:
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
 
-def no_call(text: str) -> Said:
+def no_call(text: str) -> PlainText:
     """Return what becomes of text that stands in place of a call."""
-    return Said(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
+    return PlainText(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any]"]

@@ -1,9 +1,8 @@
 """Models with a chat template, as the rest of the gateway sees them.
 
-A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. What the prompt
-puts into the model's mouth (`<think>` and the like) is cut off it, and stands in the log as what
-the turn began with. So a turn is always read from the beginning of the assistant's message, by
-whoever folds its log.
+A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
+the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
+So a turn is always read from the beginning of the assistant's message, wherever its log is folded.
 
 The turns of one response that follow each other go on in one message of the assistant, but behind
 the result of a hosted tool: that is framed as the template does it (`template`).
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
 
 TAIL_IDS: Final = 64
-"""Number of last ids of a prompt that are searched for what it puts into the model's mouth."""
+"""Number of last ids of a prompt that are searched for its prefill of the answer."""
 SIZE_STEP: Final = 512
 """Models have rows for so many ids more than their tokenizer, to be divided among devices."""
 _BRACE: Final = "{"
@@ -177,8 +176,8 @@ class ChatFormat(ServerRenderedFormat):
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
-        if isinstance(found, str) or list(found) != own:
+        rendering, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
+        if isinstance(rendering, str) or list(rendering) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
         template = self._learn(rendered)
         missing = [] if template.takes_tools or not self.syntax.calls else ["it shows no tools"]
@@ -235,7 +234,7 @@ class ChatFormat(ServerRenderedFormat):
         return parser.place.kind is SegmentKind.REASONING
 
     def _template_kwargs(self, options: RenderOptions) -> dict[str, Any]:
-        return self._family.switched(options.asked_effort, options.effort) | self._kwargs
+        return self._family.switched(options.requested_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
         """Return the model's template. Raises `Unrendered` while it has to be learned."""
@@ -386,7 +385,7 @@ class ChatFormat(ServerRenderedFormat):
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, output in turns[:-1]:
@@ -418,7 +417,7 @@ class ChatFormat(ServerRenderedFormat):
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._lexicon.encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
-            # What stood behind the thought was taken back, white space and all.
+            # The ids behind the thought were cut off, its white space among them.
             return [*ids, *self._lexicon.encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 

@@ -167,8 +167,8 @@ def _in_json(text: str) -> str:
     return orjson.dumps(text).decode()[1:-1]
 
 
-def _broken_up(found: re.Match[str]) -> str:
-    return f"{found[0][0]}{UNSEEN}{found[0][1:]}"
+def _broken_up(match: re.Match[str]) -> str:
+    return f"{match[0][0]}{UNSEEN}{match[0][1:]}"
 
 
 def question(
@@ -233,9 +233,9 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
 
 @dataclass(slots=True)
 class ChatConversation:
-    """The messages of a prompt, and about how long what each item became is.
+    """The messages of a prompt, and the approximate length of the messages of each item.
 
-    `sizes` are characters by the index of the item; those of what no item became are under
+    `sizes` are characters by the index of the item; those of messages without an item are under
     `PREAMBLE`.
     """
 

@@ -7,10 +7,10 @@ A turn is thoughts, text for the user, and calls, one behind the other, with mar
 
 Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
 
-1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted, what
-   is no call becomes text for the user, and a call that breaks off is passed on as far as it went.
-2. It never looks ahead, and no cut of the ids leads anywhere else. The events of some ids depend
-   on them alone.
+1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
+   invalid calls become text for the user, and a call that breaks off is passed on up to its end.
+2. It never looks ahead, and the result does not depend on how the ids are cut into chunks. The
+   events of some ids depend on them alone.
 3. No marker that is an id ever becomes text, and no text the marker that is an id.
 
 What may stream and what must wait: text streams, but for what may be the beginning of a marker that
@@ -20,8 +20,8 @@ until its function is named.
 Models put white space between a marker and text. It belongs to the marker, and is not part of the
 text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
 
-Text before a call that is demanded is commentary; nobody can tell before a call that is not. A
-model without tools makes no calls: what looks like a call is text.
+Text before a required call is commentary; text before an optional one may be the answer. A model
+without tools makes no calls: text that looks like a call stays text.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from gateway.models.chat.call_syntax import (
     Ended,
     Left,
     Noted,
+    PlainText,
     Rule,
-    Said,
     Unnamed,
     called_tool,
 )
@@ -404,26 +404,26 @@ class ChatParser:
             units, self._held = [*self._held, unit], []
         while units and not self._has_ended():
             matcher, text = self._matcher, "".join(one.text for one in units)
-            found = matcher.find(text)
-            size = len(text) - matcher.held(text) if found is None else found.start()
+            match = matcher.find(text)
+            size = len(text) - matcher.held(text) if match is None else match.start()
             front, behind = _split(units, size)
             left = self._write(front)
             if self._has_ended():
                 return
             if left is not None:
                 units = [*left, *behind]
-            elif found is None:
+            elif match is None:
                 self._held = behind
                 return
             else:
-                marked, units = _split(behind, len(found.group()))
-                self._mark_spelled(found.group(), marked)
+                marked, units = _split(behind, len(match.group()))
+                self._mark_spelled(match.group(), marked)
 
     def _mark_spelled(self, marker: str, marked: list[Unit]) -> None:
         thought, prose = self._syntax.reasoning, self._prose
         is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
         if is_late and thought is not None and marker == thought.opening:
-            # Who has begun to answer speaks of thoughts, and does not begin one.
+            # A thought does not begin inside an answer: the marker is text of the answer.
             self._write(marked)
         else:
             self._mark(marker, marked[0].start, marked[-1].end)
@@ -569,7 +569,7 @@ class ChatParser:
                 self._events.append(SegmentText(text))
             case Ended():
                 self._end_call(event, start, end, cut=cut)
-            case Said(text, rules):
+            case PlainText(text, rules):
                 self._note(*rules)
                 prose = Prose(text_kind(self._rules), self._start, self._events, trace=self._trace)
                 if text:
@@ -621,7 +621,7 @@ class ChatParser:
     def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
         for event in reader.close(cut=cut):
             if isinstance(event, Left):
-                # Without a marker it is what it looks like: an answer.
+                # Without a marker, text is an answer.
                 region = self._region or []
                 prose = self._begin_content(self._start)
                 self._write(region)

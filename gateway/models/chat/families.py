@@ -70,8 +70,8 @@ class Preset:
         return self.thinks and self.switch is None and REASONING[self.reasoning] is THINK
 
 
-def _preset(family: str, pattern: str, **known: Any) -> Preset:
-    return Preset(family, re.compile(pattern, re.IGNORECASE), **known)
+def _preset(family: str, pattern: str, **fields: Any) -> Preset:
+    return Preset(family, re.compile(pattern, re.IGNORECASE), **fields)
 
 
 PRESETS: Final = (
@@ -100,8 +100,8 @@ PRESETS: Final = (
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first whose pattern is in a model's name counts. What was distilled into a Qwen has the name
-of that behind its own, and a number may be a size (`Qwen-32B`).
+"""The first preset whose pattern is in a model's name counts. A model distilled into a Qwen has
+that name behind its own, and a number may be a size (`Qwen-32B`).
 """
 
 
@@ -141,8 +141,8 @@ class Family:
         reasoning = options.reasoning or (preset.reasoning if preset else NONE)
         calls = options.calls or (preset.calls if preset else NONE)
         syntax = Syntax(
-            _known(REASONING, "reasoning", reasoning, options),
-            _known(CALLS, "calls", calls, options),
+            _look_up(REASONING, "reasoning", reasoning, options),
+            _look_up(CALLS, "calls", calls, options),
         )
         if preset is None:
             return cls(syntax)
@@ -160,7 +160,7 @@ class Family:
         return {**dict.fromkeys(self.switches, True), "reasoning_effort": effort}
 
 
-def _known(table: Mapping[str, T], what: str, name: str, options: FormatOptions) -> T:
+def _look_up(table: Mapping[str, T], what: str, name: str, options: FormatOptions) -> T:
     if name not in table:
         raise ConfigError(
             f"there is no {what} '{name}', which the model '{options.model}' is given",

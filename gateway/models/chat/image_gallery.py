@@ -68,10 +68,10 @@ class Gallery:
         self._new_items = new_items
         self._rendered = rendered
         self._left_out: dict[tuple[int, str | None], str] = {}
-        found = _found(items)
-        new = [one for one in found if one[0] >= self._new_from]
-        self._bound([*new, *(one for one in reversed(found) if one[0] < self._new_from)])
-        self.is_empty = not found
+        images = _images(items)
+        new = [one for one in images if one[0] >= self._new_from]
+        self._bound([*new, *(one for one in reversed(images) if one[0] < self._new_from)])
+        self.is_empty = not images
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
         """Return the part of a message that shows the image, or a note that it is missing.
@@ -88,15 +88,15 @@ class Gallery:
             shown["detail"] = _DETAILS[image.detail]
         return {"type": "image_url", "image_url": shown}
 
-    def _bound(self, found: Sequence[tuple[int, InputImage]]) -> None:
+    def _bound(self, images: Sequence[tuple[int, InputImage]]) -> None:
         # The first images in the list matter most.
         limits, length = self._limits, 0
         lacking: dict[bytes, None] = {}
-        for number, (source, image) in enumerate(found):
-            url = self._known_url(image)
+        for number, (source, image) in enumerate(images):
+            url = self._fetched_url(image)
             length += 0 if url is None else _file_bytes(url)
             if number >= limits.images_max:
-                count = f"the context has {len(found)} images"
+                count = f"the context has {len(images)} images"
                 self._leave_out(
                     source, image, f"{count}, and at most {limits.images_max} are shown"
                 )
@@ -107,7 +107,7 @@ class Gallery:
         if lacking:
             raise Unrendered(list(lacking))
 
-    def _known_url(self, image: InputImage) -> str | None:
+    def _fetched_url(self, image: InputImage) -> str | None:
         # None while an image that has to be fetched is not here yet.
         url = image.image_url or ""
         if not url.startswith(_WEB):
@@ -167,7 +167,7 @@ def _question(image: InputImage) -> bytes:
     return IMAGE_QUESTION + (image.image_url or "").encode()
 
 
-def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
+def _images(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
     return [
         (one.source, image)
         for one in since_compaction(PlacedItem(at, item) for at, item in enumerate(items))
@@ -214,4 +214,4 @@ def _checked(url: str, limits: ImageLimits) -> str:
 
 def has_images(items: Sequence[ContextItem]) -> bool:
     may_have = any(map(_may_show, items))
-    return may_have and bool(_found(items))
+    return may_have and bool(_images(items))

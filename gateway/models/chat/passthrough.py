@@ -1,14 +1,14 @@
 """Models whose servers take a conversation and return text: Ollama, TGI, llama.cpp, hosted APIs.
 
-No ids are to be had from them. So a prompt is the conversation itself, packed as lines of JSON, one
-message each, and a turn is the text that came, with marks between its parts (`gateway.text_ids`):
+Such servers return no ids. So a prompt is the conversation itself, packed as lines of JSON, one
+message each, and a turn is its text, with marks between the parts (`gateway.text_ids`):
 
     THOUGHT text  |  ANSWER text  |  CALL name ARGUMENTS text  |  END
 
-Nothing is put into the model's mouth, and nobody can go on with a turn that was begun
-(`Framing.is_text`). A model of format `chat` that sees is asked in this way, too, where there is
-something to be seen. The laws of `TextParser` are those of the other parsers: it is total, and no
-cut of the ids leads anywhere else.
+A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`).
+Requests with images to models of format `chat` are sent in this way, too. `TextParser` keeps the
+laws of the other parsers: it accepts any input, and its result does not depend on how the ids are
+cut into chunks.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def text_piece(token: int) -> TokenPiece:
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and what it is sent.
+    """Format of one model: how its server handles thoughts and calls, and the form of requests.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.
@@ -479,7 +479,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 if tool["function"]["name"] in strict:
                     tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
-        effort, template_kwargs = options.asked_effort, self.template_kwargs
+        effort, template_kwargs = options.requested_effort, self.template_kwargs
         if self.switched is not None:
             template_kwargs = self.switched(effort, options.effort) | template_kwargs
         elif self.thinks and effort is not None:
@@ -536,7 +536,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         # The ids of this parser are characters.
         return TextParser(rules, trace=trace)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         return [one for _, output in turns for one in turn_line(output)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it

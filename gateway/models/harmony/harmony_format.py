@@ -195,7 +195,7 @@ _CHANNEL_NAMES: Final = {
 }
 
 
-def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """Return the model's output in these turns, one behind the other, id for id.
 
     A turn is its prefill and the output after it. Each earlier one becomes whole messages and
@@ -283,8 +283,8 @@ class _WrittenMessage:
         return self.begun.kind is SegmentKind.FUNCTION_CALL
 
     @property
-    def is_told(self) -> bool:
-        # Nobody can answer a call that was cut off.
+    def is_kept(self) -> bool:
+        # A call that was cut off cannot have an output.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
@@ -295,12 +295,12 @@ def rerendered_ids(
 
     They are messages, and another is begun behind each turn. A turn is its ids, prefill
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
-    left out: nobody can answer it.
+    left out, because it cannot have an output.
     """
     rerendered: list[int] = []
     for ids, finish in turns:
         for message in _written_messages(new_parser(), ids, finish):
-            if message.is_told:
+            if message.is_kept:
                 rerendered += (*_message_ids(message, ids, writer), *OPENING)
     return rerendered
 
@@ -405,7 +405,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(plain_header)
-    said_ids = staticmethod(said_ids)
+    turn_ids = staticmethod(turn_ids)
     answer_opening = staticmethod(answer_header)
     with_result = staticmethod(with_result)
     repeated_ids = staticmethod(repeated_ids)
@@ -444,21 +444,21 @@ class HarmonyFormat(Renderer, FixedFormat):
         ]
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
-        pieces, found = self.vocabulary.pieces, []
+        pieces, token_pieces = self.vocabulary.pieces, []
         for token in ids:
             if token >= FIRST_SPECIAL:
                 if part != "body" or token not in _DROPPED_IN_BODY:
                     part = _BEHIND.get(token, part)
                 name = _MARKERS.get(token) or f"<|reserved_{token}|>"
-                found.append(TokenPiece(name.encode(), "marker", part))
+                token_pieces.append(TokenPiece(name.encode(), "marker", part))
                 continue
             if token == RECIPIENT_PREFIX[0] and part in _ADDRESSED:
                 part = "recipient"
-            found.append(TokenPiece(pieces[token], part, part))
-        return found
+            token_pieces.append(TokenPiece(pieces[token], part, part))
+        return token_pieces
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        # Beside an answer in a format preambles are reasoning.
+        # If the answer has a format, preambles are reasoning.
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)

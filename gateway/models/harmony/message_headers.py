@@ -157,8 +157,8 @@ class Header:
 
         Code is no odd content for a built-in.
         """
-        known = is_builtin(target.name)
-        own = (one for one in self.rules if not (known and one is Rule.ODD_CONTENT_TYPE))
+        for_builtin = is_builtin(target.name)
+        own = (one for one in self.rules if not (for_builtin and one is Rule.ODD_CONTENT_TYPE))
         return (*own, *target.rules)
 
 
@@ -227,7 +227,7 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
 def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
     """Decide by recipient, then by channel.
 
-    `tools` are the names of what may be called; None when the request allows no calls at all.
+    `tools` are the names that may be called; None when the request allows no calls at all.
     """
     for recipient in header.recipients:
         if name := _declared_name(recipient, tools or frozenset()):
@@ -293,11 +293,11 @@ def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
 
     `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
     """
-    if found := _SPOKEN_RECIPIENT.match(text):
-        return Part(NO_MARKER, text[found.end() :]), Rule.MISSING_START
-    found = _SPOKEN_CHANNEL.fullmatch(text)
-    if found and (following != CHANNEL or "to=" in text):
-        return Part(CHANNEL, found.group(1) or found.group(2)), Rule.HEADER_AS_TEXT
+    if match := _SPOKEN_RECIPIENT.match(text):
+        return Part(NO_MARKER, text[match.end() :]), Rule.MISSING_START
+    match = _SPOKEN_CHANNEL.fullmatch(text)
+    if match and (following != CHANNEL or "to=" in text):
+        return Part(CHANNEL, match.group(1) or match.group(2)), Rule.HEADER_AS_TEXT
     return None
 
 
@@ -336,7 +336,8 @@ def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Messa
         return MessageRoute(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
     if namespace in _BUILTINS:
         return MessageRoute(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
-    # An answer is for the user, whatever else its header says; arguments for nobody are not.
+    # An answer is for the user, whatever else its header says; arguments without a recipient are
+    # not.
     kind = SegmentKind.FINAL if header.channel == "final" else SegmentKind.REASONING
     return MessageRoute(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
 
@@ -391,16 +392,16 @@ class _Reader:
         )
 
     def _read_front(self, text: str) -> str:
-        found = _ROLE_AGAIN.match(text)
-        if not found:
+        match = _ROLE_AGAIN.match(text)
+        if not match:
             # Output without any markup may well begin with the word "final".
             return text if self._trapped else self._read_spoken_channel(text)
         self._rules.append(Rule.DOUBLED_START)
-        return self._read_spoken_channel(text[found.end() :])
+        return self._read_spoken_channel(text[match.end() :])
 
     def _read_role(self, text: str) -> str:
-        found = _FIRST_WORD.match(text)
-        word = found.group(1) if found else ""
+        match = _FIRST_WORD.match(text)
+        word = match.group(1) if match else ""
         if word.startswith(ASSISTANT):
             return self._read_spoken_channel(text[text.index(ASSISTANT) + len(ASSISTANT) :])
         if not word or word.startswith(("to=", *_KINDS)):
@@ -411,54 +412,54 @@ class _Reader:
 
     def _read_spoken_channel(self, text: str) -> str:
         # In a trapped header a channel counts only where it is glued to the role.
-        found = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
-        if not found:
+        match = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
+        if not match:
             return text
         self._rules.append(Rule.HEADER_AS_TEXT)
         return self._read_channel(text)
 
     def _read_channel(self, text: str) -> str:
-        found = _CHANNEL_FIRST.match(text)
-        if not found:
+        match = _CHANNEL_FIRST.match(text)
+        if not match:
             return text
         if self._channel:
             self._rules.append(Rule.DUPLICATE_CHANNEL)
         else:
-            self._channel = found.group(1)
-        return text[found.end() :]
+            self._channel = match.group(1)
+        return text[match.end() :]
 
     def _read_content_type(self, text: str) -> str:
-        found = _CONSTRAINED.match(text)
-        if not found:
+        match = _CONSTRAINED.match(text)
+        if not match:
             return text
-        self._note_content_type(found.group(1) or found.group(2))
-        return text[found.end() :]
+        self._note_content_type(match.group(1) or match.group(2))
+        return text[match.end() :]
 
     def _strip_anywhere(self, text: str) -> str:
-        for found in _RECIPIENT_ANYWHERE.finditer(text):
-            self._note_recipient(found)
+        for match in _RECIPIENT_ANYWHERE.finditer(text):
+            self._note_recipient(match)
         text = _RECIPIENT_ANYWHERE.sub("", text)
-        for found in _CONTENT_TYPE_ANYWHERE.finditer(text):
-            self._note_content_type(found["type"])
+        for match in _CONTENT_TYPE_ANYWHERE.finditer(text):
+            self._note_content_type(match["type"])
         return _CONTENT_TYPE_ANYWHERE.sub("", text)
 
     def _strip_front(self, text: str) -> str:
         at = 0
-        while found := _ELEMENT_FIRST.match(text, at):
-            at = found.end()
-            if found["type"]:
-                self._note_content_type(found["type"])
+        while match := _ELEMENT_FIRST.match(text, at):
+            at = match.end()
+            if match["type"]:
+                self._note_content_type(match["type"])
             else:
-                self._note_recipient(found)
+                self._note_recipient(match)
         return text[at:]
 
-    def _note_recipient(self, found: re.Match[str]) -> None:
-        name = found["plain"] or (found["space"] or "") + (found["quoted"] or "")
+    def _note_recipient(self, match: re.Match[str]) -> None:
+        name = match["plain"] or (match["space"] or "") + (match["quoted"] or "")
         if not name:
             self._rules.append(Rule.HEADER_LEFTOVER)
             return
         self._recipients.append(name)
-        if not found[0].endswith(f"to={name}"):
+        if not match[0].endswith(f"to={name}"):
             self._rules.append(Rule.RECIPIENT_NORMALISED)
 
     def _note_content_type(self, content_type: str) -> None:

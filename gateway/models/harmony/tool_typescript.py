@@ -33,7 +33,7 @@ DEPTH_MAX: Final = 32
 NODES_MAX: Final = 40_000
 """Schemas, properties and enum values of all tools of one request, at most, `$ref`s inlined."""
 INLINED_NODES_MAX: Final = 2_000
-"""Those of them that come from `$ref`s, of one schema: recursive definitions could otherwise fill a
+"""Nodes of one schema that come from its `$ref`s: recursive definitions could otherwise fill a
 context window."""
 CHARACTERS_MAX: Final = 2_000_000
 """Characters of all keys, descriptions, defaults and literals of one request, at most."""
@@ -127,17 +127,17 @@ class SchemaNormaliser:
         # A JSON pointer into this schema (RFC 6901); None for any other address.
         if ref != "#" and not ref.startswith("#/"):
             return None
-        found = at_pointer(self._root, ref)
-        return None if found is MISSING else found
+        target = at_pointer(self._root, ref)
+        return None if target is MISSING else target
 
     def _merge(self, first: Schema, second: Schema) -> Schema:
-        # Where the two differ the first one wins.
+        # For keywords that both have, the first schema wins.
         self._spend(sum(len(as_dict(both.get("properties"))) for both in (first, second)))
         merged = second | first
         properties = dict(as_dict(first.get("properties")))
         for key, value in as_dict(second.get("properties")).items():
-            known = properties.get(key, value)
-            properties[key] = value if known is value else {"allOf": [known, value]}
+            own = properties.get(key, value)
+            properties[key] = value if own is value else {"allOf": [own, value]}
         if properties:
             merged["properties"] = properties
         required = [*as_list(first.get("required")), *as_list(second.get("required"))]
@@ -276,9 +276,9 @@ class SchemaNormaliser:
 def _types(flat: Schema) -> list[str]:
     declared = flat.get("type")
     names: Iterable[object] = declared if isinstance(declared, list) else [declared]
-    known = [name for name in names if isinstance(name, str) and name in TYPE_NAMES]
-    if known or "enum" in flat or declared is not None:
-        return known
+    types = [name for name in names if isinstance(name, str) and name in TYPE_NAMES]
+    if types or "enum" in flat or declared is not None:
+        return types
     if any(isinstance(flat.get(key), dict) for key in _OBJECT_KEYS):
         return ["object"]
     return ["array"] if any(key in flat for key in _ARRAY_KEYS) else []

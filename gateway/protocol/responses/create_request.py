@@ -247,12 +247,6 @@ class CreateResponse(BodyModel):
         return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
 
     @property
-    def compares_caches(self) -> bool:
-        """Return True if the request asks how its cache differs from another response's."""
-        options = self.prompt_cache_options
-        return options is not None and options.comparison_response_id is not None
-
-    @property
     def obfuscated(self) -> bool:
         # OpenAI pads delta events by default.
         return self.stream_options is None or self.stream_options.include_obfuscation

@@ -13,7 +13,6 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.brought_tools import (
     BROUGHT_TOOLS_MAX,
     BroughtTools,
-    brought_by,
 )
 from gateway.protocol.call_items import (
     author_of,
@@ -384,9 +383,13 @@ def check_brought(
 
     A tool may come twice, because a search may return it twice.
     """
-    brought = brought_by(items, param)
+    brought: list[BroughtTools] = []
     count = 0
-    for each in brought:
+    for index, item in enumerate(items):
+        if not isinstance(item, AdditionalTools | ToolSearchOutput):
+            continue
+        each = BroughtTools.from_item(item, f"{param}[{index}].")
+        brought.append(each)
         check_tools(each.tools, limits, within=each.path, unique=False)
         count += each.count
         if count > BROUGHT_TOOLS_MAX:
@@ -396,7 +399,7 @@ def check_brought(
                 "most. Leave out those that are not needed any more.",
                 "array_above_max_length",
             )
-    return brought
+    return tuple(brought)
 
 
 def _check_tool_item(

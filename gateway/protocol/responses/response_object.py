@@ -135,7 +135,8 @@ def echo(
             echoed[name] = value
     if request.stop:
         echoed["stop"] = list(request.stop)
-    if request.compares_caches:
+    caches = request.prompt_cache_options
+    if caches is not None and caches.comparison_response_id is not None:
         echoed["prompt_cache_diagnostics"] = {"type": "unavailable"}
     return echoed
 

@@ -84,6 +84,7 @@ from gateway.services.runs.tool_grants import (
 )
 from gateway.store.packing import PackedItems, has_kinds, items_of_kinds
 from gateway.telemetry.trace_context import recorded
+from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ if TYPE_CHECKING:
     from gateway.services.runs.images import ImageFetcher
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.settings.sections import Harmony
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
     from gateway.tenancy.policy import TenantPolicy
 
     Echo = dict[str, Any]
@@ -156,8 +157,7 @@ class CreateCommand:
     `tool_values` is where hosted tools keep what such responses need again. `remembered`: if this
     one is not stored either, others may continue it in the same way (`Generation.continued`).
     Without `generate` the context is checked and prepared for whoever continues it, and no model is
-    called. `tier` is the best of what was asked for and may be had. `is_remembered`: only the
-    connection will know the response.
+    called.
     """
 
     principal: Principal
@@ -169,12 +169,6 @@ class CreateCommand:
     tool_values: LruCache[str, Any] | None = None
     remembered: bool = False
     generate: bool = True
-    tier: ServiceTier = field(init=False)
-    is_remembered: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tier", service_tier(self.request, self.principal.policy))
-        object.__setattr__(self, "is_remembered", self.remembered and not self.request.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +301,7 @@ class SpecBuilder:
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
             runs_tools=grants is not None and grants.has_tools,
-            asked_effort=request.reasoning.effort,
+            requested_effort=request.reasoning.effort,
             rendered=given.rendered,
             new_items=request.input,
         )
@@ -334,12 +328,11 @@ class SpecBuilder:
         """Return the run spec; `written` is the result of `write` for the same input."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
-        request, policy = command.request, command.principal.policy
+        request, principal, policy = command.request, command.principal, command.principal.policy
         # What must outlive its client, and this process.
         outlives = command.generate and policy.on_disconnect == "continue"
-        is_kept = command.key is not None or outlives
-        is_durable = request.background or (request.store and is_kept)
-        is_remembered = command.is_remembered
+        is_durable = request.background or (request.store and (outlives or command.key is not None))
+        is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._truncate(given, written)
@@ -351,20 +344,21 @@ class SpecBuilder:
         if prompt.text_tokens is not None:
             _require_no_ids(request)
         sampling = sampling_of(request, room=room)
-        added: tuple[ContextItem, ...] = ()
-        if request.store or is_durable or is_remembered:
-            # Nobody asks again for what is not kept, and a run may take minutes.
-            has_ids = format_.framing.stores_ids
-            new = _added_items(written.context, written.prompt if has_ids else None)
-            added = (*history.unstored, *new)
+        # Nobody asks again for what is not kept, and a run may take minutes.
+        is_kept = request.store or is_remembered
+        new, opening = _locate(written, with_ids=is_kept and format_.framing.stores_ids)
+        added = (*history.unstored, *new) if is_kept else ()
         return RunSpec(
-            principal=command.principal,
+            principal=principal,
             head=self._build_head(given, written.echo, format_, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self.cache_salt(command.principal.cached_for(given.uuid)),
+            # A cache hit reveals that the same text was sent before: nobody else may have one.
+            cache_salt=self.cache_salt(
+                TenantId(given.uuid) if principal.keeps_nothing else principal.tenant_id
+            ),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -373,13 +367,8 @@ class SpecBuilder:
             checker=written.checker,
             reasoning_budget=None
             if prompt.text_tokens is not None
-            else reasoning_budget(
-                request,
-                policy,
-                max_tokens=sampling.max_tokens,
-                framing_tokens=format_.framing_tokens,
-            ),
-            priority=PRIORITIES[command.tier],
+            else reasoning_budget(request, policy, sampling.max_tokens, format_.framing_tokens),
+            priority=PRIORITIES[written.echo["service_tier"]],
             share_weight=policy.share_weight,
             durable=is_durable,
             streamed=request.stream,
@@ -391,12 +380,16 @@ class SpecBuilder:
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
-            route=_route_of(history, request.prompt_cache_key, written.items, written.prompt),
+            route=Route(
+                history.placement,
+                cache_key=request.prompt_cache_key,
+                opening=opening if history.placement is None else 0,
+            ),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
             opens_thought=prompt.opens_thought,
             who=self._metering(command),
-            traceparent="" if (span := recorded()) is None else span.headers["traceparent"],
+            traceparent=span.headers["traceparent"] if is_durable and (span := recorded()) else "",
             image_holds=given.image_holds,
         )
 
@@ -538,7 +531,7 @@ def _build_echo(given: RunInput) -> Echo:
         command.request,
         model=given.model.id,
         default_effort=given.model.reasoning_effort,
-        service_tier=command.tier,
+        service_tier=service_tier(command.request, command.principal.policy),
         summaries=command.principal.policy.reasoning_summary != "off",
         unthinks=UNTHINKS in given.model.abilities,
     )
@@ -611,21 +604,6 @@ def _size_bytes(items: Sequence[ContextItem]) -> int:
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
 
 
-def _route_of(
-    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
-) -> Route:
-    # What routing knows about a response whose prompt is made of these items.
-    opening = 0
-    if history.placement is None:
-        first = 0
-        while first < len(items) and items[first].role != "user":
-            first += 1
-        for span in prompt.spans:
-            if span.source == first:
-                opening = span.end
-    return Route(history.placement, cache_key=cache_key, opening=opening)
-
-
 def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"Your input exceeds the context window of this model: it takes {tokens} of "
@@ -639,16 +617,20 @@ def _without_ids(item: ContextItem) -> ContextItem:
     return replace(item, ids=None)
 
 
-def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
-    # The ids are those of the whole prompt; without a prompt there are none.
-    added = list(context.items[context.inherited :])
-    if prompt is None:
-        return tuple(added)
+def _locate(written: Written, *, with_ids: bool) -> tuple[list[ContextItem], int]:
+    # Returns the new items, `with_ids` of the whole prompt, and where the first message of the user
+    # ends in it (0: it is not there).
+    context, items, prompt = written.context, written.items, written.prompt
+    added, opening, first = list(context.items[context.inherited :]), 0, 0
+    while first < len(items) and items[first].role != "user":
+        first += 1
     for span in prompt.spans:
+        if span.source == first:
+            opening = span.end
         at = span.source - context.inherited
-        if 0 <= at < len(added):  # what is behind them is a summary
+        if with_ids and 0 <= at < len(added):  # what is behind them is a summary
             added[at] = added[at].with_ids(prompt.ids[span.start : span.end])
-    return tuple(added)
+    return added, opening
 
 
 PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
@@ -670,11 +652,7 @@ def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
 
 
 def reasoning_budget(
-    request: CreateResponse,
-    policy: TenantPolicy,
-    *,
-    max_tokens: int,
-    framing_tokens: int,
+    request: CreateResponse, policy: TenantPolicy, max_tokens: int, framing_tokens: int
 ) -> int | None:
     """Return how many tokens the model may think; None: no limit.
 
@@ -867,15 +845,14 @@ class RunBuilder:
         if request.rejects_images and SEES not in model.abilities:
             check_images(request.input)
         uuid, created_at = ids.new_uuid(), int(time.time())
+        stored: Mapping[str, ContextItem] = {}
         if is_opening := opens(request):
-            given = RunInput(
-                command, model, History(None, (), created_at), {}, uuid, created_at, is_opening
-            )
-            if not request.tools:
-                return given  # its messages neither bring tools nor approve calls
+            history = History(None, (), created_at)
         else:
             # Whoever stores what continues it stores the items of a conversation, too.
-            is_stored_later = command.is_remembered and request.conversation is not None
+            is_stored_later = (
+                command.remembered and not request.store and request.conversation is not None
+            )
             history = await self._history_source.of(
                 principal,
                 request,
@@ -885,25 +862,27 @@ class RunBuilder:
             )
             stored = await self._history_source.named_items(principal, request)
             given = RunInput(command, model, history, stored, uuid, created_at)
-            given = replace(given, command=await self._with_tools_before(given))
-        granted = await self._tool_grants.decide(
-            principal, given.command.request, given.history, given.stored, uuid
+            request = await self._with_tools_before(given)
+            if request is not command.request:
+                command = replace(command, request=request)
+        granted = NOTHING_GRANTED
+        if request.tools or not is_opening:  # messages neither bring tools nor approve calls
+            granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
+            if not command.generate:
+                granted = granted.without_approvals()
+        return RunInput(
+            command, model, history, stored, uuid, created_at, is_opening, granted=granted
         )
-        if not command.generate:
-            granted = granted.without_approvals()
-        return replace(given, granted=granted)
 
-    async def _with_tools_before(self, given: RunInput) -> CreateCommand:
-        command, history = given.command, given.history.items
-        request = command.request
+    async def _with_tools_before(self, given: RunInput) -> CreateResponse:
+        request, history = given.command.request, given.history.items
         if items_of_kinds(tuple(given.stored.values()), BRINGING) or has_kinds(history, BRINGING):
             size = history.json_bytes if isinstance(history, PackedItems) else 0
             before = await self._executor.run(_tools_before, given, size_bytes=size)
             request = request.model_copy(update={"brought": (*before, *request.brought)})
-            command = replace(command, request=request)
         if request.looks_back:
             check_choice(request)
-        return command
+        return request
 
     def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
         # A summary is made first if the request asks for one or its context is too long.

@@ -1,4 +1,4 @@
-"""Spend alerts that were reached: each fires once an interval, and is told by one process.
+"""Spend alerts that were reached: each fires once an interval, and is sent by one process.
 
 A process that has one to tell takes it for `TAKEN_S`; if it dies meanwhile, another one takes it.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Attempts until a delivery is given up; each failure is logged."""
+"""Attempts at a delivery, at most; each failure is logged."""
 OPERATORS: Final = "operator"
 """The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 
@@ -64,7 +64,7 @@ WHERE f.tenant_id = due.tenant_id AND f.alert_id = due.alert_id AND f.starts_at 
 RETURNING f.tenant_id, f.starts_at, f.fired_at, f.attempts, f.told, t.name AS tenant_name,
           a.id, a.scope, a.scope_id, a.unit, a.span, a.threshold, a.channel, a.created_at
 """)
-_TOLD: Final = Statement("""
+_RECORD_DELIVERY: Final = Statement("""
 UPDATE alert_firings
 SET told = :told, sent_at = CASE WHEN :is_sent THEN clock_timestamp() END
 WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at
@@ -76,7 +76,7 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Alert when so much is spent. `channel` says who is told and how, as its JSON was given."""
+    """Alert at a threshold of spending. `channel` is the JSON of its recipients and transport."""
 
     id: UUID
     scope: Scope
@@ -112,8 +112,8 @@ def alert_of(row: Row) -> SpendAlert:
 
 
 class Firing(NamedTuple):
-    """An alert that was reached in the interval that began at `starts_at`; `told`: by which ways
-    somebody was told already.
+    """An alert that was reached in the interval that began at `starts_at`; `delivered`: the
+    channels that have delivered it.
     """
 
     tenant_id: UUID
@@ -122,7 +122,7 @@ class Firing(NamedTuple):
     starts_at: datetime
     fired_at: datetime
     attempts: int
-    told: frozenset[str] = frozenset()
+    delivered: frozenset[str] = frozenset()
 
 
 class DatedInterval(NamedTuple):
@@ -137,8 +137,8 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
     """Return what all replicas have spent of a meter in the interval that began at `starts_at`."""
     parameters = {"tenant": tenant_id, "meter": meter, "starts_at": starts_at}
     async with database.runs_transaction() as connection:
-        found: int = await connection.scalar(_SPENT, parameters)
-        return found
+        amount: int = await connection.scalar(_SPENT, parameters)
+        return amount
 
 
 async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
@@ -173,7 +173,9 @@ async def take(database: Database) -> Firing | None:
     )
 
 
-async def told(database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool) -> None:
+async def record_delivery(
+    database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool
+) -> None:
     """Record the channels that delivered a firing; `is_sent`: all did."""
     parameters = {
         "tenant": firing.tenant_id,
@@ -183,7 +185,7 @@ async def told(database: Database, firing: Firing, ways: Collection[str], *, is_
         "is_sent": is_sent,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_TOLD, parameters)
+        await connection.execute(_RECORD_DELIVERY, parameters)
 
 
 async def again(database: Database, tenant_id: UUID, alert_id: UUID) -> None:

@@ -117,9 +117,9 @@ async def valid_prices(database: Database) -> list[Price]:
 
 def prices_of(rows: Iterable[Row]) -> list[Price]:
     # Rows are one per component; the rows of one id become one price.
-    found: dict[tuple[UUID, UUID], tuple[Row, dict[Component, int]]] = {}
+    by_id: dict[tuple[UUID, UUID], tuple[Row, dict[Component, int]]] = {}
     for row in rows:
-        nano: dict[Any, int] = found.setdefault((row.tenant_id, row.id), (row, {}))[1]
+        nano: dict[Any, int] = by_id.setdefault((row.tenant_id, row.id), (row, {}))[1]
         if row.component in COMPONENTS:
             nano[row.component] = row.nano_per_unit
     return [
@@ -132,5 +132,5 @@ def prices_of(rows: Iterable[Row]) -> list[Price]:
             row.valid_from,
             row.valid_until,
         )
-        for row, nano in found.values()
+        for row, nano in by_id.values()
     ]

@@ -64,9 +64,9 @@ _ENTER: Final = (
 _OF_PROJECT: Final = "; SET LOCAL app.project_id = '{project}'"
 _DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
 # One plan for any number of rows. Row-level security hides from the planner how many rows there
-# are: it takes them for one, and would compare each of the table with each that was sent. Where
-# only such a join is left its cost is a fine in the billions, for which a server that may compile
-# statements compiles them: for more than a second, each time.
+# are: it expects one, and would compare each row of the table with each that was sent. If only such
+# a join is possible, its cost has a penalty in the billions, for which a server with JIT compiles
+# the statement: for more than a second, each time.
 _IN_BULK: Final = (
     "; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_nestloop = off;"
     " SET LOCAL jit = off"
@@ -144,7 +144,7 @@ class State:
     """State of a connection from its opening on, and the settings that it keeps."""
 
     is_direct: bool = False
-    """At its other end is the server that executes its statements, so what it is told stays."""
+    """It leads to the server itself, not to a pooler, so settings of its session stay."""
     is_for_runs: bool = False
     """True if it has the role, and the limits, of `Database.runs_transaction` for good."""
     is_new: bool = True
@@ -198,7 +198,7 @@ class Connection:
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
             rows = Result(await self.driver.fetch(statement.sql, *arguments))
-            if self.tenant_id is not None:
+            if rows and self.tenant_id is not None:
                 await self.renew(self.tenant_id, partial(_lacks, rows))
             return rows
         each = [statement.arguments(one) for one in parameters]
@@ -378,10 +378,12 @@ class Database:
         self._on_failure = on_failure
         self._timeout_ms = max(1, int(command_timeout_s * 1000))
         self._pool: asyncpg.Pool | None = None
-        self._project_id: ProjectId | None = None
+        self._project: ProjectId | str = ""
+        self._narrowing = ""
+        """SQL that limits a transaction to `_project`."""
         self._whole = self
         self.write_fault = ""
-        """Why writes fail, as the last that did says; empty while none is known to."""
+        """The reason why the last write failed; empty while no failure is known."""
 
     @property
     def taken(self) -> int:
@@ -484,7 +486,9 @@ class Database:
         For ids that clients name.
         """
         view = copy(self)
-        view._project_id = project_id  # noqa: SLF001 - it is a copy of this one
+        if project_id is not None:
+            view._project = project_id  # noqa: SLF001 - it is a copy of this one
+            view._narrowing = _OF_PROJECT.format(project=project_id)  # noqa: SLF001
         return view
 
     def transaction(
@@ -496,7 +500,7 @@ class Database:
         it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is unknown)
         and `StoreConflict`.
         """
-        begin = _ENTER + self._narrowing() + (_IN_BULK if in_bulk else "")
+        begin = _ENTER + self._narrowing + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
             begin += _TRY_LOCK.format(key=int(lock_key))
         return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
@@ -508,9 +512,8 @@ class Database:
         `turn_to` before the statement of each tenant. Raises as `transaction` does.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
-        project = self._project_id or ""
-        session = _FOR_TENANT.format(project=project, **words) if is_only else ""
-        begin = (_ENTER + self._narrowing() + _IN_BULK).format(**words)
+        session = _FOR_TENANT.format(project=self._project, **words) if is_only else ""
+        begin = (_ENTER + self._narrowing + _IN_BULK).format(**words)
         return Transaction(self._whole, begin, session=session, tenant_id=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
@@ -523,7 +526,7 @@ class Database:
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
 
     def owner_transaction(self) -> Transaction:
-        # As the owner of the tables: tenants, keys, the schema; no content.
+        # With the role that owns the tables: for tenants, keys and the schema, not for content.
         return self._begin(_ENTER_AS_OWNER)
 
     async def maintain(self, statement: str) -> None:
@@ -549,11 +552,6 @@ class Database:
     ) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
         return Transaction(self._whole, begin, is_single=is_single, tenant_id=tenant_id)
-
-    def _narrowing(self) -> str:
-        if self._project_id is None:
-            return ""
-        return _OF_PROJECT.format(project=self._project_id)
 
 
 def _as_if_new(begin: str) -> str:
@@ -597,7 +595,7 @@ async def _is_direct(session: Session) -> bool:
 def _is_intact(error: BaseException) -> bool:
     # After a cancellation nobody can tell whether the connection may be used again.
     if isinstance(error, asyncpg.InvalidCachedStatementError):
-        # What is prepared on it was made for tables that have changed.
+        # The statements prepared on it are of tables that have changed since.
         return False
     if isinstance(error, asyncpg.PostgresError):
         return not ends_connection(error)

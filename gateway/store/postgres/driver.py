@@ -1,8 +1,8 @@
-"""What asyncpg is told and what it says: database URLs as operators write them, and errors.
+"""Translation between asyncpg and the store: operators' database URLs, and errors.
 
 This is the one place where errors of asyncpg and the socket become `StoreError`s. The text of a
-database error may quote rows. Only of errors that cannot (who may not do what, what is not there,
-what the server has run out of) it goes into the message, of others their kind alone. SQLSTATE
+database error may quote rows. So only texts of errors that cannot quote any (privileges, missing
+objects, exhausted resources) go into the message; of others it has only their kind. SQLSTATE
 classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
 """
 
@@ -132,8 +132,8 @@ _PASSING_STATES: Final = frozenset(
     }
 )
 
-_TOLD_CLASSES: Final = frozenset({"28", "3D", "3F", "53", "57", "58"})
-_TOLD_STATES: Final = frozenset(
+_SHOWN_CLASSES: Final = frozenset({"28", "3D", "3F", "53", "57", "58"})
+_SHOWN_STATES: Final = frozenset(
     {
         "25006",  # read-only transaction
         "42501",  # insufficient privilege
@@ -194,6 +194,6 @@ def _describe(error: asyncpg.PostgresError) -> str:
     # The server's message, cut to one line, if its class is safe to show; else the error's type.
     state: str = error.sqlstate or ""
     text = type(error).__name__
-    if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:
+    if state[:2] in _SHOWN_CLASSES or state in _SHOWN_STATES:
         text = " ".join(str(error.args[0] if error.args else "").split())[:_WORDS_MAX] or text
     return f"database: {text} ({state})" if state else f"database: {text}"

@@ -91,7 +91,7 @@ async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRo
     return [_row(row) for row in rows]
 
 
-async def known_to(database: Database, tenant_id: TenantId) -> dict[str, McpServerRow]:
+async def visible_to(database: Database, tenant_id: TenantId) -> dict[str, McpServerRow]:
     """Return the servers that a tenant may name, by label. Its own hide those of all tenants."""
     rows: list[Row] = []
     async with database.transaction(OPERATOR) as connection:

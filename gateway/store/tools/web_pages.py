@@ -1,6 +1,6 @@
 """Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-A page that was shown is kept by a digest of what it says, as long as responses are: a later call
+A page that was shown is kept by a digest of its content, as long as responses are: a later call
 scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
 
 The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
@@ -74,13 +74,13 @@ LIMIT 1
 
 
 async def put_page(
-    database: Database, tenant_id: TenantId, page: StoredPage, *, asked: str
+    database: Database, tenant_id: TenantId, page: StoredPage, *, requested_url: str
 ) -> bytes:
-    """Store a page, fetched now, that the URL `asked` led to; return its key."""
+    """Store a page, fetched now, that `requested_url` led to; return its key."""
     row = {
         "tenant": tenant_id,
         "key": page.key,
-        "asked": _digest(asked),
+        "asked": _digest(requested_url),
         "url": pack_text(page.url),
         "title": pack_text(page.title),
         "text": pack_text(page.text),
@@ -101,10 +101,10 @@ async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> Store
 
 
 async def find_page(
-    database: Database, tenant_id: TenantId, asked: str, *, age_max_s: float
+    database: Database, tenant_id: TenantId, requested_url: str, *, age_max_s: float
 ) -> StoredPage | None:
     """Return the page that a URL led to at most `age_max_s` ago."""
-    wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
+    wanted = {"tenant": tenant_id, "asked": _digest(requested_url), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND_PAGE, wanted)
         cipher = connection.cipher(tenant_id)
@@ -128,9 +128,9 @@ def _page(row: Row, cipher: ContentCipher) -> StoredPage:
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
-"""Words behind are not found: Postgres keeps a megabyte of words of one text at most."""
+"""Words behind are not indexed: Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
-"""As `gateway.tools.browser.page.link` writes links: here they are their words."""
+"""Links in the form of `gateway.tools.browser.page.link`; only their words are indexed."""
 _WORDS: Final = (
     f"regexp_replace(left(CAST(:text AS text), {INDEXED_CHARS_MAX}), '{_LINK}', '\\1', 'g')"
 )
@@ -163,7 +163,7 @@ WHERE tenant_id IN (:tenant, :everyone) AND key = :key
 ORDER BY tenant_id = :everyone
 LIMIT 1
 """)
-# Where no page has all words, those that have some of them are better than none.
+# With `any_word`, pages that have some of the words match, for searches that no page matches fully.
 _SEARCH: Final = Statement(f"""
 WITH asked AS (
     SELECT websearch_to_tsquery(CAST(CAST(:language AS text) AS regconfig), :query) AS words

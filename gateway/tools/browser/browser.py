@@ -2,9 +2,9 @@
 
     call + pages shown so far → Shown(text for the model, facts for the log)
 
-What was shown are pages, each by its cursor; they are a fold of the facts of the calls before,
-those of earlier responses of the same chain included. The text of pages is in a `PageStore`, by the
-key that the facts tell. `BrowserTools` is what the engine calls.
+The pages shown so far, by cursor, are a fold of the facts of earlier calls, also of those in
+earlier responses of the chain. The text of pages is in a `PageStore`, by the key in the facts. The
+engine calls `BrowserTools`.
 
 Source: https://github.com/openai/gpt-oss, gpt_oss/tools/simple_browser; where it differs: a page is
 kept by its cursor and not by its URL, `topn` counts, and a find in results of a search is refused.
@@ -120,7 +120,7 @@ class BrowserOptions:
     """Bounds of the browser of one response.
 
     `count_ids` returns how many ids a text is; one call shows `view_ids_max` of them. `user_urls`
-    are those that the user gave. With `only_known_urls` the model opens only these and the URLs
+    are those that the user gave. With `only_seen_urls` the model opens only these and the URLs
     that a shown page has.
     """
 
@@ -131,7 +131,7 @@ class BrowserOptions:
     rules: DomainRules = EVERY_DOMAIN
     country: str | None = None
     user_urls: tuple[str, ...] = ()
-    only_known_urls: bool = False
+    only_seen_urls: bool = False
 
 
 class BadCall(Exception):
@@ -242,10 +242,12 @@ class Browser:
             raise NotThere(f"page [{place}] has no link {number}; its links: {valid}.")
         return page.links[number], page
 
-    async def _open_match(self, found: ShownPage, number: int, *, line_count: int | None) -> Shown:
-        assert found.of is not None, "results of a find know their page"
-        _, page = self._page_at(found.of)
-        matches = _match_lines((await self._content(found))[0].text)
+    async def _open_match(
+        self, results: ShownPage, number: int, *, line_count: int | None
+    ) -> Shown:
+        assert results.of is not None, "results of a find know their page"
+        _, page = self._page_at(results.of)
+        matches = _match_lines((await self._content(results))[0].text)
         if number >= len(matches):
             raise NotThere(f"there is no match {number}.")
         first = max(0, matches[number] - LINES_ABOVE_MATCH)
@@ -269,9 +271,9 @@ class Browser:
     async def _check(self, url: str) -> None:
         # The model may open only URLs that it was shown, depending on the options. Raises
         # `BadCall`.
-        if await self._is_known(urldefrag(url).url if _is_url(url) else url):
+        if await self._is_seen(urldefrag(url).url if _is_url(url) else url):
             return
-        if self._options.only_known_urls:
+        if self._options.only_seen_urls:
             raise BadCall(
                 "only URLs that the user gave, or that a shown page has, can be opened here:"
                 " search, or open a link by its number."
@@ -281,13 +283,13 @@ class Browser:
         ):
             raise BadCall("the URL is too long, and no page that was shown has it.")
 
-    async def _is_known(self, url: str) -> bool:
+    async def _is_seen(self, url: str) -> bool:
         # Results repeat what the model itself searched for, so only their links count.
         pages = self._pages.values()
         shown = (one for page in pages for one in (page.url, *page.links))
         if url.rstrip("/") in {_plain_url(one) for one in (*shown, *self._options.user_urls)}:
             return True
-        if not self._options.only_known_urls and len(url) <= OWN_URL_QUERY_CHARS_MAX:
+        if not self._options.only_seen_urls and len(url) <= OWN_URL_QUERY_CHARS_MAX:
             return False  # it may be opened all the same
         for key in {page.key for page in pages if page.kind == "page"}:
             page = await self._store.get(key)
@@ -305,8 +307,8 @@ class Browser:
         if page.kind != "page":
             raise NotThere(f"[{place}] is a list of results: open a page to find text in it.")
         content, is_again = await self._content(page)
-        found = await _work(partial(find, content, pattern), content)
-        shown, seen = await self._show(found, "find", first=0, of=place)
+        results = await _work(partial(find, content, pattern), content)
+        shown, seen = await self._show(results, "find", first=0, of=place)
         return Shown(_with_note(seen, is_again=is_again), _finding(page.url, pattern), shown)
 
     async def _show(
@@ -521,7 +523,7 @@ class BrowserSession(ToolSession):
             rules=rules,
             country=grant.country,
             user_urls=grant.urls,
-            only_known_urls=grant.opens == "known",
+            only_seen_urls=grant.opens == "known",
         )
 
     @override
@@ -586,7 +588,7 @@ def _action(shown: Shown) -> Mapping[str, Any]:
 
 
 def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
-    # Of calls that ended before. A damaged state has no page.
+    # Yield the pages that earlier calls showed. A damaged state has no page.
     for state in states:
         try:
             yield _PAGE.validate_python(state.get("page"))

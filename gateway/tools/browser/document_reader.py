@@ -1,6 +1,6 @@
-"""Have documents read by processes, which are killed when one takes too long or nobody waits.
+"""Read documents in child processes, which are killed after a timeout or when a caller gives up.
 
-A process that has read a page reads the next one: to start it takes longer than most pages do.
+A process that has read a page reads the next one: starting it takes longer than most pages do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DocumentReader:
         self._turns = asyncio.Semaphore(self._limits.documents_max)
         self._idle: list[Process] = []
 
-    async def read(self, found: Fetched) -> Page:
+    async def read(self, document: Fetched) -> Page:
         """Return the page of a document. Raises `Unreadable`.
 
         When the caller is cancelled, the work ends before this returns.
@@ -49,12 +49,12 @@ class DocumentReader:
             is_kept = False
             try:
                 async with asyncio.timeout(self._limits.document_timeout_s):
-                    answer = await self._ask(process, found)
-                is_kept = found.content_type != PDF and len(found.body) <= KEPT_BYTES_MAX
+                    answer = await self._ask(process, document)
+                is_kept = document.content_type != PDF and len(document.body) <= KEPT_BYTES_MAX
             except TimeoutError:
-                raise Unreadable(f"the {_kind(found)} took too long to read") from None
+                raise Unreadable(f"the {_kind(document)} took too long to read") from None
             except (OSError, asyncio.IncompleteReadError):
-                raise Unreadable(await _why_ended(process, found)) from None
+                raise Unreadable(await _why_ended(process, document)) from None
             finally:
                 if is_kept:
                     self._idle.append(process)
@@ -80,30 +80,34 @@ class DocumentReader:
             stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={},
         )  # fmt: skip
 
-    async def _ask(self, process: Process, found: Fetched) -> dict[str, Any]:
+    async def _ask(self, process: Process, document: Fetched) -> dict[str, Any]:
         assert process.stdin is not None
         assert process.stdout is not None
-        head = {"url": found.url, "content_type": found.content_type, "charset": found.charset}
-        for part in (json.dumps(head).encode(), found.body):
+        head = {
+            "url": document.url,
+            "content_type": document.content_type,
+            "charset": document.charset,
+        }
+        for part in (json.dumps(head).encode(), document.body):
             process.stdin.write(FRAME_HEAD.pack(len(part)))
             process.stdin.write(part)
         await process.stdin.drain()
         (size,) = FRAME_HEAD.unpack(await process.stdout.readexactly(FRAME_HEAD.size))
         if size > _CHAR_BYTES_MAX * self._limits.text_chars_max + _REST_BYTES_MAX:
-            raise Unreadable(f"the {_kind(found)} cannot be read")
+            raise Unreadable(f"the {_kind(document)} cannot be read")
         answer: dict[str, Any] = orjson.loads(await process.stdout.readexactly(size))
         return answer
 
 
-def _kind(found: Fetched) -> str:
-    return "PDF" if found.content_type == PDF else "page"
+def _kind(document: Fetched) -> str:
+    return "PDF" if document.content_type == PDF else "page"
 
 
-async def _why_ended(process: Process, found: Fetched) -> str:
+async def _why_ended(process: Process, document: Fetched) -> str:
     await _end(process)
     if process.returncode == -signal.SIGXCPU:
-        return f"the {_kind(found)} took too long to read"
-    return f"the {_kind(found)} is damaged, or too large to read"
+        return f"the {_kind(document)} took too long to read"
+    return f"the {_kind(document)} is damaged, or too large to read"
 
 
 async def _end(process: Process) -> None:

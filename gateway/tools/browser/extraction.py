@@ -76,30 +76,30 @@ class ReadLimits:
     documents_max: int = 2
 
 
-def page_of(found: Fetched, limits: ReadLimits) -> Page:
+def page_of(document: Fetched, limits: ReadLimits) -> Page:
     """Return the page of a document. Raises `Unreadable`."""
-    if found.content_type == PDF:
-        return _pdf(found, limits)
-    if found.content_type in _HTML:
+    if document.content_type == PDF:
+        return _pdf(document, limits)
+    if document.content_type in _HTML:
         from gateway.tools.browser.html import page_of as page_of_html
 
-        page = page_of_html(found.text, found.url)
+        page = page_of_html(document.text, document.url)
         text = _truncate(page.text, limits)
         is_empty = not text.partition("\n")[2].strip()
         return replace(page, text=f"{text}\n\n{EMPTY_NOTE}" if is_empty else text)
-    text, links = plain(found.text), _NO_LINKS
-    if found.content_type == "text/markdown":
-        text, links = _number_links(text, found.url)
-    return _page(found.url, _first_line(text), text, links, limits)
+    text, links = plain(document.text), _NO_LINKS
+    if document.content_type == "text/markdown":
+        text, links = _number_links(text, document.url)
+    return _page(document.url, _first_line(text), text, links, limits)
 
 
-def _pdf(found: Fetched, limits: ReadLimits) -> Page:
+def _pdf(document: Fetched, limits: ReadLimits) -> Page:
     title, pages = _pdf_pages(
-        found.body, pages_max=limits.pdf_pages_max, chars_max=limits.text_chars_max
+        document.body, pages_max=limits.pdf_pages_max, chars_max=limits.text_chars_max
     )
     numbered = (f"Page {number}\n\n{text}" for number, text in enumerate(pages, start=1))
     text = plain("\n\n".join(numbered).encode("utf-8", "replace").decode())
-    return _page(found.url, plain(title or _first_line(pages[0])), text, _NO_LINKS, limits)
+    return _page(document.url, plain(title or _first_line(pages[0])), text, _NO_LINKS, limits)
 
 
 def _page(url: str, title: str, text: str, links: tuple[str, ...], limits: ReadLimits) -> Page:
@@ -124,18 +124,18 @@ def _number_links(text: str, url: str) -> tuple[str, tuple[str, ...]]:
     links = Links()
     host = urlsplit(url).hostname
 
-    def numbered(found: re.Match[str]) -> str:
+    def numbered(match: re.Match[str]) -> str:
         try:
-            target = urljoin(url, found[2])
+            target = urljoin(url, match[2])
             parts = urlsplit(target)
         except ValueError:
-            return found[1]
-        if parts.scheme not in {"http", "https"} or found[2].startswith("#"):
-            return found[1]
+            return match[1]
+        if parts.scheme not in {"http", "https"} or match[2].startswith("#"):
+            return match[1]
         number = links.number(target)
         if number is None:
-            return found[1]
-        return link(number, found[1], None if parts.hostname == host else parts.hostname)
+            return match[1]
+        return link(number, match[1], None if parts.hostname == host else parts.hostname)
 
     return _MARKDOWN_LINK.sub(numbered, text), links.urls
 

@@ -1,7 +1,7 @@
-"""A URL → its bytes, as far as a polite visitor who was told by a stranger may have them.
+"""Fetch a URL that an untrusted source named, as far as policy and politeness allow.
 
-Every redirect is checked as the first URL was. `robots.txt` comes through the same door, and is
-kept for a day. A host is visited by few at once, and not in quick succession.
+Every redirect is checked like the first URL. `robots.txt` is fetched by the same client, and cached
+for a day. Few requests go to a host at once, and not in quick succession.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROBOTS_BYTES_MAX: Final = 512 * 1024
 HOSTS_MAX: Final = 1024
 """Hosts that are remembered, at most: their rules, and when they may be visited again."""
 RULES_LINES_MAX: Final = 100_000
-"""Lines of rules that are remembered of all hosts together, at most: whoever makes up names of
-hosts without end could have each of them kept with as many as fit into a `robots.txt`."""
+"""Lines of rules that are cached of all hosts together, at most: otherwise invented names of hosts
+could each fill the cache with a whole `robots.txt`."""
 _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}
@@ -95,7 +95,7 @@ class PageFetcher:
         Raises `FetchFailed`.
         """
         try:
-            found = await self._fetch(url, may_visit)
+            document = await self._fetch(url, may_visit)
         except EgressRefused as error:
             self._metrics.page_fetched("refused")
             self._metrics.egress_refused(purpose="page", reason=error.reason)
@@ -104,7 +104,7 @@ class PageFetcher:
             self._metrics.page_fetched("failed")
             raise
         self._metrics.page_fetched("ok")
-        return found
+        return document
 
     async def _fetch(self, url: str, may_visit: Callable[[str], bool]) -> Fetched:
         try:
@@ -127,10 +127,10 @@ class PageFetcher:
             if self._limits.obeys_robots and not await self._is_welcome(url):
                 raise FetchFailed("the site asks not to be read by programs (robots.txt)")
             async with self._visit(origin.host):
-                found = await self._get(url)
-            if isinstance(found, Fetched):
-                return found
-            url = normalised(urljoin(url, found))
+                fetched = await self._get(url)
+            if isinstance(fetched, Fetched):
+                return fetched
+            url = normalised(urljoin(url, fetched))
             origin = self._policy.redirected(origin, url)
         raise FetchFailed("too many redirects")
 
@@ -147,8 +147,9 @@ class PageFetcher:
             content_type = kind.get_content_type()
             if content_type not in _READABLE:
                 size = answer.headers.get("content-length", "")
-                told = f" of {size} bytes" if size.isdecimal() else ""
-                raise FetchFailed(f"it is {plain(content_type)[:100]}{told}, which cannot be read")
+                size_note = f" of {size} bytes" if size.isdecimal() else ""
+                kind_note = f"{plain(content_type)[:100]}{size_note}"
+                raise FetchFailed(f"it is {kind_note}, which cannot be read")
             charset = kind.get_content_charset()
             return Fetched(url, content_type, await answer.aread(), charset)
 

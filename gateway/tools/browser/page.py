@@ -91,9 +91,9 @@ class Links:
         self._chars = 0
 
     def number(self, url: str) -> int | None:
-        known = self._numbers.get(url)
-        if known is not None:
-            return known
+        number = self._numbers.get(url)
+        if number is not None:
+            return number
         chars = self._chars + len(url)
         if len(self._numbers) >= LINKS_MAX or chars > LINKS_CHARS_MAX:
             return None
@@ -157,7 +157,7 @@ def words_of(text: str) -> str:
 
 def links_in(shown: str) -> int:
     """Count the page's links, from the first on, that are needed for what is shown."""
-    return 1 + max((int(found[1]) for found in _LINK_BEGIN.finditer(shown)), default=-1)
+    return 1 + max((int(match[1]) for match in _LINK_BEGIN.finditer(shown)), default=-1)
 
 
 def link_places(page: Page) -> tuple[tuple[int, str], ...]:
@@ -168,8 +168,8 @@ def link_places(page: Page) -> tuple[tuple[int, str], ...]:
     places: dict[int, tuple[int, str]] = {}
     number = 0
     for whole in page.text.split("\n"):
-        for found in _LINK.finditer(whole):
-            places.setdefault(int(found[1]), (number, found[2]))
+        for match in _LINK.finditer(whole):
+            places.setdefault(int(match[1]), (number, match[2]))
         number += len(_wrapped(whole))
     numbers = range(len(page.links))
     return tuple(places[at] for at in numbers) if places.keys() >= set(numbers) else ()
@@ -213,7 +213,7 @@ def _wrapped(line: str) -> Sequence[str]:
 _NOT_OF_PAGES: Final = frozenset(
     {"unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "utf-7"}
 )
-"""Codecs of Python that are no encodings of the web, and one that the web has given up."""
+"""Codecs of Python that are no encodings of the web, and UTF-7, which browsers refuse."""
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
@@ -229,8 +229,8 @@ class Fetched:
     @property
     def text(self) -> str:
         """Decode the body by its header's charset, or else the document's own, or UTF-8."""
-        found = _META_CHARSET.search(self.body, 0, 2048)
-        named = self.charset or (found[1].decode("ascii", "ignore") if found else None)
+        meta = _META_CHARSET.search(self.body, 0, 2048)
+        named = self.charset or (meta[1].decode("ascii", "ignore") if meta else None)
         try:
             if named and codecs.lookup(named).name not in _NOT_OF_PAGES:
                 return self.body.decode(named, "replace")

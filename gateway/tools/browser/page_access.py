@@ -56,7 +56,9 @@ class KeptPages:
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
         try:
-            await web_pages.put_page(self.database, self.tenant_id, stored, asked=requested_url)
+            await web_pages.put_page(
+                self.database, self.tenant_id, stored, requested_url=requested_url
+            )
         except StoreError as error:
             _log.warning("a page of the browser was not stored", error=error)
         return key
@@ -78,12 +80,12 @@ class KeptPages:
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
         """Return the page a URL led to at most `age_max_s` seconds ago; None if there is none."""
         try:
-            found = await web_pages.find_page(
+            stored = await web_pages.find_page(
                 self.database, self.tenant_id, url, age_max_s=age_max_s
             )
         except StoreError:
             return None
-        return None if found is None else _page(found)
+        return None if stored is None else _page(stored)
 
 
 class SessionPages:
@@ -172,20 +174,20 @@ class TenantWeb:
             url = normalised(urldefrag(url).url)
         except (*EGRESS_ERRORS, ValueError):
             raise FetchFailed("the URL is malformed") from None
-        page = await self._find_known(url, anew=anew)
+        page = await self._find_kept(url, anew=anew)
         if page is None:
             if not self.is_live:
                 raise FetchFailed("only pages that are kept here may be opened now")
-            found = await self.workplace.fetcher.fetch(url, may_visit=self._may_visit)
+            document = await self.workplace.fetcher.fetch(url, may_visit=self._may_visit)
             try:
-                return await self.workplace.reader.read(found)
+                return await self.workplace.reader.read(document)
             except Unreadable as error:
                 raise FetchFailed(str(error)) from error
         if not self._may_visit(urlsplit(page.url).hostname or ""):
             raise FetchFailed("the domain is not among those that may be read")
         return page
 
-    async def _find_known(self, url: str, *, anew: bool) -> Page | None:
+    async def _find_kept(self, url: str, *, anew: bool) -> Page | None:
         # None where the page has to be fetched.
         workplace = self.workplace
         try:

@@ -268,11 +268,11 @@ def hits_of_tool(answer: str) -> list[Hit]:
     each. Raises `BadAnswer`.
     """
     try:
-        said = orjson.loads(answer)
+        decoded = orjson.loads(answer)
     except orjson.JSONDecodeError:
         return _hits(_paragraphs(answer))
     try:
-        results = {"results": said} if isinstance(said, list) else said
+        results = {"results": decoded} if isinstance(decoded, list) else decoded
         return _hits(_Results.model_validate(results).results)
     except ValidationError as error:
         raise BadAnswer(_first(error)) from None
@@ -315,7 +315,7 @@ def _shorten(text: str, *, chars_max: int, words_max: int = 200) -> str:
 def _hits(results: Iterable[object]) -> list[Hit]:
     # Each page once, in order. Engines put answers and tables without a URL among their results:
     # those are left out. Raises `BadAnswer` where no result is valid.
-    found: dict[str, Hit] = {}
+    hits: dict[str, Hit] = {}
     fault: ValidationError | None = None
     for result in results:
         try:
@@ -323,10 +323,10 @@ def _hits(results: Iterable[object]) -> list[Hit]:
         except ValidationError as error:
             fault = fault or error
             continue
-        found.setdefault(page.url, page.hit())
-    if fault is not None and not found:
+        hits.setdefault(page.url, page.hit())
+    if fault is not None and not hits:
         raise BadAnswer(_first(fault))
-    return list(found.values())
+    return list(hits.values())
 
 
 def _parse(model: type[AnswerT], answer: bytes) -> AnswerT:
@@ -409,14 +409,14 @@ class HttpSource:
             raise SourceFailed("error", str(error) or type(error).__name__) from error
 
     async def _answer(self, query: Query) -> bytes:
-        asked = self.provider.request(query)
-        url = self.provider.base_url + asked.path
+        spec = self.provider.request(query)
+        url = self.provider.base_url + spec.path
         request = self.http.build_request(
-            "GET" if asked.json is None else "POST",
+            "GET" if spec.json is None else "POST",
             url,
-            params=asked.params or None,
-            headers=asked.headers,
-            json=asked.json,
+            params=spec.params or None,
+            headers=spec.headers,
+            json=spec.json,
         )
         answer = await self.http.send(request)
         pause = answer.headers.get("retry-after", "")
@@ -439,7 +439,7 @@ class IndexSource:
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
         try:
-            found = await web_pages.search_documents(
+            documents = await web_pages.search_documents(
                 self.database, tenant_id, query.text,
                 domains=DomainRules(query.domains, query.rules.denied), count=query.count,
                 language=self.language,
@@ -448,15 +448,15 @@ class IndexSource:
             raise SourceFailed("error", str(error)) from error
         return [
             Hit(one.url, one.title, one.snippet, one.added_at.date().isoformat())
-            for one in found
+            for one in documents
             if query.rules.permits(urlsplit(one.url).hostname or "")
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class McpSource:
-    """A tool of an MCP server. `call` maps its arguments to its text; whatever it raises means that
-    the server did not answer.
+    """A tool of an MCP server. `call` maps its arguments to its text; any exception means that the
+    server did not answer.
     """
 
     call: Callable[[dict[str, Any]], Awaitable[str]]
@@ -506,7 +506,7 @@ class SearchClient:
         for source in self._in_turn() if is_live else (self.offline,):
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    found = await source.find(query, tenant_id)
+                    hits = await source.find(query, tenant_id)
             except SourceFailed as error:
                 self._tell(source, error)
                 causes.append(f"{source.name}: {error}")
@@ -517,7 +517,7 @@ class SearchClient:
             else:
                 self.metrics.searched(source.name, "ok")
                 self._rests_until.pop(source.name, None)
-                wanted = (hit for hit in found if not source.is_live or _is_wanted(hit, query))
+                wanted = (hit for hit in hits if not source.is_live or _is_wanted(hit, query))
                 return list(wanted)[: query.count]
         raise SearchFailed(causes)
 
@@ -544,7 +544,7 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
     # Providers may ignore the domains of a query. A URL with a user name looks like one of another
     # host, and is never opened.
     try:
-        # Escaping makes names of hosts of what is none.
+        # Check the URL itself first: escaping can make a valid host of an invalid one.
         urlsplit(hit.url)
         parts = urlsplit(normalised(hit.url))
     except (*EGRESS_ERRORS, ValueError):

@@ -88,9 +88,9 @@ class ValueCount:
 
 
 def _end_of_string(part: bytes) -> int:
-    found = _REST.match(part)
-    assert found is not None, "it matches the empty text"
-    return found.end()
+    match = _REST.match(part)
+    assert match is not None, "it matches the empty text"
+    return match.end()
 
 
 ADDRESSES_MAX: Final = 4
@@ -119,8 +119,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
-    a body or of one event; None: nobody reads any at once.
+    """Bounds of every request that leaves through here. `values_max` bounds the values of JSON
+    (`ValueCount`) in a body or an event; None if its JSON is not parsed as a whole.
     """
 
     body_bytes_max: int = 5 * 1024 * 1024
@@ -154,8 +154,8 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
     addresses.
     """
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    infos = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 def client(
@@ -240,7 +240,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._policy.origin(str(request.url))
         url = request.url
-        asked = httpcore2.Request(
+        core_request = httpcore2.Request(
             method=request.method,
             url=httpcore2.URL(
                 scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
@@ -253,7 +253,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             },
         )
         with _translate_errors():
-            answer = await self._pool.handle_async_request(asked)
+            answer = await self._pool.handle_async_request(core_request)
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
         is_stream = headers.get("content-type", "").startswith("text/event-stream")
@@ -274,7 +274,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Noted:
-    """A trace of httpcore2 that notes whom a request has left for, and passes on what it hears."""
+    """A trace of httpcore2 that notes the host a request was sent to, and passes all events on."""
 
     def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
         self._host = host

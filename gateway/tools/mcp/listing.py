@@ -63,7 +63,7 @@ Matches = Callable[[str, bool], bool]
 
 
 def matches(wanted: ToolFilter | None) -> Matches:
-    """Return the rule of a filter: a tool has to satisfy what is given."""
+    """Return the rule of a filter: a tool has to satisfy all members that the filter has."""
     if wanted is None:
         return lambda _name, _is_read_only: True
     names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
@@ -79,8 +79,8 @@ def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
     if not isinstance(rule, ApprovalFilters):
         return lambda _name, _is_read_only: rule != "never"
     always = None if rule.always is None else matches(rule.always)
-    is_given = rule.never is not None and rule.never.model_dump(exclude_none=True)
-    never = matches(rule.never) if is_given else None
+    has_filter = rule.never is not None and rule.never.model_dump(exclude_none=True)
+    never = matches(rule.never) if has_filter else None
     return lambda name, is_read_only: (
         (always is not None and always(name, is_read_only))
         or never is None
@@ -89,7 +89,7 @@ def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedServer:
+class RequestedServer:
     """Entry of one server in a request: a tool of type `mcp`, its path there, such as `tools[0]`,
     and the headers that the gateway sends to it.
     """
@@ -99,7 +99,7 @@ class AskedServer:
     sent: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def of(cls, tool: McpServerTool, param: str) -> AskedServer:
+    def of(cls, tool: McpServerTool, param: str) -> RequestedServer:
         """Check the headers of an entry. Raises `InvalidRequest`."""
         sent = outgoing_headers(tool.headers or {}, tool.authorization, param)
         return cls(tool, param, sent)
@@ -130,11 +130,11 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """List of a server's tools, requested at `asked_at` and valid until `until`."""
+    """List of a server's tools, requested at `requested_at` and valid until `until`."""
 
     pages: ToolPages
     until: float
-    asked_at: float = -inf
+    requested_at: float = -inf
 
 
 class _Asking:
@@ -162,28 +162,28 @@ class McpServers:
     async def list(
         self,
         tenant_id: TenantId,
-        entries: Sequence[AskedServer],
+        entries: Sequence[RequestedServer],
         terms: UrlTerms = ANY_URL,
         *,
         anew: bool = False,
     ) -> Sequence[Listing]:
-        """List the tools of each server for this tenant, in the order of `asked`.
+        """List the tools of each server for this tenant, in the order of `entries`.
 
         `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
         `StoreError`. If listing a permitted server fails, `Listing.error` says why.
         """
-        found = [
-            await self.resolver.asked(
+        servers = [
+            await self.resolver.resolve(
                 tenant_id, one.label, one.tool.server_url, terms=terms, param=one.param
             )
             for one in entries
         ]
-        for one, server in zip(entries, found, strict=True):
+        for one, server in zip(entries, servers, strict=True):
             _refuse_replaced(one, server)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._list_server(tenant_id, one, server, anew=anew))
-                for one, server in zip(entries, found, strict=True)
+                for one, server in zip(entries, servers, strict=True)
             ]
         return self._within_tools_max([one.result() for one in running])
 
@@ -200,7 +200,7 @@ class McpServers:
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
     async def _list_server(
-        self, tenant_id: TenantId, entry: AskedServer, server: McpServer, *, anew: bool
+        self, tenant_id: TenantId, entry: RequestedServer, server: McpServer, *, anew: bool
     ) -> Listing:
         grant = ServerGrant(
             label=entry.label,
@@ -229,19 +229,19 @@ class McpServers:
         came_at = clock()
         async with asking.lock:
             kept = self._kept.get(peer)
-            may_be_older = not anew or (kept is not None and kept.asked_at >= came_at)
+            may_be_older = not anew or (kept is not None and kept.requested_at >= came_at)
             if kept is not None and kept.until > clock() and may_be_older:
                 return kept.pages
             if (failure := asking.failure) is not None and asking.failed_at >= came_at:
                 # Or a server that hangs would keep each of those who wait for as long again.
                 raise McpError(failure.type, failure.code, str(failure), sent=failure.sent)
-            asked_at = clock()
+            requested_at = clock()
             try:
                 pages = await self._sessions.list_tools(peer)
             except McpError as error:
                 asking.failure, asking.failed_at = error, clock()
                 raise
-            kept = _Kept(pages, clock() + self._ttl_s(pages), asked_at)
+            kept = _Kept(pages, clock() + self._ttl_s(pages), requested_at)
             size = sum(len(str(tool.input_schema)) + len(tool.description) for tool in pages.tools)
             self._kept.put(peer, kept, size=size + len(pages.instructions) + 256)
             return pages
@@ -255,19 +255,19 @@ class McpServers:
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
     def _grant_tools(
-        self, tools: Sequence[ServerTool], entry: AskedServer, server: McpServer
+        self, tools: Sequence[ServerTool], entry: RequestedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
-        # As granted and as shown. Raises `McpError` for too many tools.
+        # Return the tools as granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
-        is_asked_for = matches(entry.tool.allowed_tools)
+        is_requested = matches(entry.tool.allowed_tools)
         asks = needs_approval(entry.tool.require_approval)
         for tool in tools:
-            # What may be called is narrowed by what the server says of its tools; a lie gains it
+            # The server's own list can only narrow the tools that may be called, so a lie gains it
             # nothing.
             is_offered = server.allowed_tools is None or tool.name in server.allowed_tools
-            if not is_offered or not is_asked_for(tool.name, tool.read_only):
+            if not is_offered or not is_requested(tool.name, tool.read_only):
                 continue
             made = _tool(tool, entry.label, server, asks)
             if made is None:
@@ -301,7 +301,7 @@ class McpServers:
         return kept
 
 
-def _refuse_replaced(entry: AskedServer, server: McpServer) -> None:
+def _refuse_replaced(entry: RequestedServer, server: McpServer) -> None:
     # A request does not replace the operator's headers.
     both = sorted(entry.sent.keys() & server.headers.keys())
     if both:
@@ -354,7 +354,7 @@ def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
-        # Under names that the server chose there are schemas, whatever the names are.
+        # The value of each name that the server chose is a schema, even if it is a keyword.
         return {
             _require_visible(key): _clean(inner, depth_left - 1)
             if is_named

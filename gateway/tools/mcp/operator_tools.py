@@ -1,20 +1,20 @@
-"""Built-in tools of the model that an operator's MCP server does the work of.
+"""Built-in tools of the model that an operator's MCP server executes.
 
     browser    the server's tools `search`, `open` and `find`
     python     its tool `python`, which takes the code
     search     its tool `search`, which the gateway's own browser asks for hits
 
-As vLLM does, the server is told in `x-session-id` which response a call is of, so that it can keep
-pages and variables apart. So each response has a connection of its own.
+As in vLLM, the header `x-session-id` identifies the response that a call belongs to, so that the
+server can keep pages and variables apart. So each response has a connection of its own.
 
-Such a server counts its cursors anew with each session. The model is shown cursors that go on along
-the chain of responses, as those of the gateway's own browser do: each page that a server shows has
-the next one here, and calls say to the server what it calls them. A page of an earlier response is
-opened there once more before anything is done with it.
+Such a server numbers its cursors anew in each session. The model sees cursors that continue along
+the chain of responses, like those of the gateway's own browser: each page that a server shows gets
+the next number here, and calls are translated to the server's number. A page of an earlier response
+is opened again in the new session before its first use.
 
-Where the domains that may be read are bounded, what a server shows is withheld unless its head says
-that it is of one of them. Title and URL are a stranger's words: a head that can be read in several
-ways must be of such a domain in each of them, and is cited in none.
+If the domains are restricted, a display is withheld unless its header names an allowed domain.
+Title and URL are untrusted text: if a header can be read in several ways, each of them must be of
+an allowed domain, and none is cited.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Browsing:
         self._pages = {page.cursor: page for page in grant.pages}
         self._theirs: dict[int, int] = {}
         """The server's cursor of each page that its session has."""
-        self._is_told = True
+        self._is_in_step = True
         """The page that was shown last is the one that the server showed last."""
         for state in states:
             self._remember(state)
@@ -134,15 +134,15 @@ class Browsing:
         """
         if function == "search" or isinstance(arguments.get("id"), str):
             return None
-        asked = arguments.get("cursor")
-        is_named = isinstance(asked, int) and asked >= 0
-        if is_named and asked not in self._pages:
+        number = arguments.get("cursor")
+        is_named = isinstance(number, int) and number >= 0
+        if is_named and number not in self._pages:
             shown = f"{min(self._pages)} to {max(self._pages)}" if self._pages else "none"
-            raise NotShown(f"Error: there is no cursor {asked}; those shown: {shown}.")
+            raise NotShown(f"Error: there is no cursor {number}; those shown: {shown}.")
         last = max(self._pages, default=None)
-        if not is_named and (last is None or (last in self._theirs and self._is_told)):
+        if not is_named and (last is None or (last in self._theirs and self._is_in_step)):
             return None
-        return asked if is_named else last
+        return number if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
         """Return the URL to open before the server knows this page; None: it knows the page.
@@ -167,7 +167,7 @@ class Browsing:
         if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
         self._theirs[cursor] = display.cursor
-        self._is_told = False
+        self._is_in_step = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
         """Return what the model sees of a server's display, and the state of the call.
@@ -178,17 +178,17 @@ class Browsing:
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
             # The server is at this page now, and the model at the one before.
-            self._is_told = False
+            self._is_in_step = False
             raise NotShown(WITHHELD)
         if display is None:
             return output, {}
         page = display.page(function)
         if function == "find" and (searched := self._searched(about)) is not None:
-            # gpt-oss's browser gives what it found a URL that leads nowhere.
+            # gpt-oss's browser gives results of a find a URL that leads nowhere.
             page |= {"url": "", "of": searched.cursor}
         state = {"page": {**page, "cursor": self._next}, "theirs": page["cursor"]}
         self._remember(state)
-        self._is_told = True
+        self._is_in_step = True
         shown = f"[{self._next}]{output.partition(']')[2]}"
         self._next += 1
         return shown, state
@@ -222,7 +222,7 @@ class Browsing:
             return False
         if display.urls:
             return all(map(self._may_read, display.urls))
-        # Results have no URL. They were found on what was shown, or are still at hand.
+        # Results have no URL. They are of a page that was shown, or of a search.
         last = max(self._pages, default=-1)
         page = self._pages.get(last if about is None else about)
         return function in _KINDS or (page is not None and not page.url)
@@ -237,19 +237,19 @@ class Browsing:
 
 def display_of(output: str) -> Display | None:
     """Parse the page in a server's output; None where it has no page header."""
-    found = _DISPLAY.match(output)
-    if found is None:
+    match = _DISPLAY.match(output)
+    if match is None:
         return None
-    head = found["head"].rstrip()
+    head = match["head"].rstrip()
     begins = list(_URL_BEGIN.finditer(head)) if head.endswith(")") else []
     urls = (_address(head[one.end() : -1]) for one in begins)
     title = head[: begins[0].start()] if begins else head.removesuffix("()")
     return Display(
-        int(found["cursor"]),
+        int(match["cursor"]),
         " ".join(title.split()),
         tuple(urls),
-        int(found["first"]),
-        int(found["last"]),
+        int(match["first"]),
+        int(match["last"]),
     )
 
 
@@ -259,7 +259,7 @@ def _address(url: str) -> str:
 
 
 def _host(url: str) -> str | None:
-    # None for what is no URL of the web; empty where other clients may read another host.
+    # None for a URL that is not of the web; empty if clients may disagree on its host.
     address = _BEFORE_URL.sub("", url, count=1)
     if address.partition(":")[0].lower() not in _WEB:
         return None
@@ -425,8 +425,8 @@ def _action(call: ToolCall, url: str) -> dict[str, Any]:
         case "find":
             return {"type": "find_in_page", "url": url, "pattern": _text(arguments.get("pattern"))}
         case _:
-            asked = arguments.get("id")
-            named = asked if isinstance(asked, str) and "://" in asked else ""
+            page_id = arguments.get("id")
+            named = page_id if isinstance(page_id, str) and "://" in page_id else ""
             return {"type": "open_page", "url": _text(url or named) or None}
 
 

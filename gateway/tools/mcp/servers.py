@@ -121,10 +121,10 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server that may be used. `headers` are those that the operator gave for it.
+    """A server that may be used. `headers` are those that the operator registered.
 
-    `is_trusted`: what it says of its tools is believed. `always_asks`: every call needs approval,
-    whatever a request says. `allowed_tools` None: all. `call_timeout_s` None: the setting's.
+    `is_trusted`: its annotations of tools are trusted. `always_asks`: every call needs approval,
+    whatever the request says. `allowed_tools` None: all. `call_timeout_s` None: the setting's.
     """
 
     identity: str
@@ -197,13 +197,13 @@ class Registry:
 
     def __init__(
         self,
-        known_to: Callable[[TenantId], Awaitable[Mapping[str, McpServerRow]]],
+        load_rows: Callable[[TenantId], Awaitable[Mapping[str, McpServerRow]]],
         sealer: Sealer,
         *,
         ttl_s: float = 5.0,
     ) -> None:
-        # `known_to` is `store.tools.mcp_servers.known_to` of a database.
-        self._known_to = known_to
+        # `load_rows` is `store.tools.mcp_servers.visible_to` of a database.
+        self._load_rows = load_rows
         self._sealer = sealer
         self._ttl_s = ttl_s
         self._cached: LruCache[TenantId, tuple[float, dict[str, McpServer]]] = LruCache(
@@ -216,21 +216,20 @@ class Registry:
         cached = self._cached.get(tenant_id)
         if cached is not None and cached[0] > now:
             return cached[1]
-        rows = await self._known_to(tenant_id)
-        found = {label: server for label, row in rows.items() if (server := self._server(row))}
-        self._cached.put(tenant_id, (now + self._ttl_s, found), size=1)
-        return found
+        rows = await self._load_rows(tenant_id)
+        servers = {label: server for label, row in rows.items() if (server := self._server(row))}
+        self._cached.put(tenant_id, (now + self._ttl_s, servers), size=1)
+        return servers
 
     async def by_identity(self, tenant_id: TenantId, identity: str) -> McpServer | None:
-        known = await self.servers(tenant_id)
-        return next((one for one in known.values() if one.identity == identity), None)
+        servers = await self.servers(tenant_id)
+        return next((one for one in servers.values() if one.identity == identity), None)
 
     async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
         """Return the tenant's first server, by label, for this purpose."""
-        known = await self.servers(tenant_id)
-        return next(
-            (known[label] for label in sorted(known) if purpose in known[label].purposes), None
-        )
+        servers = await self.servers(tenant_id)
+        by_label = (servers[label] for label in sorted(servers))
+        return next((one for one in by_label if purpose in one.purposes), None)
 
     def _server(self, row: McpServerRow) -> McpServer | None:
         # None where the credentials cannot be opened: the server would be called without them.
@@ -266,7 +265,7 @@ class ServerResolver:
         self.registry = registry
         self.policy = policy
 
-    async def asked(
+    async def resolve(
         self, tenant_id: TenantId, label: str, url: str | None, *, terms: UrlTerms, param: str
     ) -> McpServer:
         """Return the server that a request names. Raises `InvalidRequest` and `StoreError`."""
@@ -331,9 +330,8 @@ def named_identity(url: str, key: bytes) -> str:
 
 
 def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
-    """Return what is needed beside a grant to call its server.
-
-    These are the headers of the request, and the URL where the request named it.
+    """Return the secrets that a call needs beside a grant: the headers of the request, and its URL
+    if the request named one.
     """
     if server.identity.startswith(REGISTERED):
         return dict(sent)

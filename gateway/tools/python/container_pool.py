@@ -5,7 +5,7 @@
 
 A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
 runs code in it, an interpreter in some process. The interpreter may be lost at any time: then
-another one is opened, the files are put into it, and the model is told that its variables are gone.
+another one is opened, the files are put into it, and the model reads that its variables are gone.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class LiveContainer:
 
 
 class ContainerPool:
-    """All containers whose interpreter is here. Every failure of an engine is told as
-    `EngineBroken`, of the database as `StoreError`.
+    """All containers whose interpreter is in this process. Every failure of an engine is raised as
+    `EngineBroken`, every failure of the database as `StoreError`.
     """
 
     def __init__(
@@ -285,10 +285,10 @@ class ContainerPool:
 
         Where an engine's containers cannot be taken over, only their own process knows a run.
         """
-        told = orjson.loads(handle)
+        run = orjson.loads(handle)
         uuid = ids.parse_container_id(grant.container_id)
         engine = self._chosen.engine
-        is_mine = told["owner"] == self._owner and (tenant_id, uuid) in self._live
+        is_mine = run["owner"] == self._owner and (tenant_id, uuid) in self._live
         movable = self.capabilities is not None and self.capabilities.is_movable
         if engine is None or uuid is None or not (is_mine or movable):
             return None
@@ -296,7 +296,7 @@ class ContainerPool:
             async with self._ready(tenant_id, grant, opens=False) as live:
                 if live.container is None:
                     return None
-                ran = await live.container.result_of(told["key"], timeout_s=timeout_s)
+                ran = await live.container.result_of(run["key"], timeout_s=timeout_s)
                 return None if ran is None else await self._keep_files(live, ran)
         except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers):
             return None
@@ -337,7 +337,7 @@ class ContainerPool:
         while True:
             live = await self._place(tenant_id, uuid)
             async with live.lock:
-                # Whoever had it before may have given it up.
+                # The holder of the lock before may have closed the container.
                 if self._live.get(live.key) is live:
                     yield live
                     return
@@ -485,20 +485,20 @@ class ContainerPool:
         tenant_id, bounds = live.tenant_id, self.policy.files
         count = bounds.container_files_max
         stored = await files.of_container(self._database, tenant_id, live.uuid, files_max=count)
-        found = {row.name: row for row in stored}
+        by_path = {row.name: row for row in stored}
         wanted = set(filter(None, map(ids.parse_file_id, grant.file_ids))) - live.copied
         live.copied |= wanted
         for uuid in wanted:
             source = await files.load(self._database, tenant_id, uuid, now=self.now())
             path = None if source is None else path_of_upload(source.name)
-            if source is None or path is None or path in found:
+            if source is None or path is None or path in by_path:
                 continue
             row = container_file(live.uuid, path, source.size_bytes, source.digest, self.now())
             with suppress(RequestError):
                 kept = await files.copy(self._database, tenant_id, row, copied=uuid, bounds=bounds)
                 if kept is not None:
-                    found[path] = kept
-        return found
+                    by_path[path] = kept
+        return by_path
 
     async def _keep_files(self, live: LiveContainer, ran: RunResult) -> Execution:
         kept: dict[str, str] = {}
@@ -507,7 +507,7 @@ class ContainerPool:
         is_lost = True
         try:
             images = await self._images(live, ran.images, notes)
-            # A container may tell of more files than anybody should look at: it has none but these.
+            # A container may report any number of names. Only files that it holds count.
             for name in live.held.keys() & set(ran.gone):
                 gone = live.held.pop(name)
                 await files.delete(
@@ -555,7 +555,7 @@ class ContainerPool:
         self, live: LiveContainer, paths: Sequence[str], notes: list[str]
     ) -> tuple[Image, ...]:
         # Paths that are no images are left out.
-        found: list[Image] = []
+        images: list[Image] = []
         room = self.policy.image_bytes_inline_max
         for path in filter(_own_path, paths[:IMAGES_MAX]):
             image = await _image(live, path)
@@ -566,8 +566,8 @@ class ContainerPool:
             elif image is not None:
                 room -= len(image.content)
             if image is not None:
-                found.append(image)
-        return tuple(found)
+                images.append(image)
+        return tuple(images)
 
 
 async def _image(live: LiveContainer, path: str) -> Image | None:

@@ -85,7 +85,7 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT: Final = 0x40000000
 """Calls of a second numbering on x86_64, which the table does not know."""
 _LOOKED_AT: Final = frozenset({"clone", "clone3", "socket", "socketpair"})
-"""Calls that depend on what they are passed."""
+"""Calls that are allowed or not by their arguments."""
 _CLONE_NEWUSER: Final = 0x10000000
 
 
@@ -267,8 +267,8 @@ if ends:
     libc.prctl(1, 9)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""A program that stops being root, has itself killed when this process ends, where that is asked
-for, and becomes another program. uvloop starts none as a user.
+"""A program that gives up root, on request has itself killed when this process ends, and becomes
+another program. uvloop cannot start a process as another user.
 """
 
 
@@ -280,7 +280,7 @@ class Interpreter:
     paths: tuple[str, ...]
 
     @classmethod
-    async def found(cls, executable: Path) -> Interpreter:
+    async def inspect(cls, executable: Path) -> Interpreter:
         """Inspect the interpreter at a path, and what it needs. Raises `EngineBroken`."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -303,11 +303,11 @@ class Interpreter:
 
 def _chain(path: Path) -> list[str]:
     # The path and the targets of its symbolic links.
-    found = [str(path)]
-    while path.is_symlink() and len(found) < 8:
+    paths = [str(path)]
+    while path.is_symlink() and len(paths) < 8:
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
-        found.append(str(path))
-    return found
+        paths.append(str(path))
+    return paths
 
 
 def command(
@@ -400,7 +400,7 @@ class LinuxEngine(ContainerEngine):
 
     @override
     async def open(self, limits: ContainerLimits) -> WorkerContainer:
-        interpreter = await self._found()
+        interpreter = await self._find_interpreter()
         uid = self._take_uid()
         try:
             container = await self._start(interpreter, limits, uid)
@@ -426,7 +426,7 @@ class LinuxEngine(ContainerEngine):
         # Its containers are closed already, and it holds nothing else.
         pass
 
-    async def _found(self) -> Interpreter:
+    async def _find_interpreter(self) -> Interpreter:
         if self._interpreter is None:
             chosen = self._options.interpreter
             paths = INTERPRETERS if chosen is None else (chosen,)
@@ -434,7 +434,7 @@ class LinuxEngine(ContainerEngine):
             if there is None:
                 tried = ", ".join(map(str, paths))
                 raise EngineBroken(f"there is no interpreter at {tried}: set tools.python")
-            self._interpreter = await Interpreter.found(there)
+            self._interpreter = await Interpreter.inspect(there)
         return self._interpreter
 
     def _take_uid(self) -> int | None:
@@ -460,8 +460,8 @@ class LinuxEngine(ContainerEngine):
             os.write(write, seccomp_filter(platform.machine()))
             os.close(write)
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
-            # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves an
-            # orphan that waits for it for ever; a worker finds out that nobody is there.
+            # bwrap ends with this process once it is set up (`--die-with-parent`). If it is killed
+            # before, its child waits for it for ever; a worker notices that its pipes are closed.
             launched = _launched(uid, "goes on")
             return await WorkerContainer.start([*launched, *words], pass_fds=[read])
         finally:
@@ -471,14 +471,14 @@ class LinuxEngine(ContainerEngine):
     async def _start_in_gvisor(
         runsc: str, interpreter: Interpreter, limits: ContainerLimits, uid: int | None
     ) -> WorkerContainer:
-        found = shutil.which(runsc)
-        if found is None:
+        executable = shutil.which(runsc)
+        if executable is None:
             raise EngineBroken(f"{runsc} is not installed")
         paths = _without_nested((*_SYSTEM, *interpreter.paths, str(WORKER)))
         worker = worker_words(interpreter, limits)
         bundle = await asyncio.to_thread(Bundle.made, worker, paths, _ENVIRONMENT, limits, uid)
         try:
-            words = [*_launched(uid, "ends"), *bundle.command(found)]
+            words = [*_launched(uid, "ends"), *bundle.command(executable)]
             container = await WorkerContainer.start(words, pass_fds=[])
         except BaseException:
             bundle.remove()

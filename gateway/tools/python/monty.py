@@ -117,7 +117,7 @@ class MontyContainer(Container):
             return ran
 
     async def _feed(self, code: str, printed: Printed) -> tuple[bool, str]:
-        # True if it failed, and what is shown behind its output.
+        # Return True if the code failed, and the text to show behind its output.
         room = max(0, self._data_max - sum(size for size, _ in self._files().values()))
         try:
             with self._library.MountDir(
@@ -192,13 +192,13 @@ class MontyContainer(Container):
         return self._folder / path.removeprefix(f"{DATA}/")
 
     def _files(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+        files: dict[str, tuple[int, int]] = {}
         for folder, _, names in os.walk(self._folder):
-            for name in names[: FILES_MAX - len(found)]:
-                told = os.lstat(os.path.join(folder, name))
+            for name in names[: FILES_MAX - len(files)]:
+                status = os.lstat(os.path.join(folder, name))
                 below = os.path.relpath(os.path.join(folder, name), self._folder)
-                found[f"{DATA}/{below}"] = (told.st_size, told.st_mtime_ns)
-        return found
+                files[f"{DATA}/{below}"] = (status.st_size, status.st_mtime_ns)
+        return files
 
 
 def _read(path: Path, bytes_max: int) -> bytes:

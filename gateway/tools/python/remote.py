@@ -1,8 +1,8 @@
 """Containers that are elsewhere: the protocol of `worker_server.py`, over HTTP.
 
-A container is known there by an unguessable id, which is its handle: whoever has it goes on with
-the container, so a run outlives the gateway that began it. What the server says is validated as
-what a sandbox says: it speaks for one.
+A container has an unguessable id there, which is its handle: any process with the handle can use
+the container, so a run outlives the gateway that began it. Answers of the server are validated like
+those of a sandbox, because they come from one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RemoteContainer(Container):
             try:
                 answer = await self._ask("POST", "/runs", body, timeout_s=patience_s)
             except httpx2.TransportError as error:
-                ran = await self._found_again(key, patience_s)
+                ran = await self._retry_result(key, patience_s)
                 if ran is None:
                     raise EngineBroken("the result of a run is lost") from error
             else:
@@ -100,7 +100,7 @@ class RemoteContainer(Container):
         self._is_gone = ran.status == "killed"
         return ran
 
-    async def _found_again(self, key: str, timeout_s: float) -> RunResult | None:
+    async def _retry_result(self, key: str, timeout_s: float) -> RunResult | None:
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
             with suppress(*_ERRORS):
@@ -229,8 +229,8 @@ def _reaching() -> Iterator[None]:
 
 def _accepted(answer: httpx2.Response) -> httpx2.Response:
     if answer.status_code >= 300:
-        said = answer.text[:200]
-        raise EngineBroken(f"the server of containers answered {answer.status_code}: {said}")
+        text = answer.text[:200]
+        raise EngineBroken(f"the server of containers answered {answer.status_code}: {text}")
     return answer
 
 

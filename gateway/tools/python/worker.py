@@ -240,18 +240,18 @@ def _print_error(error: BaseException) -> None:
 
 def _files() -> dict[str, tuple[int, int]]:
     # Size and modification time by path; hidden files and folders are left out.
-    found: dict[str, tuple[int, int]] = {}
+    files: dict[str, tuple[int, int]] = {}
     for folder, folders, names in os.walk(DATA):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = os.path.join(folder, name)
             if not name.startswith(".") and not os.path.islink(path):
                 with suppress(OSError):
-                    told = os.stat(path)
-                    found[path] = (told.st_size, told.st_mtime_ns)
-            if len(found) >= FILES_MAX:
-                return found
-    return found
+                    status = os.stat(path)
+                    files[path] = (status.st_size, status.st_mtime_ns)
+            if len(files) >= FILES_MAX:
+                return files
+    return files
 
 
 class Files:
@@ -293,8 +293,8 @@ class Files:
         return {}
 
     def _seen(self, path: str) -> None:
-        told = os.stat(path)
-        self._notebook.files[path] = (told.st_size, told.st_mtime_ns)
+        status = os.stat(path)
+        self._notebook.files[path] = (status.st_size, status.st_mtime_ns)
 
 
 def _listen(frames: Frames, output: Output, runs: queue.SimpleQueue[dict[str, Any]]) -> None:

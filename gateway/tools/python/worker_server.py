@@ -11,9 +11,9 @@
     GET    /containers/ID/files?path=&bytes_max=      read one
     DELETE /containers/ID/files?path=
 
-Every request shows a token. A run belongs to its container, not to the connection that asked for
-it: who was cut off asks again under the same key. A run is begun once for its key. 422 says why a
-file was refused. A container that is not used for `idle_s` is ended.
+Every request has a token. A run belongs to its container, not to the connection that began it: a
+client that was cut off repeats the request with the same key. A run is begun once for its key. 422
+says why a file was refused. A container that is not used for `idle_s` is ended.
 
 It is an ASGI application; any server runs it, behind a network that only gateways reach.
 """
@@ -185,13 +185,15 @@ class WorkerServer:
 
     async def _run(self, request: Request) -> Response:
         served = self._find(request)
-        asked = RunRequest.model_validate_json(await self._body(request))
-        run = served.runs.get(asked.key)
+        run_request = RunRequest.model_validate_json(await self._body(request))
+        run = served.runs.get(run_request.key)
         if run is None:
             loop = asyncio.get_running_loop()
-            work = served.container.run(asked.code, timeout_s=asked.timeout_s, key=asked.key)
-            run = served.runs[asked.key] = loop.create_task(work)
-            # It may be that nobody asks what came of it.
+            work = served.container.run(
+                run_request.code, timeout_s=run_request.timeout_s, key=run_request.key
+            )
+            run = served.runs[run_request.key] = loop.create_task(work)
+            # Retrieve the exception, because the result may never be requested.
             run.add_done_callback(lambda over: over.cancelled() or over.exception())
             for key in list(served.runs)[:-RUNS_MAX]:
                 if served.runs[key].done():
@@ -231,10 +233,10 @@ class WorkerServer:
     async def _get(self, request: Request) -> Response:
         served, path = self._find(request), _path(request)
         try:
-            asked = int(request.query_params.get("bytes_max", "0"))
+            requested = int(request.query_params.get("bytes_max", "0"))
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
-        bytes_max = min(asked, self._limits.body_bytes_max)
+        bytes_max = min(requested, self._limits.body_bytes_max)
         return Response(await served.container.get(path, bytes_max=bytes_max))
 
     async def _put(self, request: Request) -> Response:

@@ -19,6 +19,7 @@ There is no clock in here: every method that needs the time takes it as an argum
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -113,31 +114,27 @@ TENANTS_MAX: Final = 4_096
 """Counters that are kept. The least recently used ones of tenants without requests are dropped."""
 
 
+@dataclass(slots=True, eq=False)
 class TenantAccount:
     """Account of a tenant: `served` is its counter, `expected` the output of its next request,
     `queued` how many of its requests wait, `running` how many are at backends.
     """
 
-    __slots__ = ("expected", "queued", "running", "served")
-
-    def __init__(self, served: float) -> None:
-        self.served = served
-        self.expected = EXPECTED_AT_FIRST
-        self.queued = 0
-        self.running = 0
+    served: float
+    expected: float = EXPECTED_AT_FIRST
+    queued: int = 0
+    running: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class CountedRequest:
-    """A running request, counted with its expected output until `end` is called, once."""
+    """A running request, which counts with the output that was `expected` of it until `end` is
+    called, once.
+    """
 
-    __slots__ = ("_account", "_counted", "_weight")
-
-    def __init__(self, account: TenantAccount, prompt: int, weight: float) -> None:
-        self._account = account
-        self._counted = account.expected
-        self._weight = weight
-        account.running += 1
-        account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
+    account: TenantAccount
+    expected: float
+    weight: float
 
     def end(self, output: int | None) -> None:
         """Replace the expected output by `output` tokens; None: unknown, so the expectation stays.
@@ -145,11 +142,11 @@ class CountedRequest:
         Negative counts are taken as 0: whatever a backend reports, a request never lowers its
         tenant's counter below what it was before.
         """
-        account = self._account
+        account = self.account
         account.running -= 1
         if output is not None:
             output = max(0, output)
-            account.served += OUTPUT_WEIGHT * (output - self._counted) / self._weight
+            account.served += OUTPUT_WEIGHT * (output - self.expected) / self.weight
             account.expected += ALPHA * (output - account.expected)
 
 
@@ -190,7 +187,10 @@ class FairShares:
         if not account.queued:
             account.served = max(account.served, self._now)
         self._now = max(self._now, account.served)
-        return CountedRequest(account, prompt, CLASS_WEIGHTS[work] * share)
+        counted = CountedRequest(account, account.expected, CLASS_WEIGHTS[work] * share)
+        account.running += 1
+        account.served += (prompt + OUTPUT_WEIGHT * counted.expected) / counted.weight
+        return counted
 
     def is_idle(self, tenant: str) -> bool:
         # Idle: no request of the tenant is running.

@@ -18,7 +18,7 @@ bound shows no earlier than a first token later, so only requests sent after the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -302,6 +302,7 @@ class MemberSlots:
         self._seen = self._on_time = self._late = 0
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """A slot that one request holds from being sent until it has ended.
 
@@ -309,45 +310,31 @@ class Slot:
     `release` may be called more than once.
     """
 
-    __slots__ = (
-        "_is_background", "_is_extra", "_is_held", "_slots", "has_begun", "prompt", "round",
-        "used",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        slots: MemberSlots,
-        round_: int,
-        used: float,
-        prompt: int,
-        is_background: bool,  # noqa: FBT001 - made for each request, and nowhere else
-        is_extra: bool,  # noqa: FBT001
-    ) -> None:
-        self.round = round_
-        self.used = used
-        self.prompt = prompt
-        self._slots = slots
-        self._is_background = is_background
-        self._is_extra = is_extra
-        self._is_held = True
-        self.has_begun = False
+    slots: MemberSlots
+    round: int
+    used: float
+    prompt: int
+    is_background: bool
+    is_extra: bool
+    has_begun: bool = field(default=False, init=False)
+    _is_held: bool = field(default=True, init=False)
 
     def first(self, seconds: float) -> None:
         # Called once, `seconds` after the request was sent.
         self.has_begun = True
-        self._slots.begun += 1
-        self._slots.answered(self, seconds)
+        self.slots.begun += 1
+        self.slots.answered(self, seconds)
 
     def refused(self) -> None:
-        self._slots.refused(self)
+        self.slots.refused(self)
 
     def overdue(self) -> None:
-        self._slots.overdue(self)
+        self.slots.overdue(self)
 
     def release(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._slots.in_flight -= 1
-            self._slots.begun -= self.has_begun
-            self._slots.background -= self._is_background
-            self._slots.beyond -= self._is_extra
+            self.slots.in_flight -= 1
+            self.slots.begun -= self.has_begun
+            self.slots.background -= self.is_background
+            self.slots.beyond -= self.is_extra

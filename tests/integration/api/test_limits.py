@@ -86,7 +86,7 @@ class Limited:
         gates = self.gateway.process.replica.limiter.gates
         found = [
             bucket.available(gates._clock())
-            for (tenant, name), bucket in gates.known()
+            for (tenant, name), bucket in gates.live_buckets()
             if tenant == self.owner.tenant_id and f"/{what}/" in name
         ]
         assert len(found) <= 1

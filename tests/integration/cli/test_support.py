@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.cli.support import Redactor, known_secrets, safe
+from gateway.cli.support import Redactor, configured_secrets, safe
 from gateway.settings import Settings
 from gateway.store.diagnostics import without_literals
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -181,14 +181,14 @@ def test_secrets_are_found_in_every_form() -> None:
     settings = Settings.model_validate(
         {"auth": {"key_pepper": 'a"pepper/with characters'}, "log": {"level": "info"}}
     )
-    redactor = Redactor(known_secrets(settings), {"info": "tenant 1"})
+    redactor = Redactor(configured_secrets(settings), {"info": "tenant 1"})
     for text in ('a"pepper/with characters', json.dumps('a"pepper/with characters')[1:-1]):
         assert redactor.redacted(f"<{text}>") == "<[removed]>"
     assert redactor.redacted("a%22pepper%2Fwith%20characters") == "[removed]"
     assert redactor.redacted("of info, not of information") == "of tenant 1, not of information"
     assert safe({"a": "b"}) == "[1 entries]"
     sample = 'gateway_tokens_total{model="m",tenant="acme"} 1'
-    unknown = Redactor((), {}, are_known=False)
+    unknown = Redactor((), {}, keeps_tenants=False)
     assert unknown.redacted(sample) == 'gateway_tokens_total{model="m",tenant="[removed]"} 1'
     assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
 

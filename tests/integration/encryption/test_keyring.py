@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.encryption.keyring import ASKED_AT_ONCE_MAX, OFF, PLAIN, Keyring, KeyringPolicy
+from gateway.encryption.keyring import CONCURRENT_FETCHES_MAX, OFF, PLAIN, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys
@@ -179,7 +179,7 @@ async def test_one_timeout_is_enough_for_many_tenants() -> None:
     many = [TenantId(UUID(int=number)) for number in range(1, 101)]
     provider.is_away = True
     await keyring.try_ready(many)
-    assert provider.asked <= ASKED_AT_ONCE_MAX, "those that had to wait are told at once"
+    assert provider.asked <= CONCURRENT_FETCHES_MAX, "those that had to wait are told at once"
     asked = provider.asked
     for _ in range(3):
         await keyring.try_ready(many)

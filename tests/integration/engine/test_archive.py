@@ -372,7 +372,7 @@ async def test_who_ends_a_response_settles_what_its_key_was_charged(
     if claim is not None:
         await append(database, spec, claim, 0, said_of_it)
     charge.hand_over()
-    ((_, bucket),) = one.gates.known()
+    ((_, bucket),) = one.gates.live_buckets()
     before, (reserved,) = bucket.held, [each.reserved for each in charge.tokens]
     for _ in range(2):
         await kept.archive.cancel(tenant, spec.head.uuid)

@@ -106,7 +106,7 @@ class Place:
         await conversations.create(database, tenant, talk, [said(b"a"), said(b"b")])
         await store_turn(database, tenant, "t")
         await traces.put(database, tenant, [TraceRecord("trace", "t", "t", WORD)])
-        await web_pages.put_page(database, tenant, PAGE, asked="x")
+        await web_pages.put_page(database, tenant, PAGE, requested_url="x")
         await tool_calls.record_all(database, [(tenant, called(new.uuid))])
         await self.put_file(database, WORD)
         return new.uuid, talk.uuid

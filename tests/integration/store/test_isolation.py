@@ -335,6 +335,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
         session = plain_row("console_sessions", tenant, uuid)
         await add_rows(connection, "console_sessions", session | {"hash": uuid.bytes})
+        await add_rows(connection, "content_consents", plain_row("content_consents", tenant, uuid))
     async with database.runs_transaction() as connection:
         for table in (
             *("usage_hours", "usage_minutes", "usage_days", "usage_end_user_days", "usage_cursors"),
@@ -343,7 +344,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     async with database.owner_transaction() as connection:
         for table in ("limits", "budgets", "spend_alerts", "prices"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
-    await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), asked="")
+    await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), requested_url="")
     await web_pages.put_documents(
         database, tenant, [StoredPage("x:", "secret", "secret")], language="simple"
     )

@@ -40,15 +40,15 @@ async def test_a_tenant_knows_its_own_and_those_of_all(
     own = server(tenant, "crm", "https://own.example/mcp")
     for one in (everybodys, full, own):
         await mcp_servers.insert(database, one)
-    known = await mcp_servers.known_to(database, tenant)
+    known = await mcp_servers.visible_to(database, tenant)
     assert known == {"crm": own, "files": full}
-    assert await mcp_servers.known_to(database, other_tenant) == {"crm": everybodys}
+    assert await mcp_servers.visible_to(database, other_tenant) == {"crm": everybodys}
     assert await mcp_servers.of_tenant(database, OPERATOR) == [everybodys]
     with pytest.raises(StoreConflict):
         await mcp_servers.insert(database, server(tenant, "crm"))
     assert await mcp_servers.remove(database, tenant, "crm")
     assert not await mcp_servers.remove(database, tenant, "crm")
-    assert (await mcp_servers.known_to(database, tenant))["crm"] == everybodys
+    assert (await mcp_servers.visible_to(database, tenant))["crm"] == everybodys
 
 
 async def test_credentials_are_sealed_for_their_row(database: Database, tenant: TenantId) -> None:
@@ -59,7 +59,7 @@ async def test_credentials_are_sealed_for_their_row(database: Database, tenant: 
     await mcp_servers.insert(database, replace(one, secret=sealed))
     moved = replace(server(tenant, "moved"), secret=sealed)
     await mcp_servers.insert(database, moved)
-    registry = Registry(partial(mcp_servers.known_to, database), sealer)
+    registry = Registry(partial(mcp_servers.visible_to, database), sealer)
     known = await registry.servers(tenant)
     assert known["crm"].headers == {"authorization": "Bearer secret"}
     assert "Bearer" not in repr(known["crm"])

@@ -30,8 +30,8 @@ SHORT = "https://a.example/short"
 async def test_a_page_is_found_by_its_key_and_by_its_url(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    key = await web_pages.put_page(database, tenant, PAGE, asked=SHORT)
-    assert await web_pages.put_page(database, tenant, PAGE, asked=SHORT) == key
+    key = await web_pages.put_page(database, tenant, PAGE, requested_url=SHORT)
+    assert await web_pages.put_page(database, tenant, PAGE, requested_url=SHORT) == key
     assert await count(database, tenant, "tool_pages") == 1
     assert await web_pages.get_page(database, tenant, key) == PAGE
     assert await web_pages.find_page(database, tenant, SHORT, age_max_s=60) == PAGE
@@ -40,7 +40,7 @@ async def test_a_page_is_found_by_its_key_and_by_its_url(
     assert await web_pages.get_page(database, other_tenant, key) is None
     assert await web_pages.find_page(database, other_tenant, SHORT, age_max_s=60) is None
     newer = replace(PAGE, text="newer", links=())
-    await web_pages.put_page(database, tenant, newer, asked=SHORT)
+    await web_pages.put_page(database, tenant, newer, requested_url=SHORT)
     assert await web_pages.find_page(database, tenant, SHORT, age_max_s=60) == newer
     assert await web_pages.get_page(database, tenant, key) == PAGE
 
@@ -48,9 +48,11 @@ async def test_a_page_is_found_by_its_key_and_by_its_url(
 async def test_pages_are_kept_as_long_as_responses(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    await web_pages.put_page(database, tenant, PAGE, asked=SHORT)
-    old = await web_pages.put_page(database, tenant, replace(PAGE, title="old"), asked=SHORT)
-    theirs = await web_pages.put_page(database, other_tenant, PAGE, asked=SHORT)
+    await web_pages.put_page(database, tenant, PAGE, requested_url=SHORT)
+    old = await web_pages.put_page(
+        database, tenant, replace(PAGE, title="old"), requested_url=SHORT
+    )
+    theirs = await web_pages.put_page(database, other_tenant, PAGE, requested_url=SHORT)
     async with database.owner_transaction() as connection:
         for who, key, days in ((tenant, old, 31), (other_tenant, theirs, 2)):
             await connection.execute(

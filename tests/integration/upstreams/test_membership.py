@@ -256,7 +256,7 @@ async def test_a_drained_one_gets_nothing_new_and_breaks_nothing_off() -> None:
         known.pool.drain(["gpu-0", "gpu-1", "unknown"])
         with pytest.raises(NoUpstreamAvailable, match="drained"):
             await known.ids()
-        assert [one.id for one in known.pool.models()] == ["m"]
+        assert [one.id for one in known.pool.models] == ["m"]
         gate.opened.set()
         await begun
         assert sink.ids == [1, 2]

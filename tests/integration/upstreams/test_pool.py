@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 async def test_a_backend_serves_what_it_lists() -> None:
     async with fleet(backend_server(models=[listing("m", "n")])) as known:
-        assert known.pool.models() == (ModelInfo("m", 8192), ModelInfo("n", 8192))
+        assert known.pool.models == (ModelInfo("m", 8192), ModelInfo("n", 8192))
         (state,) = known.pool.members()
         assert (state.version, state.healthy, state.problem) == ("0.32.0", True, None)
         assert await known.ids() == [1]
@@ -48,7 +48,7 @@ async def test_what_a_real_server_lists_is_understood() -> None:
         }
     )
     async with fleet(server) as known:
-        assert known.pool.models() == (
+        assert known.pool.models == (
             ModelInfo("gpt-oss-tiny", 8192),
             ModelInfo("my-adapter", 8192, "gpt-oss-tiny"),
         )
@@ -66,7 +66,7 @@ async def test_a_server_need_not_tell_its_version() -> None:
 async def test_a_model_may_have_another_name_at_the_backend() -> None:
     backends = [Backend("a", "", {"m": "inner", "gone": "missing"})]
     async with fleet(backend_server(models=[listing("inner")]), backends=backends) as known:
-        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert known.pool.models == (ModelInfo("m", 8192),)
         assert await known.ids() == [1]
         assert orjson.loads(known.servers[0].requests[-1].body)["model"] == "inner"
 
@@ -74,13 +74,13 @@ async def test_a_model_may_have_another_name_at_the_backend() -> None:
 async def test_the_smallest_context_length_of_a_models_backends_counts() -> None:
     servers = [backend_server(models=[listing("m", length=n)]) for n in (9000, 7000)]
     async with fleet(*servers) as known:
-        assert known.pool.models() == (ModelInfo("m", 7000),)
+        assert known.pool.models == (ModelInfo("m", 7000),)
 
 
 async def test_a_configured_context_length_goes_before_what_is_listed() -> None:
     backends = [Backend("a", "", {"m": "m"}, context_lengths={"m": 4000})]
     async with fleet(backend_server(), backends=backends) as known:
-        assert known.pool.models() == (ModelInfo("m", 4000),)
+        assert known.pool.models == (ModelInfo("m", 4000),)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
@@ -96,7 +96,7 @@ async def test_an_unknown_model_is_not_found() -> None:
 async def test_a_context_length_nobody_told_is_no_backend() -> None:
     backends = [Backend("a", "", {"m": "m"})]
     async with fleet(backend_server(models=[BUSY]), backends=backends) as known:
-        assert known.pool.models() == ()
+        assert known.pool.models == ()
         with pytest.raises(NoUpstreamAvailable, match="what it serves") as caught:
             raise known.pool.absence("m")
         assert caught.value.retry_after_s == ProbeSchedule().health_interval_s
@@ -488,9 +488,9 @@ async def test_streams_of_a_backend_that_answers_nothing_are_broken_off() -> Non
 
 async def test_a_backend_that_came_late_is_asked_what_it_serves() -> None:
     async with fleet(backend_server(models=[BUSY, listing("m")])) as known:
-        assert known.pool.models() == ()
+        assert not known.pool.models
         await known.pool.poll()
-        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert known.pool.models == (ModelInfo("m", 8192),)
 
 
 async def test_a_backend_that_came_back_is_asked_what_it_serves_now() -> None:
@@ -501,7 +501,7 @@ async def test_a_backend_that_came_back_is_asked_what_it_serves_now() -> None:
     async with fleet(server, ejection=EjectionPolicy(failures_max=1)) as known:
         await known.pool.poll()
         await known.pool.poll()
-        assert known.pool.models() == (ModelInfo("m", 4096),)
+        assert known.pool.models == (ModelInfo("m", 4096),)
 
 
 async def test_an_unreachable_backend_is_not_healthy() -> None:

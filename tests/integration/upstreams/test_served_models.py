@@ -48,7 +48,7 @@ def bodies(server: RawServer) -> list[dict[str, Any]]:
 
 async def test_an_adapter_of_sglang_is_asked_for_as_one() -> None:
     async with fleet(sglang()) as known:
-        assert known.pool.models() == (ModelInfo("base", 8192), ModelInfo("ad", 8192, "base"))
+        assert known.pool.models == (ModelInfo("base", 8192), ModelInfo("ad", 8192, "base"))
         for model in ("ad", "base"):
             await known.ids(replace(REQUEST, model=model))
     asked = [(body["model"], body.get("lora_path")) for body in bodies(known.servers[0])]
@@ -65,7 +65,7 @@ async def test_an_adapter_of_that_name_of_another_base_model_is_not_used() -> No
             await known.ids(replace(REQUEST, model="ad"))
         assert known.served() == [2, 0, 2]
         assert known.pool.parent_of("ad") == "base"
-        assert known.pool.models()[1] == ModelInfo("ad", 8192, "base")
+        assert known.pool.models[1] == ModelInfo("ad", 8192, "base")
         assert any("gpu-1: its ad is an adapter of other" in one for one in known.pool.warnings)
         await known.ids(replace(REQUEST, model="other"))
         assert known.served() == [2, 1, 2]
@@ -125,7 +125,7 @@ async def test_a_404_of_a_proxy_without_backends_takes_no_model_away() -> None:
     async with fleet(proxy) as known:
         with pytest.raises(NoUpstreamAvailable, match="answered 404"):
             await known.ids()
-        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert known.pool.models == (ModelInfo("m", 8192),)
         assert await known.ids() == [7]
 
 
@@ -149,7 +149,7 @@ async def test_a_model_that_is_gone_stays_so_when_another_backend_is_described()
 async def test_a_model_may_be_listed_with_its_maker(wanted: str, listed: str) -> None:
     backends = [Backend("gpu-0", "", {"m": wanted})]
     async with fleet(backend_server(models=[listing(listed)]), backends=backends) as known:
-        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert known.pool.models == (ModelInfo("m", 8192),)
         assert known.pool.warnings == ()
         await known.ids()
     assert bodies(known.servers[0])[0]["model"] == listed
@@ -205,7 +205,7 @@ async def test_a_model_that_nobody_serves_is_told_once() -> None:
         ) as known:
             for _ in range(6):
                 await known.pool.poll()
-            assert known.pool.models() == ()
+            assert known.pool.models == ()
             (warning,) = known.pool.warnings
     told = [event for event in log if event["event"] == "no backend serves a model"]
     assert [event["reason"] for event in told] == [warning]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gateway import __version__
 from gateway.__main__ import main
 from gateway.cli.commands import ENTRIES, commands, loaded
-from gateway.cli.terminal import told_plainly
+from gateway.cli.terminal import report_errors
 from gateway.errors import (
     ConfigError,
     ContentSealed,
@@ -270,7 +270,7 @@ def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path
 def test_expected_trouble_is_two_plain_lines(
     error: Exception, message: str, remedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught, told_plainly():
+    with pytest.raises(SystemExit) as caught, report_errors():
         raise error
     assert caught.value.code == 1
     first, second = capsys.readouterr().err.splitlines()
@@ -279,12 +279,12 @@ def test_expected_trouble_is_two_plain_lines(
 
 
 def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught, told_plainly():
+    with pytest.raises(SystemExit) as caught, report_errors():
         raise KeyboardInterrupt
     assert caught.value.code == 130
     assert capsys.readouterr().err == ""
 
 
 def test_what_nobody_expected_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), told_plainly():
+    with pytest.raises(ZeroDivisionError), report_errors():
         raise ZeroDivisionError

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from gateway.cli import terminal
-from gateway.cli.terminal import remedy_for, told_plainly
+from gateway.cli.terminal import remedy_for, report_errors
 from gateway.store.postgres.driver import translate
 from tests.fakes.cases import each
 
@@ -48,7 +48,7 @@ def test_a_mistake_of_ours_is_not_taken_for_an_absent_server() -> None:
 
 def test_a_refusal_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     error = asyncpg.PostgresError.new({"C": "28P01", "M": "password authentication failed"})
-    with pytest.raises(SystemExit), told_plainly():
+    with pytest.raises(SystemExit), report_errors():
         raise translate(error)
     said = capsys.readouterr().err
     assert "error: database: password authentication failed (28P01)" in said

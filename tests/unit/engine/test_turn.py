@@ -21,7 +21,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.models.harmony.harmony_format import said_ids
+from gateway.models.harmony.harmony_format import turn_ids
 from gateway.models.harmony.vocabulary import FINAL_HEADER
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
@@ -71,7 +71,7 @@ def hops(stage: Stage[ScriptedTokens]) -> list[Hop]:
 
 def asked_to_answer(thought: list[int]) -> list[int]:
     """The prompt of the turn behind one that only thought."""
-    return [*PROMPT, *said_ids([((), thought), (FINAL_HEADER, ())])]
+    return [*PROMPT, *turn_ids([((), thought), (FINAL_HEADER, ())])]
 
 
 def metric(stage: Stage[ScriptedTokens], name: str, **labels: str) -> float | None:

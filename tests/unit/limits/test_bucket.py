@@ -85,7 +85,7 @@ class Slices(RuleBasedStateMachine):
             return
         if is_lost:
             bucket.held += ask.change
-            bucket.is_asked = False
+            bucket.is_pending = False
             return
         self.forgiven += max(0.0, -ask.capacity - self.row.filled(ask, self.now))
         bucket.answered(*self.row.answer(ask, self.now), self.now)

@@ -44,7 +44,7 @@ def test_the_row_and_the_slice_of_this_process_are_left(
             "tokens": [(one.name, "tokens", one.rate, one.value, 0)],
         },
     )  # fmt: skip
-    for _, bucket in gates.known():
+    for _, bucket in gates.live_buckets():
         bucket.held = held
     told = Elsewhere(levels={(TENANT, one.name): level})
     (figure,) = figures_of(gates, TENANT, principal.terms, told, NOON).limits

@@ -70,7 +70,7 @@ class Desk:
 
     def grant(self, share: float = 1.0) -> None:
         """What the rows answer to what is asked."""
-        for _, bucket in self.gates.known():
+        for _, bucket in self.gates.live_buckets():
             if (ask := bucket.ask(self.clock)) is not None:
                 granted = min(ask.want, bucket.capacity) * share
                 bucket.answered(granted, bucket.capacity * share - granted, self.clock)
@@ -93,7 +93,9 @@ class Desk:
             attempt += 1
 
     def held(self, what: str) -> float:
-        return sum(one.available(self.clock) for (_, n), one in self.gates.known() if what in n)
+        return sum(
+            one.available(self.clock) for (_, n), one in self.gates.live_buckets() if what in n
+        )
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_a_refusal_takes_nothing() -> None:
 def test_what_a_waiting_request_has_of_one_bucket_stays_while_another_is_asked() -> None:
     desk = Desk(caller(limit("requests", 60), limit("requests", 600, window_s=86_400)))
     desk.enter()
-    minute, day = [bucket for _, bucket in desk.gates.known()]
+    minute, day = [bucket for _, bucket in desk.gates.live_buckets()]
     minute.take(minute.held)
     day.give_back(1 - day.held, desk.clock)
     desk.clock += 1
@@ -171,7 +173,7 @@ class ScarceDesk(Desk):
 
     @override
     def grant(self, share: float = 1.0) -> None:
-        for (_, name), bucket in self.gates.known():
+        for (_, name), bucket in self.gates.live_buckets():
             if (ask := bucket.ask(self.clock)) is None:
                 continue
             level, at = self.levels.get(name, (ask.capacity, self.clock))
@@ -302,7 +304,7 @@ def test_another_process_settles_what_this_one_charged() -> None:
     assert here.held("/tokens/") == 10_000 - 600
     adopted = there.gates.adopt(TENANT, MODEL, packed)
     adopted.settle(used(100, 50))
-    ((_, bucket),) = there.gates.known()
+    ((_, bucket),) = there.gates.live_buckets()
     assert bucket.held == 450
     assert [meter.own for _, meter in there.gates.meters()] == [150]
     assert Desk(caller(at_once("responses", 1))).enter().packed() is None
@@ -335,7 +337,7 @@ def test_what_nobody_uses_is_forgotten() -> None:
     desk.enter().settle(NOTHING_USED)
     desk.clock += 10_000
     desk.grant()
-    assert not list(desk.gates.known())
+    assert not list(desk.gates.live_buckets())
     assert not desk.gates.reports()
     assert not list(desk.gates.meters())
 
@@ -388,18 +390,18 @@ def test_durations_are_spelled_as_go_does(seconds: float, told: str) -> None:
 
 
 def test_an_answer_is_expected_to_be_half_as_long_again_as_others_were() -> None:
-    known: Estimates[str] = Estimates()
-    assert known.reserve("a", 10_000) == AT_FIRST
-    assert known.reserve("a", 10) == 10
+    live_buckets: Estimates[str] = Estimates()
+    assert live_buckets.reserve("a", 10_000) == AT_FIRST
+    assert live_buckets.reserve("a", 10) == 10
     for _ in range(FIRST):
-        known.learn("a", 1_000)
-    assert known.reserve("a", 10_000) == 1_500
+        live_buckets.learn("a", 1_000)
+    assert live_buckets.reserve("a", 10_000) == 1_500
     for _ in range(1_000):
-        known.learn("a", 1)
-    assert known.reserve("a", 10_000) == LEAST
+        live_buckets.learn("a", 1)
+    assert live_buckets.reserve("a", 10_000) == LEAST
     for number in range(KEPT):
-        known.learn(str(number), 1)
-    assert known.reserve("a", 10_000) == AT_FIRST
+        live_buckets.learn(str(number), 1)
+    assert live_buckets.reserve("a", 10_000) == AT_FIRST
 
 
 def test_rules_are_kept_of_a_bounded_number_of_models() -> None:

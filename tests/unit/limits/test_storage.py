@@ -44,7 +44,7 @@ class Desk:
         )
         self.storage: Storage = self.gates.storage
         self.terms = caller(*limits).terms
-        self.storage.is_known(TENANT, self.terms.stored)
+        self.storage.is_loaded(TENANT, self.terms.stored)
 
     def measured(self, account: str, size: int, *, age_s: float = 0.0) -> None:
         key = (TENANT, account)
@@ -60,9 +60,9 @@ WHOLE = account_of(stored(1))
 
 def test_what_is_stored_here_counts_until_a_measurement_has_it() -> None:
     desk = Desk(stored(100))
-    assert not desk.storage.is_known(TENANT, desk.terms.stored)
+    assert not desk.storage.is_loaded(TENANT, desk.terms.stored)
     desk.measured(WHOLE, 40)
-    assert desk.storage.is_known(TENANT, desk.terms.stored)
+    assert desk.storage.is_loaded(TENANT, desk.terms.stored)
     desk.storage.hold(TENANT, desk.terms, 60, {})
     with pytest.raises(RateLimited) as refused:
         desk.storage.hold(TENANT, desk.terms, 1, {})

@@ -19,7 +19,7 @@ from gateway.services.runs.run_builder import (
     opens,
 )
 from gateway.settings.sections import Harmony
-from gateway.tenancy import Principal, TenantId
+from gateway.tenancy import Principal, ProjectTerms, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse
 from tests.fakes.harmony_script import harmony_of
 
@@ -114,3 +114,14 @@ def test_requests_that_demand_nothing_share_a_checker(specs: SpecBuilder) -> Non
     assert first.checker.is_compiled
     for fields in ({"stop": ["x"]}, {"parallel_tool_calls": False}, BOUND[0]):
         assert specs.spec(given(**fields)).checker is not first.checker
+
+
+def test_what_keeps_nothing_shares_cached_prefixes_with_no_other_response(
+    specs: SpecBuilder,
+) -> None:
+    unkept = replace(OURS, project_terms=ProjectTerms(retention_type="zero_data_retention"))
+    assert unkept.keeps_nothing
+    kept = specs.spec(given()).cache_salt
+    salts = {specs.spec(given(unkept)).cache_salt for _ in range(2)}
+    assert specs.spec(given()).cache_salt == kept
+    assert len(salts | {kept}) == 3

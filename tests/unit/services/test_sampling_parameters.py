@@ -62,7 +62,7 @@ def test_a_budget_leaves_its_share_to_the_answer(
 ) -> None:
     request = parse(reasoning={"max_tokens": asked})
     policy = TenantPolicy(reasoning_budget_tokens=policy_tokens)
-    granted = reasoning_budget(request, policy, max_tokens=max_tokens, framing_tokens=12)
+    granted = reasoning_budget(request, policy, max_tokens, 12)
     assert granted == budget
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.harmony_format import said_ids
+from gateway.models.harmony.harmony_format import turn_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -209,7 +209,7 @@ def test_a_character_cut_as_nobody_cuts_it_is_completed() -> None:
 
 def test_a_turn_that_only_thought_can_be_made_to_answer() -> None:
     prompt = prompt_of(user("corpus:E10"))
-    out = continuation([*prompt, *said_ids([((), continuation(prompt)), (FINAL_HEADER, ())])])
+    out = continuation([*prompt, *turn_ids([((), continuation(prompt)), (FINAL_HEADER, ())])])
     assert out[-1] == RETURN
     assert vocabulary().decode(out).startswith("You said")
 

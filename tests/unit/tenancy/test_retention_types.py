@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.tenancy import Principal, ProjectTerms, TenantId
 from gateway.tenancy.retention_types import (
-    NONE,
     OF_ORGANIZATIONS,
     OF_PROJECTS,
     ORGANIZATION_DEFAULT,
@@ -40,13 +36,3 @@ def test_types_that_there_are_not_are_refused() -> None:
             assert refused.value.param == "retention_type"
     with pytest.raises(InvalidRequest):
         check_type(ORGANIZATION_DEFAULT, of_project=False)
-
-
-def test_what_keeps_nothing_is_cached_for_its_response_alone() -> None:
-    tenant, response = TenantId(UUID(int=1)), UUID(int=2)
-    kept = Principal(tenant, "acme", UUID(int=3), retention_type=NONE)
-    assert kept.cached_for(response) == tenant
-    terms = ProjectTerms(retention_type=ZERO)
-    unkept = Principal(tenant, "acme", UUID(int=3), project_terms=terms)
-    assert unkept.keeps_nothing
-    assert unkept.cached_for(response) == response

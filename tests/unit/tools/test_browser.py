@@ -236,25 +236,25 @@ async def test_anything_is_answered(calls: list[tuple[Function, dict[str, object
         ({}, "https://far.example/?" + "q" * 129, "too long"),
         ({}, "https://far.example/" + "p" * 500, "too long"),
         ({}, "https://far.example/?q=short", "answered 404"),
-        ({"only_known_urls": True}, "https://far.example/", "only URLs that the user gave"),
-        ({"only_known_urls": True}, "http://[", "only URLs that the user gave"),
+        ({"only_seen_urls": True}, "https://far.example/", "only URLs that the user gave"),
+        ({"only_seen_urls": True}, "http://[", "only URLs that the user gave"),
         (
-            {"only_known_urls": True, "user_urls": ("https://far.example/#part",)},
+            {"only_seen_urls": True, "user_urls": ("https://far.example/#part",)},
             "https://far.example/",
             "answered 404",
         ),
-        ({"only_known_urls": True}, OTHER, "It says other things."),
+        ({"only_seen_urls": True}, OTHER, "It says other things."),
         (
-            {"only_known_urls": True, "user_urls": ("https://far.example",)},
+            {"only_seen_urls": True, "user_urls": ("https://far.example",)},
             "https://far.example/",
             "answered 404",
         ),
         (
-            {"only_known_urls": True, "user_urls": ("https://far.example",)},
+            {"only_seen_urls": True, "user_urls": ("https://far.example",)},
             "https://far.example/?q=secret",
             "only URLs that the user gave",
         ),
-        ({"only_known_urls": True}, f"{OTHER}#part", "It says other things."),
+        ({"only_seen_urls": True}, f"{OTHER}#part", "It says other things."),
     ],
 )
 async def test_urls_that_a_model_makes_up(options: dict[str, Any], url: str, told: str) -> None:
@@ -274,7 +274,7 @@ async def test_long_url_that_a_page_spells_out_may_be_opened() -> None:
         HTML[HOME] = html
 
 
-@pytest.mark.parametrize("option", [{"only_known_urls": True}, {}])
+@pytest.mark.parametrize("option", [{"only_seen_urls": True}, {}])
 async def test_url_is_not_known_because_the_model_looked_for_it(option: dict[str, Any]) -> None:
     made_up = "https://far.example/?" + "secret" * 40
     session = Session(**option)

@@ -440,7 +440,7 @@ async def test_the_next_engine_ends_what_bubblewrap_left_when_it_was_killed(tmp_
     """
     interpreter = tmp_path / "python3"
     interpreter.symlink_to(SYSTEM_PYTHON)
-    found = await Interpreter.found(interpreter)
+    found = await Interpreter.inspect(interpreter)
     bwrap = shutil.which("bwrap") or "bwrap"
     blocked, unblock = os.pipe()
     words = command(found, ContainerLimits(), filter_fd=0, bwrap=bwrap)

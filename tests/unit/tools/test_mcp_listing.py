@@ -21,9 +21,9 @@ from gateway.protocol.hosted_tools import McpServerTool, ToolFilter
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.listing import (
-    AskedServer,
     Listing,
     McpServers,
+    RequestedServer,
     _parameters,
     matches,
     needs_approval,
@@ -59,7 +59,7 @@ def server() -> Iterator[Process]:
         yield started
 
 
-async def listed(servers: McpServers, *wanted: AskedServer) -> Listing:
+async def listed(servers: McpServers, *wanted: RequestedServer) -> Listing:
     (listing, *_) = await servers.list(TENANT, wanted)
     return listing
 
@@ -395,7 +395,7 @@ def test_who_is_asked_about_what(rule: object, name: str, is_read_only: bool, as
 def test_requests_that_cannot_be_meant_are_refused(fields: dict[str, Any], param: str) -> None:
     tool = {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example", **fields}
     with pytest.raises(InvalidRequest) as raised:
-        AskedServer.of(McpServerTool.model_validate(tool), "tools[2]")
+        RequestedServer.of(McpServerTool.model_validate(tool), "tools[2]")
     assert raised.value.param == f"tools[2].{param}"
 
 

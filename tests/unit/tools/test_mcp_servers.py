@@ -90,11 +90,11 @@ async def test_registry_is_read_once_in_a_while_for_each_tenant() -> None:
     read: list[TenantId] = []
     rows: dict[str, McpServerRow] = {}
 
-    async def known_to(tenant: TenantId) -> Mapping[str, McpServerRow]:
+    async def load_rows(tenant: TenantId) -> Mapping[str, McpServerRow]:
         read.append(tenant)
         return dict(rows)
 
-    lasting, fleeting = Registry(known_to, SEALER), Registry(known_to, SEALER, ttl_s=0)
+    lasting, fleeting = Registry(load_rows, SEALER), Registry(load_rows, SEALER, ttl_s=0)
     for registry, count in ((lasting, 2), (fleeting, 3)):
         read.clear()
         for tenant in (TENANT, TENANT, TenantId(ids.new_uuid())):
@@ -111,7 +111,7 @@ async def test_what_grants_know_a_request_by_is_keyed() -> None:
     """Whoever reads the database cannot try paths and tokens until one fits."""
     resolver = resolver_of()
     url, sent = "http://127.0.0.1/mcp/s3cret", {"x-token": "1234"}
-    asked = await resolver.asked(TENANT, "a", url, terms=ANY_URL, param="tools[0]")
+    asked = await resolver.resolve(TENANT, "a", url, terms=ANY_URL, param="tools[0]")
     assert asked.identity == named_identity(url, IDENTITY_KEY)
     assert asked.identity != named_identity(url, b"another key")
     assert asked.identity.endswith("@127.0.0.1")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.tools.mcp_servers import McpServerRow
-    from gateway.tools.mcp.listing import AskedServer
+    from gateway.tools.mcp.listing import RequestedServer
     from gateway.tools.mcp.session_pool import SessionPool
     from gateway.tools.tool_contract import ToolResult, ToolSession
 
@@ -61,7 +61,7 @@ def server() -> Iterator[Process]:
 
 async def opened(
     sessions: SessionPool,
-    wanted: AskedServer,
+    wanted: RequestedServer,
     *rows: McpServerRow,
     limits: McpLimits | None = None,
     response: UUID = RESPONSE,

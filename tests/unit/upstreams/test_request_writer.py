@@ -58,6 +58,7 @@ def sent(
     body = dialect.body(
         request,
         served=served,
+        endpoint=dialect.engine.endpoint(request),
         prompt=[orjson.dumps(request.prompt_ids)],
         grammar=grammar,
     )

@@ -59,7 +59,15 @@ def test_a_request_is_written_in_its_words() -> None:
     writer = RequestWriter(engine, engine.capabilities(priorities=True))
     grammar = writer.grammar(BOUND)
     body = orjson.loads(
-        b"".join(writer.body(BOUND, served=ServedModel("m"), prompt=[b"[1]"], grammar=grammar))
+        b"".join(
+            writer.body(
+                BOUND,
+                served=ServedModel("m"),
+                endpoint=writer.engine.endpoint(BOUND),
+                prompt=[b"[1]"],
+                grammar=grammar,
+            )
+        )
     )
     assert (body["my_id"], body["priority"]) == ("req_1", 5)
     assert body["my_grammar"]["format"] == {"type": "token", "token": 1}

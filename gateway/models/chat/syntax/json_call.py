@@ -1,8 +1,8 @@
 """Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
 arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
-The arguments flow as soon as they begin and the name is known. A model that writes them first is
-listened to until the name came. Whatever the object holds besides is passed over.
+The arguments are streamed as soon as they begin and the name was read. If a model writes them
+first, they are held until the name comes. Other members of the object are ignored.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ class JsonCall:
 
     __slots__ = (
         "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",
-        "_waiting", "is_told", "keys", "name",
+        "_waiting", "is_reported", "keys", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.is_told = False
+        self.is_reported = False
         """The beginning of the call was reported."""
         self.keys: list[str] = []
         """Keys of the object so far."""
@@ -155,11 +155,11 @@ class JsonCall:
         rest = text
         while rest and self._phase is not _Phase.OVER:
             rest = self._STEPS[self._phase](self, rest, events)
-        if not self.is_told:
+        if not self.is_reported:
             self._raw.append(text[: len(text) - len(rest)])
         return events, rest
 
-    # Each step takes text from the front, and returns what is left.
+    # Each step takes text from the front, and returns the rest.
 
     def _before_key(self, text: str, events: list[CallEvent]) -> str:
         sign = text.lstrip(WHITE)[:1]
@@ -215,7 +215,7 @@ class JsonCall:
         ready, rest = arguments.feed(text)
         if arguments.is_over:
             self._phase = _Phase.BEHIND
-        if not self.is_told:
+        if not self.is_reported:
             self._waiting.append(ready)
             self._tell(events)
         elif ready:
@@ -225,7 +225,7 @@ class JsonCall:
     def _tell(self, events: list[CallEvent]) -> None:
         if self.name is None or self._arguments is None or not self._arguments.is_begun:
             return
-        self.is_told, self._raw = True, []
+        self.is_reported, self._raw = True, []
         events.append(Called(self.name))
         if waiting := "".join(self._waiting):
             events.append(Argued(waiting))
@@ -266,7 +266,7 @@ class JsonCall:
         if self.name is None:
             yield no_call("" if cut and not self.is_over else self.raw.strip())
             return
-        if not self.is_told:
+        if not self.is_reported:
             yield Called(self.name)
         if self._arguments is None:
             yield from self._without_arguments(cut=cut)
@@ -301,7 +301,7 @@ class JsonCall:
 
 
 class JsonBody:
-    """Reader of text from behind the name on. It passes on what is no JSON unchanged."""
+    """Reader of text from behind the name on. It passes on text that is no JSON unchanged."""
 
     def __init__(self) -> None:
         self._value: ArgumentsReader | None = None
@@ -333,9 +333,9 @@ class JsonBody:
         if is_missing or (value is not None and not value.is_over):
             yield Ended(broken=True)
         elif value is not None:
-            text, found = value.finish()
+            text, own_rules = value.finish()
             yield from [Argued(text)] if text else []
-            yield Ended(rules=(*found, *rules))
+            yield Ended(rules=(*own_rules, *rules))
         else:
             is_empty = raw in {"", "null"}
             yield Argued("{}" if is_empty else raw)

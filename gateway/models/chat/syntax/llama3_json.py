@@ -49,7 +49,7 @@ class Llama3Reader:
                 self._call, self._is_parted = JsonCall(), False
             events, text = self._call.feed(text)
             yield from events
-            self._is_bare = self._is_bare and not self._call.is_told
+            self._is_bare = self._is_bare and not self._call.is_reported
             if self._is_bare and self._is_answer(self._call):
                 yield Left(self._call.raw + text)
                 return

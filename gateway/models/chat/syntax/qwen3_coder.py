@@ -64,7 +64,7 @@ class Qwen3CoderReader:
     def __init__(self, opener: str, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
         self._is_wrapped = opener == OPENING
-        self._has_called = self._has_said = False
+        self._has_called = self._has_text = False
         self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
         self._word: list[str] = []  # of a tag that is not complete
         self._arguments = TaggedArguments({})
@@ -184,8 +184,8 @@ class Qwen3CoderReader:
 
     def _end_stray(self) -> Iterator[CallEvent]:
         stray, self._stray = "".join(self._stray).strip(), []
-        if stray or not (self._has_called or self._has_said):
-            self._has_said = True
+        if stray or not (self._has_called or self._has_text):
+            self._has_text = True
             yield no_call(stray)
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:

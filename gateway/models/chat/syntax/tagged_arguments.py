@@ -132,19 +132,19 @@ def as_json(value: str, types: frozenset[str]) -> str:
     """Return a value as JSON of the first of the types that fits, else as text."""
     is_bound = "string" not in types
     for name, read in _READERS:
-        if name not in types or (found := read(value)) is None:
+        if name not in types or (literal := read(value)) is None:
             continue
-        if is_bound or name not in _LITERALS or _says_all(found, value.strip()):
-            return found
+        if is_bound or name not in _LITERALS or _says_all(literal, value.strip()):
+            return literal
     # It is of none of the types. JSON is passed on as it is: the arguments are checked later.
     other = _nested(value) if is_bound else None
     return _quoted(value) if other is None else other
 
 
-def _says_all(found: str, written: str) -> bool:
-    if found in {"true", "false"}:
-        return found == written.lower()
-    return found == written and found in {_integer(found), repr(float(found))}
+def _says_all(literal: str, written: str) -> bool:
+    if literal in {"true", "false"}:
+        return literal == written.lower()
+    return literal == written and literal in {_integer(literal), repr(float(literal))}
 
 
 def _quoted(text: str) -> str:
@@ -199,10 +199,10 @@ def _container(opening: str, value: str) -> str | None:
     text = value.strip()
     if not text.startswith(opening):
         return None
-    found = _nested(text)
-    if found is None and (translated := _from_python(text)) is not None:
-        found = _nested(translated)
-    return found
+    nested = _nested(text)
+    if nested is None and (translated := _from_python(text)) is not None:
+        nested = _nested(translated)
+    return nested
 
 
 def _from_python(text: str) -> str | None:
@@ -210,15 +210,15 @@ def _from_python(text: str) -> str | None:
     parts: list[str] = []
     at = 0
     while at < len(text):
-        if (found := _PYTHON.match(text, at)) is None:
+        if (match := _PYTHON.match(text, at)) is None:
             return None
-        at, sign = found.end(), found.group()
+        at, sign = match.end(), match.group()
         if sign[0] in "'\"":
             content = _PYTHON_SIGN.sub(
                 lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1]
             )
             parts.append(f'"{content}"')
-        elif found["last"] is None:  # no comma behind the last of several
+        elif match["last"] is None:  # no comma behind the last of several
             parts.append(_AS_JSON.get(sign, sign))
     return "".join(parts)
 

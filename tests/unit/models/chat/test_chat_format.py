@@ -63,7 +63,7 @@ def test_an_effort_is_told_where_one_was_asked_for() -> None:
 
     format_ = loaded(template_kwargs='{"k": 1}')
     for asked in (None, "none", "high"):
-        rendered(format_, [items.user(str(asked))], noting, asked_effort=asked)
+        rendered(format_, [items.user(str(asked))], noting, requested_effort=asked)
     switched = dict.fromkeys(SWITCHES, False)
     told = [one for one in thinking if one is not None]
     assert told[-3:] == [
@@ -243,8 +243,8 @@ def test_said_ids_are_those_of_all_turns_without_what_ended_them() -> None:
         (ids_of("<think>"), ids_of("a<|im_end|>")),
         ((), ids_of("b<|im_end|>")),
     ]
-    assert FORMAT.said_ids(turns) == ids_of("<think>ab<|im_end|>")
-    assert FORMAT.said_ids([]) == []
+    assert FORMAT.turn_ids(turns) == ids_of("<think>ab<|im_end|>")
+    assert FORMAT.turn_ids([]) == []
 
 
 def test_openings() -> None:
@@ -334,7 +334,7 @@ def test_a_prompt_with_an_image_tells_whether_its_template_opens_a_thought(
 ) -> None:
     image = {"type": "input_image", "image_url": PIXEL}
     context = [items.from_wire({"type": "message", "role": "user", "content": [image]})]
-    prompt = rendered(loaded(sees=True), context, template, asked_effort=effort)
+    prompt = rendered(loaded(sees=True), context, template, requested_effort=effort)
     assert (prompt.text_tokens is not None, prompt.opens_thought) == (True, is_open)
     assert not rendered(
         loaded(), [items.user()], partial(chatml, opens_thoughts=True)

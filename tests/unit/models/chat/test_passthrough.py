@@ -247,7 +247,7 @@ def test_it_puts_nothing_into_the_models_mouth() -> None:
 def test_a_transcript_has_its_text() -> None:
     said = FORMAT.messages_of_turn(turn(ANSWER, "x"), [("rule", turn("y"))])
     assert [one["message"] for one in said] == ["x", "y"]
-    assert len(FORMAT.said_ids([((), turn(ANSWER, "12345678"))])) > 2
+    assert len(FORMAT.turn_ids([((), turn(ANSWER, "12345678"))])) > 2
     assert FORMAT.count_ids("12345678") == 3
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.models.chat.image_gallery import Gallery, _found, has_images
+from gateway.models.chat.image_gallery import Gallery, _images, has_images
 from gateway.models.chat.passthrough import PassThroughFormat
 from gateway.models.format import IMAGE_QUESTION, ImageLimits, Unrendered
 from gateway.protocol.context_item import ContextItem
@@ -144,7 +144,7 @@ def test_refusals_name_the_part_of_the_request() -> None:
         item = items.from_wire(wire)
         new = [items.user().item(), item.item()]
         gallery = Gallery((items.user(), item), {question: "no"}, ImageLimits(), new)
-        (_, image_of_it), *_ = _found((items.user(), item))
+        (_, image_of_it), *_ = _images((items.user(), item))
         with pytest.raises(InvalidRequest) as caught:
             gallery.part(1, image_of_it)
         assert caught.value.param == param
@@ -179,7 +179,7 @@ def test_a_strict_tool_is_told_to_be_strict() -> None:
 
 
 def first_line(format_: PassThroughFormat, asked: str | None) -> dict[str, Any]:
-    told = replace(options(), asked_effort=asked)
+    told = replace(options(), requested_effort=asked)
     line: dict[str, Any] = json.loads(unpacked_lines(format_.render([items.user()], told).ids)[0])
     return line
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.models.harmony.harmony_format import said_ids
+from gateway.models.harmony.harmony_format import turn_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -23,21 +23,21 @@ _ENDINGS = {END, RETURN, CALL, END_OF_TEXT}
 
 
 def test_without_a_turn_nothing_was_said() -> None:
-    assert said_ids([]) == []
+    assert turn_ids([]) == []
 
 
 def test_the_last_turn_stands_as_it_is() -> None:
-    assert said_ids([(FINAL_HEADER, (7, RETURN))]) == [*FINAL_HEADER, 7, RETURN]
+    assert turn_ids([(FINAL_HEADER, (7, RETURN))]) == [*FINAL_HEADER, 7, RETURN]
 
 
 def test_an_earlier_turn_is_closed_and_another_message_begun() -> None:
     turns = [((CHANNEL,), (7, 8, RETURN)), (FINAL_HEADER, ())]
-    assert said_ids(turns) == [CHANNEL, 7, 8, END, *OPENING, *FINAL_HEADER]
+    assert turn_ids(turns) == [CHANNEL, 7, 8, END, *OPENING, *FINAL_HEADER]
 
 
 def test_a_turn_that_said_nothing_leaves_no_trace_and_neither_does_its_prefill() -> None:
     turns = [((CHANNEL,), ()), ((CHANNEL,), (RETURN,)), ((), (7,)), (FINAL_HEADER, (9,))]
-    assert said_ids(turns) == [7, END, *OPENING, *FINAL_HEADER, 9]
+    assert turn_ids(turns) == [7, END, *OPENING, *FINAL_HEADER, 9]
 
 
 @pytest.mark.slow
@@ -45,8 +45,8 @@ def test_a_turn_that_said_nothing_leaves_no_trace_and_neither_does_its_prefill()
 def test_more_of_the_last_turn_only_adds_to_the_end(
     turns: list[tuple[list[int], list[int]]], said: list[int]
 ) -> None:
-    before = said_ids([*turns, ((), ())])
-    assert said_ids([*turns, ((), said)]) == [*before, *said]
+    before = turn_ids([*turns, ((), ())])
+    assert turn_ids([*turns, ((), said)]) == [*before, *said]
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_turns_can_be_folded_into_the_prompt_one_by_one(
 ) -> None:
     ids: list[int] = []
     for turn in turns:
-        ids += said_ids([turn, ((), ())])
-    assert ids == said_ids([*turns, ((), ())])
+        ids += turn_ids([turn, ((), ())])
+    assert ids == turn_ids([*turns, ((), ())])
 
 
 @pytest.mark.slow
@@ -66,6 +66,6 @@ def test_a_message_is_never_closed_twice(turns: list[tuple[list[int], list[int]]
     said_only: list[tuple[list[int], list[int]]] = [
         ([], said) for _, said in turns if said and said[-1] in _ENDINGS
     ]
-    ids = said_ids([*said_only, ((), ())])
+    ids = turn_ids([*said_only, ((), ())])
     openings = [at for at in range(2, len(ids)) if tuple(ids[at : at + 2]) == OPENING]
     assert all(ids[at - 2] not in _ENDINGS and ids[at - 1] == END for at in openings if at > 2)

@@ -1,0 +1,93 @@
+"""Fork of a stored response: its context up to one of its items, as the beginning of a request.
+
+It shows what the response says, so it takes what reading that takes: `content.read`, and a reveal
+of the response with a reason, which its tenant's audit log has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import InvalidRequest, PermissionDenied
+from gateway.protocol.pages import PageParams
+
+if TYPE_CHECKING:
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
+
+ITEMS_MAX: Final = 1000
+"""Items of a context that is sent anew, at most."""
+PAGE_ITEMS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A response that is continued behind output item `item`; None: behind the last."""
+
+    response_id: str
+    item: int | None
+    tenant: str
+    project_id: str
+    model: str
+
+
+async def find_fork(call: Call, response_id: str, item: str) -> Fork:
+    """Return a fork that the operator may make.
+
+    Raises `PermissionDenied` unless the response is revealed to them, `ResourceNotFound`, and
+    `InvalidRequest`.
+    """
+    if not call.may("content.read"):
+        raise PermissionDenied(
+            "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
+            "owner of this gateway.",
+            code="insufficient_permissions",
+        )
+    if item and not (item.isascii() and item.isdigit()):
+        raise InvalidRequest("'item' is no number of an output item.", param="item")
+    stored = call.services.operator.responses
+    record = await stored.get(call.author, response_id)
+    if record["content"]["revealed_until"] is None:
+        raise PermissionDenied(
+            "A fork shows what the response says, which is not revealed to you, or no longer. "
+            "Reveal the response on its page, with a reason, and fork it from there.",
+            code="content_not_revealed",
+        )
+    return Fork(
+        response_id,
+        int(item) if item else None,
+        record["tenant"]["name"],
+        record["project_id"],
+        record["model"],
+    )
+
+
+async def context_of(call: Call, fork: Fork) -> tuple[dict[str, Any], list[Json]]:
+    """Return the parameters and the items of input that a request continues the fork with.
+
+    Behind the last item it continues the response itself; before it, the items are sent anew.
+    Raises `InvalidRequest` for an item that is not there, and a context that is too long.
+    """
+    stored = call.services.operator.responses
+    first = PageParams(limit=PAGE_ITEMS, order="asc")
+    content = await stored.items(call.author, fork.response_id, first)
+    output = (content["response"] or {}).get("output") or []
+    if fork.item is None or fork.item == len(output) - 1:
+        return {"previous_response_id": fork.response_id}, []
+    if fork.item >= len(output):
+        raise InvalidRequest(
+            f"The response has {len(output)} output items, counted from 0.", param="item"
+        )
+    items: list[Json] = list(content["input"])
+    while content["has_more"]:
+        if len(items) >= ITEMS_MAX:
+            raise InvalidRequest(
+                f"The context before this item has more than {ITEMS_MAX} items. Fork the response "
+                "behind its last item: that continues it as it is stored.",
+                param="item",
+            )
+        page = PageParams(limit=PAGE_ITEMS, order="asc", after=items[-1]["id"])
+        content = await stored.items(call.author, fork.response_id, page)
+        items += content["input"]
+    return {}, [*items, *output[: fork.item + 1]]

@@ -1,0 +1,180 @@
+"""The Playground: questions to a model through the API, with a key of a project for ten minutes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+import orjson
+
+from gateway.admin.projects import project_body
+from gateway.console.answer_lines import FILE, AnswerLines
+from gateway.console.forks import context_of, find_fork
+from gateway.console.page import Act, Page
+from gateway.console.playground import Cancellation, FileAnswer, StreamedAnswer
+from gateway.console.questions import HOSTED, body_of, input_of
+from gateway.console.snippets import request_snippets
+from gateway.errors import InvalidRequest
+from gateway.protocol.documented import EFFORTS, ServiceTier, literal_values
+from gateway.protocol.pages import PageParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.responses import Response
+
+    from gateway.console.forks import Fork
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
+
+PATH: Final = "/playground"
+ANSWERS: Final = "answer.html"
+PROJECTS_SHOWN_MAX: Final = 100
+TENANTS_SHOWN_MAX: Final = 100
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+TIERS: Final = tuple(one for one in literal_values(ServiceTier) if one != "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Tenant and project of the questions, and the hosted tools that they may use."""
+
+    tenant: str = ""
+    projects: Sequence[Json] = ()
+    project: Json | None = None
+    tools: Sequence[str] = ()
+    tenants: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlaygroundView:
+    """The form; `ends_at` is the end of the session's key for the project, if it has one."""
+
+    choice: Choice
+    model: str
+    models: Sequence[str]
+    efforts: Sequence[str]
+    tiers: Sequence[str]
+    ends_at: float | None
+    fork: Fork | None
+    is_file_gone: bool
+
+
+async def view(call: Call) -> PlaygroundView:
+    """Return the Playground; a fork chooses tenant, project and model."""
+    fork = None
+    if response_id := call.query.get("fork"):
+        fork = await find_fork(call, response_id, call.query.get("item", ""))
+    tenant = fork.tenant if fork else call.query.get("tenant", "").strip()
+    project_id = fork.project_id if fork else call.query.get("project", "")
+    choice = await _choice(call, tenant, project_id)
+    key = call.services.playground.keys.find(call.session, project_id)
+    return PlaygroundView(
+        choice=choice,
+        model=fork.model if fork else call.query.get("model", ""),
+        models=call.services.models(),
+        efforts=EFFORTS,
+        tiers=TIERS,
+        ends_at=None if key is None else key.ends_at,
+        fork=fork,
+        is_file_gone="gone" in call.query,
+    )
+
+
+async def _choice(call: Call, tenant: str, project_id: str) -> Choice:
+    services = call.services
+    if not tenant:
+        tenants = await services.operator.tenants.list()
+        return Choice(tenants=[one.name for one in tenants[:TENANTS_SHOWN_MAX]])
+    detail = await services.operator.tenants.get(tenant)
+    tenant_id = detail.tenant.id
+    listed = await services.tenant.projects.list(tenant_id, PageParams(PROJECTS_SHOWN_MAX))
+    projects = list(map(project_body, listed.rows))
+    if not project_id:
+        return Choice(tenant, projects)
+    project = await services.tenant.projects.get(tenant_id, project_id)
+    allowed = services.playground.served(detail.policy)
+    off = project.controls.tools_off
+    tools = [one for one in HOSTED if one in allowed and one not in off]
+    return Choice(tenant, projects, project_body(project), tools)
+
+
+async def ask(call: Call) -> Response:
+    """Send a question to the API, and stream its answer. Raises `InvalidRequest`."""
+    form, playground = call.form, call.services.playground
+    tenant = await call.services.operator.tenants.get(form.get("tenant", ""))
+    context, items = await _context(call)
+    items = [*items, *input_of(form)]
+    body = body_of(form, context, items)
+    caller = call.caller(tenant.tenant.id)
+    key = await playground.keys.get(call.session, caller, form.get("project", ""))
+    streamed = {**body, "stream": True, "stream_options": {"include_obfuscation": False}}
+    lines = AnswerLines(
+        lambda block, shown: call.render(ANSWERS, block, shown),
+        request_snippets(call.api_url, body),
+    )
+    return StreamedAnswer(playground.app, key, orjson.dumps(streamed), lines)
+
+
+async def _context(call: Call) -> tuple[Json, list[Json]]:
+    # What the question continues: the answer before it, or a fork.
+    if previous := call.form.get("previous"):
+        return {"previous_response_id": previous}, []
+    if not (response_id := call.form.get("fork")):
+        return {}, []
+    fork = await find_fork(call, response_id, call.form.get("item", ""))
+    if (fork.tenant, fork.project_id) != (call.form.get("tenant"), call.form.get("project")):
+        raise InvalidRequest("The forked response is of another project.", param="fork")
+    return await context_of(call, fork)
+
+
+async def stop(call: Call) -> Response | str:
+    """Cancel the response that the browser does not wait for any more."""
+    playground = call.services.playground
+    key = playground.keys.find(call.session)
+    response_id = call.form.get("response", "")
+    if key is None or not _ID.fullmatch(response_id):
+        return PATH
+    return Cancellation(playground.app, key, response_id)
+
+
+async def end(call: Call) -> str:
+    """Disable the session's key before its end."""
+    await call.services.playground.keys.end(call.session)
+    chosen = {name: call.form.get(name, "") for name in ("tenant", "project")}
+    return f"{PATH}?{urlencode(chosen)}"
+
+
+async def file(call: Call) -> Response | str:
+    """Return a file of a container, while the key that it was made with works here."""
+    playground = call.services.playground
+    key = playground.keys.find(call.session)
+    container_id, file_id = call.query.get("container", ""), call.query.get("file", "")
+    if key is None or not (_ID.fullmatch(container_id) and _ID.fullmatch(file_id)):
+        return f"{PATH}?gone=1"
+    return FileAnswer(playground.app, key, container_id, file_id)
+
+
+PAGE: Final = Page(
+    path=PATH,
+    title="Playground",
+    template="playground.html",
+    permission="tenants.write",
+    view=view,
+    acts=(
+        Act(f"{PATH}/ask", "tenants.write", ask),
+        Act(f"{PATH}/stop", "tenants.write", stop),
+        Act(f"{PATH}/end", "tenants.write", end),
+    ),
+    icon="playground",
+    shortcut="p",
+)
+FILE_PAGE: Final = Page(
+    path=FILE,
+    title="File",
+    template="playground.html",
+    permission="tenants.write",
+    view=file,
+)
