@@ -91,6 +91,26 @@ async def test_a_token_is_chosen_by_keys_and_leads_to_its_event(
         assert await visited.violations() == []
 
 
+async def test_a_running_response_is_followed_to_its_end(shown: Showcase, browser: Browser) -> None:
+    slow = "Tell me of the sea. [[sim tokens=4000 tokens_per_s=30]]"
+    made = (await shown.generate(input=slow, background=True)).json()
+    async with visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await page.goto(f"{shown.admin_url}/console/responses/{made['id']}?tab=tokens")
+        await page.get_by_label("Reason").fill(REASON)
+        await page.get_by_role("button", name="Reveal").click()
+        await page.wait_for_selector("#tokens i")
+        begun = await page.locator("#tokens i").count()
+        assert await page.locator(".status").first.inner_text() == "in progress"
+        await page.locator("#tokens i").nth(begun + 9).wait_for(state="attached")
+        async with shown.client() as client:
+            await client.post(f"/v1/responses/{made['id']}/cancel")
+        await page.get_by_text("cancelled", exact=True).first.wait_for()
+        await page.wait_for_selector("#state:not([data-live])")
+        assert visited.complaints == []
+
+
 async def new_long_response(shown: Showcase) -> str:
     """The id of one whose log is `LONG` tokens, as of a paced stream."""
     services = operator_services(shown.gateway.process)
@@ -123,6 +143,6 @@ async def test_of_a_long_log_only_what_is_near_is_there(shown: Showcase, browser
         assert await last.count() == 0
         await page.evaluate("tokens.scrollTop = tokens.scrollHeight")
         await last.wait_for()
-        await page.wait_for_function("document.querySelectorAll('#tokens i').length < 9000")
+        await page.locator(".token-page.is-empty").nth(9).wait_for(state="attached")
         assert await page.locator(".token-page").count() == -(-LONG // 1024)
         assert visited.complaints == []
