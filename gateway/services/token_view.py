@@ -127,6 +127,8 @@ class LogView(TokenView):
         self.fold = fold
         self.next_entry = 0
         """Number of the entry to go on with."""
+        self.damage = ""
+        """Reason why no more of the log can be read; empty: none."""
         self._seam = ""
         self._begun: TokenPart = "role"
         """Part of a message that the model goes on with behind the prefill of the open turn."""

@@ -149,7 +149,10 @@ async def _content(call: Call, tab: str, after: int) -> Any:
         case "chain":
             content = (await stored.chain(response_id))["data"]
         case "tokens":
-            content = await stored.tokens(author, response_id, after=after, limit=TOKENS_SHOWN)
+            seen = integer(call.query, "seen", minimum=0)
+            content = await stored.tokens(
+                author, response_id, after=after, limit=TOKENS_SHOWN, seen=seen
+            )
         case "events":
             content = await stored.events(author, response_id, after=after, limit=EVENTS_SHOWN)
             for one in content["data"]:
