@@ -34,7 +34,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi dashboards fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render release-candidate nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi screenshots dashboards fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render release-candidate nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -222,6 +222,9 @@ release-candidate: $(READY) $(RELEASE)/.ready ## wheel, sdist, list of component
 
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m scripts.openapi
+
+screenshots: $(READY) ## pictures of every page of the console into .make/screenshots; needs Chromium
+	$(BIN)/python -m tests.console.screenshots .make/screenshots
 
 dashboards: $(READY) ## write the boards for Grafana anew
 	$(BIN)/python -m scripts.dashboards

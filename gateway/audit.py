@@ -56,7 +56,7 @@ _OPENAI: Final = {
 OPENAI_TYPES: Final = frozenset(
     f"{what}.{act}" for what, acts in _OPENAI.items() for act in acts.split()
 )
-"""Types of OpenAI's audit log for what there is here, too (openai-python 3.54)."""
+"""Types of OpenAI's audit log that exist here, too (openai-python 3.54)."""
 OWN_TYPES: Final = frozenset(
     OWN_PREFIX + name
     for name in (
@@ -75,7 +75,7 @@ OWN_TYPES: Final = frozenset(
         *("pages.added", "pages.removed", "usage.reconciled", "sink.resumed"),
     )
 )
-"""Types of what OpenAI has no type for."""
+"""Types of events for which OpenAI has no type."""
 ActorKind = Literal["api_key", "session", "operator"]
 
 
@@ -236,10 +236,9 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Checks entries of one tenant in their order, as they come (`add`), and then what is before
-    the first of them and behind the last (`faults`). `kept` are heads that somebody wrote down
-    before: they have to be there, but for those made before `keeps_since`, which retention may
-    have removed.
+    """Check of one tenant's entries, in order, as they come (`add`), and then of the ends of their
+    chain (`faults`). `kept` are heads that an auditor recorded before: they have to be in the
+    chain, but for those made before `keeps_since`, which retention may have removed.
     """
 
     kept: Sequence[Head] = ()
@@ -297,8 +296,8 @@ class ChainCheck:
         return [*begin, *self._removed_early(first), *self._problems, *end]
 
     def _removed_early(self, upto: int) -> list[str]:
-        # Whoever can write to the table can claim that retention removed an entry, but not for one
-        # that is younger than what retention removes.
+        # A forger who can write to the table can claim that retention removed an entry, but not one
+        # that is too young for retention.
         gone = [
             one.number
             for one in self.kept

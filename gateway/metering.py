@@ -1,8 +1,8 @@
 """The end user in a line of usage, as a digest, and the tags that the tenant declares.
 
-The line outlives the response, so of what a client wrote it holds only what its tenant declared:
-values of metadata under a few names. The digest is an HMAC with a key of the tenant: lines of one
-end user can be recognized and added up, and do not reveal who that is.
+The line outlives the response, so it holds only those values of a client's metadata whose names the
+tenant declared. The digest is an HMAC with a key of the tenant: lines of one end user can be
+recognized and added up, and do not reveal the identity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PURPOSE: Final = b"end user of "
 
 @dataclass(frozen=True, slots=True)
 class Metering:
-    """End user and tags of a line of usage. `end_user` is 16 bytes; None: nobody was named."""
+    """End user and tags of a line of usage. `end_user` is 16 bytes, None without an end user."""
 
     end_user: bytes | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Turns and prompts of models whose servers take and return text only, as ids.
 
-All that follows a turn (log, fold, output guard) counts ids. A server's chat endpoint has none, so
-here each character of what it says is one, behind all ids that a vocabulary may have, and so are
-the marks between thoughts, answer and calls:
+All stages behind a turn (log, fold, output guard) count ids. A server's chat endpoint has none, so
+here each character of its text is an id, behind all ids that a vocabulary may have, and so are the
+marks between thoughts, answer and calls:
 
     THOUGHT  characters …   ANSWER  characters …   CALL  name  ARGUMENTS  JSON …   END
 
@@ -31,7 +31,7 @@ TEXT_IDS_END: Final = END + 1
 TEXT_STATE: Final = b"text"
 """The `ModelFormat.template_state` of a run whose turns are text."""
 CHARACTERS_PER_TOKEN: Final = 4
-"""About how many characters a token is, where nobody tells how many tokens there were."""
+"""Estimated characters of a token, for servers that report no number of tokens."""
 MESSAGE_START: Final = b'{"role":'
 """Begins each line of a conversation but that of its options."""
 ASSISTANT_START: Final = b'{"role":"assistant"'

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ALL: Final = "/backends"
 ONE: Final = f"{ALL}/{{name}}"
 LOADS_FRESH_S: Final = 30.0
-"""A replica that told nothing for longer is gone."""
+"""A replica without a report for longer is gone."""
 
 
 def routes(backends: Backends) -> list[AdminRoute]:

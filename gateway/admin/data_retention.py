@@ -1,7 +1,7 @@
-"""`…/data_retention`: what may be stored for an organization and for its projects.
+"""`…/data_retention`: the retention of content of an organization and of its projects.
 
 A change counts for new requests as soon as their key is looked up again (`auth.key_cache_ttl_s`).
-What was stored before stays until it expires, or is erased.
+Content that was stored before stays until it expires or is erased.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Issuers of tokens: those that tenants trust, with rules, and those that operators trust.
 
-`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; what is
-ours stands under `harmony`. `/admin/v1/issuers` is for operators, and so is
+`/v1/organization/workload_identity_providers` has bodies and objects as openai-python 3.52; our own
+fields stand under `harmony`. `/admin/v1/issuers` is for operators, and so is
 `/admin/v1/tenants/{name}/issuers`, the providers of a tenant. Both kinds are rows of one table:
 `tenancy.issuers.IdentityProvider`.
 """
@@ -63,6 +63,7 @@ from gateway.tenancy.issuers import (
     IdentityProvider,
     KeySource,
     Transformation,
+    discovered,
     organizations_named,
     path_of,
 )
@@ -107,7 +108,6 @@ ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
 LIFETIME_MAX_S: Final = 86_400
-DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
@@ -229,7 +229,7 @@ class _ProviderFields(NullableModel):
         issuer, audience = columns["issuer"], columns["audience"]
         keys = self.keys(issuer)
         if keys is None and (before is None or before.keys == discovered(before.issuer)):
-            # Where nobody said otherwise, it is the issuer that says where its keys are.
+            # By default the issuer's own configuration names its keys.
             keys = discovered(issuer)
         columns |= {} if keys is None else keys._asdict()
         # It was this issuer and audience that the operator confirmed.
@@ -273,7 +273,7 @@ class ProviderCreate(_ProviderFields):
 
 
 class ProviderUpdate(_ProviderFields):
-    """`POST …/{id}`: what is left out stays."""
+    """`POST …/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -310,7 +310,7 @@ class OperatorIssuerCreate(_OperatorIssuerFields):
 
 
 class OperatorIssuerUpdate(_OperatorIssuerFields):
-    """`POST /admin/v1/issuers/{id}`: what is left out stays."""
+    """`POST /admin/v1/issuers/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     issuer: Url | None = None
@@ -362,15 +362,7 @@ class RuleCreate(_RuleFields):
 
 
 class RuleUpdate(_RuleFields):
-    """`POST …/federation_rules/{id}`: what is left out stays."""
-
-
-def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """Return the key source of an issuer, with the usual discovery URL unless another is given.
-
-    https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
-    """
-    return KeySource(discovery_url=discovery_url or issuer.rstrip("/") + DISCOVERY_PATH)
+    """`POST …/federation_rules/{id}`: omitted fields stay."""
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:
@@ -495,8 +487,9 @@ _RULE_IS_THERE: Final = (
     RULES.c.provider_id == bindparam("provider"),
     RULES.c.deleted_at.is_(None),
 )
-# What it was trusted for stays its tenant's (`uq_identity_providers_unnamed`), who may use it
-# again, until an operator gives it to another one: only they see rows of several tenants here.
+# A deleted provider keeps its issuer and audience for its tenant (`uq_identity_providers_unnamed`),
+# who may use them again, until an operator gives them to another tenant: only operators see rows of
+# several tenants here.
 _GIVE_WAY: Final = CoreStatement(
     update(PROVIDERS)
     .where(

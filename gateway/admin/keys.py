@@ -145,7 +145,7 @@ def _routes_of_one(
 
 
 class KeyExtras(NullableModel):
-    """`harmony` of a key that is made: what it may do beyond OpenAI's fields."""
+    """`harmony` of a key that is made: fields beyond OpenAI's."""
 
     allowed_cidrs: Annotated[Many[str], Field(max_length=NETWORKS_MAX)] = ()
     allowed_models: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)] = ()
@@ -173,7 +173,7 @@ class AccountKeyCreate(NullableModel):
 
 
 class ServiceAccountCreate(NullableModel):
-    """`POST …/service_accounts`: an account, and unless only that is asked for a first key."""
+    """`POST …/service_accounts`: an account, and unless only that is requested a first key."""
 
     name: DisplayName
     create_service_account_only: bool = False
@@ -197,7 +197,7 @@ class ServiceAccountCreate(NullableModel):
 
 
 class ProjectKeyUpdate(NullableModel):
-    """`POST …/api_keys/{id}`: what is left out stays; no scopes at all mean all."""
+    """`POST …/api_keys/{id}`: omitted fields stay; no scopes at all mean all."""
 
     scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] | None = None
     expires_in_seconds: Lifetime | None = None

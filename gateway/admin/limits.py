@@ -1,7 +1,7 @@
 """Rate limits, spend limits (budgets) and spend alerts of tenants, their projects and keys.
 
 Bodies and objects are field for field those of openai-python 3.54
-(`openai.types.admin.organization`), with what it has no field for under `harmony`. Amounts on the
+(`openai.types.admin.organization`), with additional fields under `harmony`. Amounts on the
 wire are in cents, those in the database in nano-dollars.
 """
 
@@ -33,6 +33,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
@@ -65,6 +66,8 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
+STORAGE_MAX: Final = 1_000
+"""Limits of stored bytes that are listed."""
 CAP_MAX: Final = 2**63 - 1
 """Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
@@ -313,7 +316,7 @@ class KeyLimits(RateLimitExtras, MainLimits):
 
 
 class RateLimitUpdate(MainLimits):
-    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
+    """`POST …/rate_limits/{id}`: omitted fields stay, null takes a limit away; so does a number
     of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
     limits of the model.
     """
@@ -408,7 +411,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        # As it is stored and shown.
+        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 
@@ -453,10 +456,18 @@ class LimitOwner:
 
 
 class BudgetState(NamedTuple):
-    """A budget, and what is spent of it in the interval that is now."""
+    """A budget, and its spending in the current interval."""
 
     budget: Budget
     spent: int
+
+
+class StorageState(NamedTuple):
+    """A limit of stored bytes, its tenant, and what was last measured; None: not measured yet."""
+
+    tenant: str
+    limit: Limit
+    stored_bytes: int | None
 
 
 _LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
@@ -485,6 +496,17 @@ _SET_LIMIT: Final = CoreStatement(
     _upsert(LIMITS, _LIMIT_KEY, {**named("value", "mode"), "updated_at": func.now()})
 )
 _REMOVE_LIMIT: Final = CoreStatement(delete(LIMITS).where(*of_tenant(LIMITS, *_LIMIT_KEY)))
+_STORAGE: Final = Statement("""
+SELECT limits.*, stored.bytes
+FROM limits
+LEFT JOIN stored_bytes AS stored
+    ON stored.tenant_id = limits.tenant_id AND stored.project_id = CASE limits.scope
+       WHEN 'project' THEN limits.scope_id ELSE CAST(:whole AS uuid) END
+WHERE limits.what = 'stored_bytes'
+ORDER BY coalesce(stored.bytes, 0) / greatest(CAST(limits.value AS double precision), 1) DESC,
+         limits.tenant_id, limits.scope_id
+LIMIT :rows_max
+""")
 _BUDGETS: Final = CoreStatement(
     select(BUDGETS).where(*of_tenant(BUDGETS)).order_by(*(BUDGETS.c[name] for name in _BUDGET_KEY))
 )
@@ -540,8 +562,8 @@ SELECT id FROM line ORDER BY older DESC LIMIT 1
 class Limits:
     """Limits, budgets and spend alerts of tenants, their projects and keys.
 
-    What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with
-    keys. Each method takes an owner whose limits the caller may change.
+    Changes take effect at other replicas within `auth.key_cache_ttl_s`, because limits are looked
+    up with keys. Each method takes an owner whose limits the caller may change.
     """
 
     def __init__(
@@ -602,6 +624,18 @@ class Limits:
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         async with self._transactions.reading(tenant_id) as connection:
             return await _limits(connection, tenant_id)
+
+    async def storage(self) -> list[StorageState]:
+        """Return the limits of stored bytes of all tenants, the fullest first."""
+        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
+        async with self._database.runs_transaction() as connection:
+            parameters = {"whole": WHOLE_TENANT, "rows_max": STORAGE_MAX}
+            rows = await connection.execute(_STORAGE, parameters)
+        return [
+            StorageState(names[row.tenant_id], limit_of(row), row.bytes)
+            for row in rows
+            if row.tenant_id in names
+        ]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         """Return the owner's limits by model, for served models and those with limits."""
@@ -750,7 +784,7 @@ class Limits:
             before = await _administrators_alert(connection, owner, alert_id)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
-            # Not who they are: what is in an audit log cannot be erased.
+            # Only the number of recipients: an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
             data = {
                 "threshold": threshold,

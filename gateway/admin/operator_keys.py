@@ -1,7 +1,7 @@
 """`/admin/v1/operators`: keys of those who run the gateway, and authentication on their listener.
 
-The owner of the tables makes them; whoever serves can find one by the hash of its secret alone.
-Nothing is cached: they are few.
+The owner of the tables makes them; the serving role can only find one by the hash of its secret.
+They are not cached, because they are few.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def role_of_row(row: Row) -> OperatorRole:
 
 
 class Operators:
-    """Keys of operators. Only the owner of the tables may call what is not `authenticate`."""
+    """Keys of operators. Only the owner of the tables may call methods besides `authenticate`."""
 
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database

@@ -129,7 +129,7 @@ _ADD: Final = CoreStatement(
 
 
 class Prices:
-    """Prices of models. What has been used keeps what it cost."""
+    """Prices of models. A new price does not change the cost of earlier use."""
 
     def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
         """Set prices of the model ids that `aliases` maps further names to."""

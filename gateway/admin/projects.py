@@ -95,7 +95,7 @@ class ProjectCreate(NullableModel):
 
 
 class ProjectUpdate(NullableModel):
-    """`POST /organization/projects/{id}`: what is left out stays."""
+    """`POST /organization/projects/{id}`: omitted fields stay."""
 
     name: Annotated[DisplayName | None, AuditedAs("title")] = None
     external_key_id: ShortText | None = None
@@ -119,7 +119,7 @@ class ToolPermission(WireModel):
 
 
 class HostedToolsUpdate(NullableModel):
-    """`POST …/hosted_tool_permissions`: what is left out stays."""
+    """`POST …/hosted_tool_permissions`: omitted fields stay."""
 
     code_interpreter: ToolPermission | None = None
     file_search: ToolPermission | None = None
@@ -149,7 +149,7 @@ def _listed(value: object) -> object:
 
 
 class ServiceTiersUpdate(NullableModel):
-    """`POST …/service_tier_settings`: what is left out stays."""
+    """`POST …/service_tier_settings`: omitted fields stay."""
 
     default: TierDefault | None = None
     enabled_tiers: (

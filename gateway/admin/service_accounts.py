@@ -57,7 +57,7 @@ def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
 
 
 class ServiceAccountUpdate(NullableModel):
-    """`POST …/service_accounts/{id}`: what is left out stays."""
+    """`POST …/service_accounts/{id}`: omitted fields stay."""
 
     name: DisplayName | None = None
     role: Literal["member", "owner"] | None = None

@@ -56,7 +56,7 @@ ALL: Final = "/tenants"
 ONE: Final = f"{ALL}/{{name}}"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_PREFIX_MIN: Final = 8
-"""As many characters of an id as cannot be taken for a hint."""
+"""Characters of the beginning of an id, at least: a hint of a key is shorter."""
 
 
 def routes(tenants: Tenants) -> list[AdminRoute]:
@@ -292,7 +292,7 @@ class Tenants:
             return await stored.insert_key(self._database, new, author), secret.value
 
     async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
-        # Of one tenant or of all, the oldest first.
+        # Return the keys of one tenant or of all, the oldest first.
         with owned():
             tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
             return await stored.keys(self._database, tenant.id if tenant else None)

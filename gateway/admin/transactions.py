@@ -74,8 +74,7 @@ class Transactions:
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
         """Open a transaction for one change at a time of the tenant.
 
-        What it reads is still true when it is committed. After the commit, keys are looked up
-        again.
+        Its reads are still true when it is committed. After the commit, keys are looked up again.
         """
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)

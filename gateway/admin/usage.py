@@ -456,12 +456,12 @@ class UsageReports:
         start, end, day_s = query.page_start, query.page_end, WIDTHS_S["1d"]
         by_minute = query.width == "1m"
         unit_s = WIDTHS_S["1m" if by_minute else "1h"]
-        # Those of the oldest minute may be incomplete: it was cut off as they were added up.
+        # Sums of the oldest interval may be incomplete: retention may have removed some of them.
         kept_s = self._ledger.minutes_s if by_minute else self._ledger.hours_s
         kept_from = self._clock() - kept_s + 3600
         inner_start, inner_end = -(-start // unit_s) * unit_s, end // unit_s * unit_s
         if query.width == "1d":
-            # Of a day that has been summed up no part can be told.
+            # Sums by the day cannot be divided into hours.
             if start // day_s * day_s < kept_from:
                 inner_start = -(-start // day_s) * day_s
             if end // day_s * day_s < kept_from:

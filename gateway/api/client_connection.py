@@ -63,7 +63,7 @@ def connection_of(scope: Scope) -> ClientConnection | None:
 
 class CancelOnDisconnect:
     """Context that cancels the task that entered it once its client has left; then
-    `ClientDisconnected` is raised, whatever became of the work.
+    `ClientDisconnected` is raised, whatever the result of the work.
 
     The body of the request must have been read: until then `receive` reports a disconnect. With a
     server without the extension nothing is cancelled, and the work goes on to its end.

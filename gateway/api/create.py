@@ -109,7 +109,7 @@ class CreateEndpoint:
             create = await self._bodies.parse_request(body, self._parse, policy)
             places = create.places
             work = self._answer(scope, receive, send, create, body)
-            # What is long is let go of once the prompt is made of it: an answer may take minutes.
+            # Release the long values once the prompt is made: an answer may take minutes.
             del create, body
             try:
                 await work

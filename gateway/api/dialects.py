@@ -1,9 +1,9 @@
-"""The dialect that a client is answered in, OpenAI's or Open Responses', and the answer in it.
+"""The dialect of answers to a client, OpenAI's or Open Responses', and answers in it.
 
 Everything is generated and stored in OpenAI's. Open Responses 2026-04-24 (`open_responses`) is for
 requests below `/openresponses/v1` and for keys that were created with that dialect:
-`api.access.authentication` writes it into `scope["dialect"]`. Nothing else depends on it: either
-may read, resume or continue what was created through the other.
+`api.access.authentication` writes it into `scope["dialect"]`. Nothing else depends on it: clients
+of either can read, resume or continue responses of the other.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The envelope has four keys, always. Never 409 or 422: OpenAI's SDKs retry the first by themselves
 and know the second from no OpenAI route (responses-api §5). The message of a `RequestError` is for
-the caller; that of an upstream, a database or a bug is for the operator's log, and the caller is
-told what to do instead.
+the caller; that of an upstream, a database or a bug is for the operator's log, and the caller
+gets advice instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 
 RETRY_AFTER_S_MAX: Final = 120
-"""Seconds of `Retry-After`, at most: OpenAI's SDKs do not try again what asks for longer."""
+"""Seconds of `Retry-After`, at most: OpenAI's SDKs do not retry after a longer one."""
 
 LIMIT_RETRY_AFTER_S_MAX: Final = 60
 """Seconds of `Retry-After` for a limit, at most: a client that waits longer looks as if it hung."""
@@ -57,10 +57,10 @@ _NO_ORIGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:
-    """The status and the envelope's `type` with which one class of exceptions is answered.
+    """The status and the envelope's `type` of the answer to one class of exceptions.
 
-    `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
-    `retry` False tells OpenAI's SDKs not to repeat what they otherwise would. `headers` are further
+    `code`, `message` and `retry_after_s` are defaults for exceptions without their own. `retry`
+    False keeps OpenAI's SDKs from a retry that they would otherwise make. `headers` are further
     ones.
     """
 

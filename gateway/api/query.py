@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Word = TypeVar("Word", bound=str)
 
 SHOWN_CHARS_MAX: Final = 64
-"""As much of a value as a refusal repeats."""
+"""Characters of a value that an error repeats, at most."""
 PAGE_ITEMS_MAX: Final = 100
 PAGE_ITEMS_DEFAULT: Final = 20
 ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")

@@ -43,7 +43,7 @@ CLIENT_GONE: Final = 499
 """Status in the log when a client left before there was one."""
 SWITCHING_PROTOCOLS: Final = 101
 WEBSOCKET: Final = "WEBSOCKET"
-"""Method in the log of what comes over a WebSocket connection, and of its upgrade."""
+"""Method in the log of requests over a WebSocket connection, and of its upgrade."""
 POLICY_VIOLATION: Final = 1008
 """The close code of a connection that is refused (RFC 6455 §7.4.1)."""
 
@@ -79,8 +79,9 @@ _log = logs.EventLog(__name__)
 
 
 class RequestContext:
-    """ASGI application around another: gives every request an id, counts and logs it, answers what
-    it raises. For the router and for the message of a 404 it is the application, with the `routes`.
+    """ASGI application around another: gives every request an id, counts and logs it, answers its
+    exceptions. For the router and for the message of a 404 it is the application, with the
+    `routes`.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ def _method(scope: Scope) -> str:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    # Where the server cannot answer an upgrade over HTTP, closing it sends a 403.
+    # If the server cannot answer an upgrade over HTTP, closing the WebSocket sends a 403.
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)

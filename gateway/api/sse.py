@@ -95,7 +95,7 @@ def obfuscated(event: Event) -> bytes:
 def padded(data: bytes, event: Event) -> bytes:
     """Add padding to `data`, the JSON of an event with a delta.
 
-    It hides the length of the token from whoever sees the size of the frame.
+    It hides the length of the token from an observer of the size of frames.
     """
     if not event.delta_length:
         return data
@@ -128,7 +128,7 @@ def _head(type_: str) -> bytes:
 
 
 def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
-    # Those of the next numbers stand one after the other: nothing is left but to shorten each.
+    # Paddings of consecutive numbers are adjacent in the list, and need only be cut to length.
     every, step = _every_padding(), PADDING_STEP
     begin = sequence_number % _STARTS * step
     end = begin + len(texts) * step
@@ -149,10 +149,9 @@ def _padding(sequence_number: int, delta_length: int) -> bytes:
     return _POOL[start : start + PADDING_STEP - delta_length % PADDING_STEP]
 
 
-# The frames of a run of deltas are made all at once. What differs from frame to frame is put into
-# columns, each made for all frames, and what they have in common into columns that repeat it: read
-# row by row, the columns are the frames. That takes a fraction of the time that as many events and
-# their frames take.
+# The frames of a run of deltas are made all at once, as columns: one column for each part that
+# differs from frame to frame, and repeating ones for the common parts. Read row by row, the columns
+# are the frames. That takes a fraction of the time of single events and frames.
 
 
 def plain_run(deltas: Deltas) -> bytes:

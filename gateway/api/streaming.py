@@ -1,7 +1,7 @@
 """Events on their way to one client: event → frame (`sse`) → bytes on the connection.
 
 The client may read as slowly as it likes within one bound, and costs nothing meanwhile but its
-socket and the events of one list: whatever makes the events waits with it or lets it fall behind.
+socket and the events of one list: the source of the events waits with it or lets it fall behind.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class EventStream:
             await source(self)
             if self._head is not None:
                 await self._send(head)
-        # What is shown last goes with the end: that is one system call for both.
+        # Send the last part together with the end, in one system call.
         rest = begin(self._send({"type": "http.response.body", "body": self._last}))
         if rest is not None:
             await self._wait(rest)
@@ -193,7 +193,7 @@ class EventStream:
     def _write_comment(self) -> bool:
         # False: the client has more to read first, and the comment was not written.
         if self._write_part is None:
-            # Nobody can tell whether a server that waits now does so because of the client.
+            # If the server waits now, the cause may be the client or the server itself.
             body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
             if (rest := begin(self._send(body))) is not None:
                 rest.close()
@@ -241,7 +241,7 @@ class Rest:
 
 
 class Later:
-    """A coroutine that is made when it is awaited: nobody has to close one that is not."""
+    """A coroutine that is made when it is awaited, so one that is not awaited needs no close."""
 
     __slots__ = ("_work",)
 

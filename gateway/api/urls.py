@@ -118,7 +118,7 @@ def _nearest(path: str, routes: Routes) -> str | None:
         if len(names) == len(parts) and ":path}" not in names[-1]:
             filled = [p if n.startswith("{") else n for n, p in zip(names, parts, strict=True)]
             templates.setdefault("/".join(filled), "/".join(names))
-    # What all begin with would make any two alike.
+    # Compare without the common beginning, which would make any two alike.
     matches = get_close_matches(
         path[len(BASE) :], [one[len(BASE) :] for one in templates], n=1, cutoff=ALIKE_MIN
     )

@@ -8,7 +8,7 @@
 
 Each frame is one text frame with one JSON object, never `[DONE]`. An event goes out as it is
 everywhere else, and says on which lane it came. A request that fails before its first event is
-answered with one `error` frame and nothing else: clients take whatever follows for the answer to
+answered with one `error` frame and nothing else: clients take frames behind it for the answer to
 their next request (responses-api §6.4).
 """
 
@@ -160,8 +160,8 @@ class WebSocketConnection:
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
-            # The server ends, and its grace is over. This is what it wanted: raised again, it would
-            # be logged as an error of ours.
+            # The server ends, and its grace is over. The cancellation is intended: raised again, it
+            # would be logged as an error.
             with suppress(ClientDisconnected):
                 await self._send_message({"type": "websocket.close", "code": SERVICE_RESTART})
 
@@ -284,8 +284,8 @@ class Dependencies:
 
 
 class ConnectionTurns:
-    """Handler of the requests of one connection. They differ from `POST /v1/responses` only in what
-    they may continue: the unstored responses of the connection, too.
+    """Handler of the requests of one connection. In contrast to `POST /v1/responses` they may also
+    continue the unstored responses of the connection.
     """
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:

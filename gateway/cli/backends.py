@@ -89,8 +89,8 @@ class BackendRecords:
 async def list_backends(gateway: Installation, json_: Json = False) -> None:
     """Every backend, asked now from here: what it serves, and whether it takes requests.
 
-    What is in flight is what replicas tell each other, `-` where they do not. Exit code 1: a source
-    could not say what there is.
+    The counts in flight are those that replicas report, `-` without reports. Exit code 1: a source
+    could not be read.
     """
     members = await current_members(gateway.settings)
     records = await _records(await gateway.database())

@@ -1,4 +1,4 @@
-"""Probe a server's chat endpoint for what it takes: for models without token ids."""
+"""Probe the abilities of a server's chat endpoint, for models without token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: options, and the way from them to settings, database and a running loop."""
+"""Common parts of commands: options, and from them settings, a database and a running loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Installation:
     """
 
     def __init__(self, config: Path | None, stack: AsyncExitStack) -> None:
-        """Read the settings from `config`. What is opened is closed with the stack."""
+        """Read the settings from `config`. Resources are closed with the stack."""
         self._config = config
         self._stack = stack
         self._database: Database | None = None

@@ -1,4 +1,4 @@
-"""The command line: every command and what it is called.
+"""The command line: every command and its name.
 
 A command is imported when it is used: the list of all of them, and `--version`, need none.
 """

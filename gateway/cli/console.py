@@ -41,6 +41,10 @@ async def login_link(
         OperatorRole,
         typer.Option(help=f"One of {len(OPERATOR_ROLES)}: see docs/admin-api.md."),
     ] = "owner",
+    url: Annotated[
+        str | None,
+        typer.Option(help="Origin of the console. Default: console.public_url, else admin.port."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Print a link that signs in to the console once, within ten minutes.
@@ -49,29 +53,29 @@ async def login_link(
     operate the gateway.
     """
     wanted = validated(LoginLink, {"name": name or getpass.getuser(), "role": role})
-    if not gateway.settings.console.enabled:
-        raise StartupError(
-            "the console is off", remedy="Set console.enabled to true, and admin.port."
-        )
+    origin = (url or _origin(gateway.settings)).rstrip("/")
     access = await gateway.access()
     sessions = Sessions(await gateway.database(), access.peppers)
-    token = await sessions.create_link(wanted.name, wanted.role)
-    url = login_url(_origin(gateway.settings), token)
+    link = login_url(origin, await sessions.create_link(wanted.name, wanted.role))
     if json_:
-        terminal.show(json.dumps({"url": url, "expires_in_s": LINK_S}))
+        terminal.show(json.dumps({"url": link, "expires_in_s": LINK_S}))
         return
-    terminal.show(url)
+    terminal.show(link)
     terminal.note(f"for {wanted.name}, as {wanted.role}: once, within {LINK_S // 60} minutes")
 
 
 def _origin(settings: Settings) -> str:
-    # Of a port that the system picks only the log of the gateway tells.
+    # A port that the system picks is only in the log of the gateway.
+    if not settings.console.enabled:
+        raise StartupError(
+            "the console is off",
+            remedy="Set console.enabled to true, and admin.port; or give its address by --url.",
+        )
     if settings.console.public_url is not None:
         return settings.console.public_url
     if not settings.admin.port:
         raise StartupError(
             f"admin.port is 0, so the address before {LOGIN} is not known here",
-            remedy="Set admin.port to the port that the gateway's log names, or "
-            "console.public_url.",
+            remedy="Give the address that the gateway's log names by --url.",
         )
     return f"http://127.0.0.1:{settings.admin.port}"

@@ -41,7 +41,7 @@ def upgrade_schema(config: Config = None) -> None:
     """Bring the database to the schema of this release, and see that it can be served from.
 
     Roles, grants and policies that a restored dump came without are made again. Exit code 1: it
-    cannot be served from, and what is missing is told.
+    cannot be served from; the output names what is missing.
 
     Safe to run from several places at once, and while the previous release is serving.
     """

@@ -28,7 +28,7 @@ from gateway.admin.keys import AccountKeyCreate
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
-from gateway.app import create_app
+from gateway.app import create_admin_app, create_app
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import PORT_MAX, run
@@ -47,6 +47,7 @@ from gateway.cli.provision import (
     saved_demo,
     write_demo,
 )
+from gateway.console.sessions import Sessions, login_url
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError, installation
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.resources import AdminServices
     from gateway.admin.tenants import Tenants
+    from gateway.app import Gateway
     from gateway.limits.money import Component
     from gateway.services.access import Access
     from gateway.settings import Settings
@@ -91,12 +93,15 @@ PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 _KEY_NAMES = ("key", "admin key", "key of a second project")
 
 SITE_PORT: Final = 8765
+CONSOLE_PORT: Final = 9000
+OPERATOR: Final = "demo"
+SCRIPTED: Final = "SCRIPTED: no GPU, no model"
 SITES_FILE: Final = "demo-site"
 """Name of the file in the data folder with the addresses whose pages are in the index."""
 PAGES_MAX: Final = 50
 LABEL: Final = "workshop"
 TOOL_TIMEOUT_S: Final = 60.0
-_NEEDED: Final = {"web": ("selectolax", "pypdf"), "mcp": ("mcp",)}
+_NEEDED: Final = {"web": ("selectolax", "pypdf"), "mcp": ("mcp",), "console": ("jinja2",)}
 _SHOWN_CHARS: Final = 160
 QUESTION: Final = "Say hello"
 PROJECT: Final = "Second project"
@@ -149,7 +154,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
         tools = DemoTools.prepared(listening, details)
         settings = _settings(simulator.url, models, port, tools.sections())
         configure_logging(settings.log.level, settings.log.format)
-        listener = listening.enter_context(_listen(settings))
+        listener, console_listener, settings = _listeners(listening, settings)
         async with AsyncExitStack() as stack:
             settings = await _database(stack, settings, details)
             keys = await _keys(settings, details)
@@ -157,15 +162,16 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
             logged = AccessLog(app, terminal.show)
             logged.is_paused = True  # the demo's own requests are steps
             gateway = Server(logged, listener, settings.server, app.process, websockets=settings)
-            others = (simulator, *tools.servers)
+            consoles = _consoles(app, console_listener, settings)
+            others = (simulator, *tools.servers, *consoles)
             stack.enter_context(stopped_by_signals(gateway, *others))
             await stack.enter_async_context(simulator)
-            served = ", ".join(models)
-            terminal.step(terminal.OK, "backend", f"SCRIPTED: no GPU, no model   {served}")
+            terminal.step(terminal.OK, "backend", f"{SCRIPTED}   {', '.join(models)}")
             await tools.start(stack, settings)
             started = time.perf_counter()
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
+            login = await _login_link(stack, app, consoles, details)
             saved = {BASE_URL: f"{gateway.url}/v1", **keys}
             environment = write_demo(settings.data_dir, saved)
             hosted = tools.examples(app.process.containers.engine)
@@ -173,7 +179,9 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
             more = more_commands(models[0], hosted)
             stack.enter_context(_saved_examples(settings.data_dir, more))
             _invite(
-                first_commands(environment, models[0]), more if examples else _way_to_more(settings)
+                first_commands(environment, models[0]),
+                more if examples else _way_to_more(settings),
+                login,
             )
             if not once:
                 terminal.show("Ctrl-C ends it. Requests:\n")
@@ -198,6 +206,42 @@ def _listen(settings: Settings) -> socket.socket:
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
     return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), is_told=True)
+
+
+def _listeners(
+    listening: ExitStack, settings: Settings
+) -> tuple[socket.socket, socket.socket | None, Settings]:
+    # Of the gateway and of its console, and the settings with their ports, which the console shows.
+    # None: what the console needs is not installed.
+    listener = listening.enter_context(_listen(settings))
+    server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
+    if not _has("console"):
+        return listener, None, settings.model_copy(update={"server": server})
+    ports = range(CONSOLE_PORT, CONSOLE_PORT + PORTS_TRIED)
+    console = listening.enter_context(_listen_at_one_of(ports))
+    admin = settings.admin.model_copy(update={"port": console.getsockname()[1]})
+    shown = settings.console.model_copy(update={"enabled": True})
+    sections = {"server": server, "admin": admin, "console": shown}
+    return listener, console, settings.model_copy(update=sections)
+
+
+def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) -> list[Server]:
+    if listener is None:
+        return []
+    return [Server(create_admin_app(app.process), listener, settings.server)]
+
+
+async def _login_link(
+    stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: terminal.Details
+) -> str:
+    # Starts the console, which runs until the stack is closed. Empty: there is none.
+    for console in consoles:
+        await stack.enter_async_context(console)
+        details.step(terminal.OK, "console", f"{console.url}/console")
+        sessions = Sessions(app.process.foundation.database, app.process.access.peppers)
+        return login_url(console.url, await sessions.create_link(OPERATOR, "owner"))
+    details.step(terminal.SKIPPED, "console", f"off: {installation('console')} turns it on")
+    return ""
 
 
 def _listen_at_one_of(ports: Sequence[int], *, is_told: bool = False) -> socket.socket:
@@ -368,12 +412,14 @@ def _way_to_more(settings: Settings) -> str:
     return f"More: {where}{PYTHON} -m gateway demo --examples"
 
 
-def _invite(first: str, more: str) -> None:
+def _invite(first: str, more: str, login: str) -> None:
     terminal.show(
         "\n  The answers are scripted; for real ones point the gateway at vLLM (README). In "
         f"another terminal:\n\n{first}"
     )
     terminal.show(more)
+    if login:
+        terminal.show(f"Console, once within ten minutes: {login}")
 
 
 def first_commands(environment: Path, model: str) -> str:

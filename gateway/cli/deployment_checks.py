@@ -1,4 +1,4 @@
-"""What `doctor` looks at around the gateway: PostgreSQL's server, clocks, listeners, the proxy."""
+"""Checks of `doctor` around the gateway: PostgreSQL's server, clocks, listeners, the proxy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPIRY_WARNED: Final = timedelta(days=21)
 CONNECTIONS_SPARE: Final = 10
 """For operators, backups and monitoring."""
 VERIFIED: Final = "verify-full"
-"""Of the modes of TLS the only one that knows the server by its name."""
+"""The only mode of TLS that verifies the name of the server."""
 ENCRYPTED: Final = (VERIFIED, "verify-ca", "require")
 PROXY_TIMEOUT_S: Final = 120.0
 TOGETHER_S: Final = 0.001
@@ -143,11 +143,11 @@ async def tls(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 def encryption_finding(host: str, sslmode: str, facts: ServerFacts) -> Finding:
-    """Return whether nobody between here and the database can read, or be the database."""
+    """Return whether the connection to the database is encrypted, and its server verified."""
     if sslmode == VERIFIED:
         return Finding("tls", ok=True, detail=f"to the database, {sslmode}")
     detail = f"to the database with sslmode={sslmode}: who is between could be the database"
-    # Of what lies before a pooler its server knows nothing.
+    # Behind a pooler, the server does not see the connection between gateway and pooler.
     if not facts.is_encrypted and (facts.is_direct or sslmode not in ENCRYPTED):
         detail = "the connection to the database is not encrypted"
     remedy = "" if _is_loopback(host) else "Add sslmode=verify-full&sslrootcert=FILE to its URL."
@@ -206,7 +206,7 @@ async def _is_open(host: str, port: int) -> bool:
 
 
 async def proxy(subject: Subject) -> AsyncIterator[Finding]:
-    # What lies between clients and the gateway. Only with `--through`.
+    # Check the proxy between clients and the gateway. Only with `--through`.
     if subject.through is None:
         return
     from openai import AsyncOpenAI, OpenAIError
@@ -260,10 +260,11 @@ def stream_finding(times: Sequence[float]) -> Finding:
         lump, silent_s = 1, now - before
     span_s = times[-1] - began if times else 0.0
     detail = f"{len(times)} events of a stream came within {span_s:.2f} s"
-    if held * 3 > len(times):
+    is_short = len(times) < EVENTS_MIN
+    if held * 3 > len(times) and not is_short:
         remedy = "Switch off that it buffers and compresses them: docs/operate.md#4-serve."
         return Finding("proxy", False, f"{detail}, many of them held back and at once", remedy)
-    if len(times) < EVENTS_MIN or span_s < SILENCE_S:
+    if is_short or span_s < SILENCE_S:
         remedy = "Try again with a slower model."
         return Finding("proxy", ok=True, detail=f"{detail}: too few to tell", remedy=remedy)
     return Finding("proxy", ok=True, detail=f"{detail}, as they were made")
@@ -284,7 +285,7 @@ async def _upgraded(base_url: str, api_key: str) -> Finding:
 
 
 async def _private_paths(base_url: str) -> list[Finding]:
-    # What tells about the installation, and is not for clients.
+    # Check that the proxy hides the paths that describe the installation from clients.
     async with build_client() as client:
         exposed = [
             path

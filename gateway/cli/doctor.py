@@ -157,7 +157,7 @@ async def _libraries(subject: Subject) -> AsyncIterator[Finding]:
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
-    # What needs libraries, their modules, and the command that installs them.
+    # Yield each feature that needs libraries, their modules, and the command that installs them.
     tools = settings.tools
     core = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
     yield "grammars, schemas and sealing", core, "pip install --force-reinstall ."
@@ -242,7 +242,7 @@ async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
 
 
 async def _shortcomings(database: Database) -> list[Finding]:
-    # What the database lacks although no request needs it.
+    # Report missing parts of the database that no request needs.
     lacking = [fact for fact in await missing(database) if not fact.stops]
     findings = []
     for cost in dict.fromkeys(fact.cost for fact in lacking):
@@ -310,7 +310,7 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """A backend, what it says of itself, and what it can be asked for."""
+    """A backend with its description of itself and the models that it can serve."""
 
     backend: Backend
     engine: InferenceEngine
@@ -564,4 +564,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""In the order of the list; each yields what it finds."""
+"""Checks in the order of the output; each yields its findings."""

@@ -1,4 +1,4 @@
-"""What `doctor` looks at of a backend beside its models: its clock, and the flags of its engine."""
+"""Checks of `doctor` on a backend beside its models: its clock, and the flags of its engine."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _sglang(
 
 
 async def _vllm(about: str, backend: Backend, name: str, client: Client) -> list[Finding]:
-    # It tells none of its flags: what they do is tried.
+    # It does not report its flags, so their effects are tested.
     async def ask(**more: object) -> httpx2.Response:
         body = {"model": name, "prompt": PROMPT, "max_tokens": 1, "cache_salt": "doctor", **more}
         return await client.post(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.store.diagnostics import ServerFacts
 
     Check = Callable[["Subject"], AsyncIterator["Finding"]]
-    """Looks at one thing. What it raises of this package's errors ends `doctor`."""
+    """Check of one subject. An error of this package that it raises ends `doctor`."""
     DatabaseCheck = Callable[["Subject", ServerFacts], AsyncIterator["Finding"]]
 
 

@@ -111,7 +111,7 @@ async def create(  # noqa: PLR0913 - each is an option
 
 @command(commands, "list")
 async def list_issuers(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
-    """List whom a tenant trusts."""
+    """List the issuers that a tenant trusts."""
     services, caller = await gateway.admin(tenant)
     page = await services.identity_providers.list(caller.tenant_id, PageParams(PROVIDERS_MAX))
     terminal.listing(
@@ -297,7 +297,7 @@ async def trust(  # noqa: PLR0913 - each is an option
 
 @command(operator_commands, "list")
 async def list_trusted(gateway: Installation, json_: Json = False) -> None:
-    """List whom operators trust, and for which tenants."""
+    """List the issuers that operators trust, and for which tenants."""
     issuers = await _of_operators(gateway)
     terminal.listing(
         list(map(provider_body, await issuers.list())),

@@ -1,8 +1,8 @@
 """`launch`: a coding agent on this gateway, ready to work.
 
-The gateway is asked before the client is started: a clear error beats six retries on somebody
-else's screen. What clients read to find it are files of our own, never those that the user keeps,
-and the key is in none of them: they name the environment variable that it is in.
+The gateway is queried before the client is started: a clear error beats six retries of the client.
+Clients read its address from files of our own, never from the user's, and none of these files
+holds the key: they name the environment variable that does.
 """
 
 from __future__ import annotations

@@ -129,6 +129,26 @@ async def list_limits(gateway: Installation, tenant: TenantName, json_: Json = F
     _show_limits(await service.limits(await service.tenant(tenant)), as_json=json_)
 
 
+@command(limits, "storage")
+async def list_storage(gateway: Installation, json_: Json = False) -> None:
+    """List the limits of stored bytes of all tenants with what is stored, the fullest first."""
+    service = await _limits_of(gateway)
+    terminal.listing(
+        [
+            {
+                "tenant": one.tenant,
+                "scope": one.limit.scope,
+                "id": str(one.limit.scope_id),
+                "stored": one.stored_bytes,
+                "limit": one.limit.value,
+            }
+            for one in await service.storage()
+        ],
+        _columns("tenant", "scope", "id", "stored", "limit"),
+        as_json=json_,
+    )
+
+
 @command(budgets, "set")
 async def set_budget(  # noqa: PLR0913 - its options
     gateway: Installation,
@@ -187,7 +207,7 @@ async def remove_budget(
 
 @command(budgets, "list")
 async def list_budgets(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
-    """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
+    """List budgets, the spending of each, and the thresholds of its alerts (--alert-at)."""
     service = await _limits_of(gateway)
     tenant_id = await service.tenant(tenant)
     terminal.listing(

@@ -1,7 +1,7 @@
 """`plan`: from a load to replicas, the size of PostgreSQL, connections and settings.
 
-Each figure was measured, and says by what: docs/sizing.md has the table of them, which a test
-compares with this module.
+Each figure was measured, and names its measurement: docs/sizing.md has a table of them, which a
+test compares with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURNS: Final = "300 turns of 2,100 and 640 tokens of English: "
 
 
 class Figure(NamedTuple):
-    """Figure to plan with, and in `source` what was measured, by the letters of `make bench`."""
+    """Figure to plan with; `source` names the measurement, by the letters of `make bench`."""
 
     what: str
     value: float
@@ -66,7 +66,7 @@ _US: Final = 1e6
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 _FREE: Final = 1.3
-"""Room for dead rows, indexes that have grown, and what is sorted."""
+"""Room for dead rows, indexes that have grown, and sorting."""
 PENDING_LOG_MIB: Final = 32
 BODIES_MIB: Final = 64
 """For bodies that are read, and their prompts."""
@@ -135,7 +135,7 @@ def planned(load: Load) -> Plan:
 
 
 def _bytes_a_day(load: Load, requests_per_s: float, durable_per_s: float) -> tuple[float, ...]:
-    # Of responses with their items, of logs, and of usage lines.
+    # Return the bytes of responses with their items, of logs, and of usage lines.
     tokens = load.prompt_tokens + load.output_tokens
     stored = requests_per_s * (ROW.value + tokens * ITEM_TOKEN.value)
     return (
@@ -146,7 +146,7 @@ def _bytes_a_day(load: Load, requests_per_s: float, durable_per_s: float) -> tup
 
 
 def _settings(load: Load, of_one: int, pool: int) -> dict[str, Any]:
-    # Those that differ with the load, or are part of what was reckoned with.
+    # Return the settings that depend on the load, or that the estimate assumes.
     log_s = math.ceil(load.log_days * DAY_S)
     return {
         "server": {"connections_max": max(4_096, 2 * of_one)},

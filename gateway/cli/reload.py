@@ -140,7 +140,7 @@ def take_over(app: Gateway, servers: Sequence[Server], settings: Settings) -> No
     process, limits = app.process, settings.limits
     base, replica, background = process.foundation, process.replica, settings.background
     archive, engine = replica.dependencies.archive, replica.dependencies.engine
-    # What the embedded database gave is not in the file.
+    # The file does not have the values that come from the embedded database.
     own = {"database": base.settings.database, "auth": base.settings.auth}
     base.settings = settings.model_copy(update=own)
     configure_logging(settings.log.level, settings.log.format)

@@ -14,6 +14,7 @@ from gateway.cli.command import PORT_MAX, Config, run
 from gateway.cli.config import require_complete
 from gateway.cli.provision import provisioned
 from gateway.cli.reload import Reloads, hangups
+from gateway.console import BASE as CONSOLE
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.server.service_manager import READY, STOPPING, notify
@@ -92,7 +93,10 @@ async def _serve_gateway(
 ) -> None:
     # Until a signal; the settings must be complete. The server that is entered first stops last,
     # and what both use ends with it.
-    app, log = create_app(settings), EventLog(__name__)
+    # The console shows clients the port, which the system may have picked.
+    with_port = settings.server.model_copy(update={"port": listener.getsockname()[1]})
+    app = create_app(settings.model_copy(update={"server": with_port}))
+    log = EventLog(__name__)
     servers = [Server(app, listener, settings.server, app.process, websockets=settings)]
     if admin_listener is not None:
         servers.append(Server(create_admin_app(app.process), admin_listener, settings.server))
@@ -103,6 +107,8 @@ async def _serve_gateway(
             log.info("listening", url=servers[0].url)
             for admin in servers[1:]:
                 log.info("the admin API is listening", url=admin.url)
+                if settings.console.enabled:
+                    log.info("the console is served", url=f"{admin.url}{CONSOLE}")
             async with asyncio.TaskGroup() as group:
                 reloading = group.create_task(reloads.run(app, servers))
                 await _until_stopped(*servers)

@@ -1,4 +1,4 @@
-"""`data` and `encryption`: what is kept of tenants, and the keys that it is sealed with."""
+"""`data` and `encryption`: the stored data of tenants, and the keys that seal it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`support`: what somebody needs who is to help, without secrets, content and tenants' names.
+"""`support`: a bundle of diagnostics for support, without secrets, content and tenants' names.
 
-Nothing is in a bundle because nobody thought of leaving it out: values of settings are shown by
-their type, lines of a log by their fields, and no row of a tenant is read. In the end every text
-is searched for the secrets that this installation has.
+Only selected data goes into a bundle: values of settings are shown by their type, lines of a log by
+their fields, and no row of a tenant is read. In the end every text is searched for the secrets of
+this installation.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    # Only its owner can read it, and it takes nobody's place.
+    # Only its owner can read it, and an existing file is not overwritten.
     with (
         os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
         tarfile.open(fileobj=file, mode="w:gz") as archive,

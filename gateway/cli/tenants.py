@@ -311,7 +311,7 @@ def _day(moment: str) -> str:
 
 
 def _state(row: dict[str, Any], *names: str) -> str | None:
-    # Of these times the first that the row has.
+    # Return the first of these times that the row has.
     return next((f"{name} {_day(at)}" for name in names if (at := row[f"{name}_at"])), None)
 
 

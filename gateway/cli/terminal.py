@@ -190,10 +190,10 @@ def remedy_for_request(error: RequestError) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts what was done of something that may take long.
+    """Yield a function that counts the progress of work that may take long.
 
-    On a terminal there is a bar, which is gone in the end. Elsewhere a line is written every
-    `PROGRESS_LINE_S`, whether or not anything was counted: what is quick writes none. Both are on
+    On a terminal there is a bar, which is removed at the end. Elsewhere a line is written every
+    `PROGRESS_LINE_S`, whether or not anything was counted, so quick work writes none. Both are on
     standard error.
     """
     console = _console(stderr=True)

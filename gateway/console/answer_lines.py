@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import orjson
 
+from gateway.console import BASE
 from gateway.console.rendering import count, duration, visible
-from gateway.console.sessions import BASE
 from gateway.protocol.stream_events import TERMINAL_TYPES
 from gateway.tools.python.container_pool import IMAGE_KINDS
 

@@ -7,7 +7,7 @@ without a session.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -20,15 +20,17 @@ from gateway.api.access.client_address import client_address
 from gateway.api.client_connection import connection_of
 from gateway.api.error_responses import described
 from gateway.api.urls import path_of
+from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
-from gateway.console.sessions import BASE, LOGIN, SESSION_S, Visitor
+from gateway.console.sessions import LOGIN, SESSION_S, Visitor
 from gateway.console.spending import LIMIT_FIELDS
 from gateway.console.static_files import StaticFiles
 from gateway.console.streams import Streams, Topic
 from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, ResourceNotFound
+from gateway.services.sign_in import ATTEMPT_S, Attempt
 from gateway.settings.console import is_loopback
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.api.request_body import BodyReader
     from gateway.console.page import Page, Services
     from gateway.console.sessions import Session
+    from gateway.services.sign_in import SignIn
     from gateway.tenancy import Network
     from gateway.tenancy.permissions import OperatorPermission
 
@@ -49,6 +52,9 @@ FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 FRAGMENT: Final = "x-fragment"
 """Header of a script's request for one block of a page."""
 LOGOUT: Final = f"{BASE}/logout"
+TO_PROVIDER: Final = f"{LOGIN}/provider"
+CALLBACK: Final = f"{BASE}/callback"
+"""Where a provider of sign-ins sends browsers back to."""
 PREFERENCES: Final = f"{BASE}/preferences"
 STATIC: Final = f"{BASE}/static"
 STREAM: Final = f"{BASE}/stream"
@@ -85,10 +91,11 @@ class Cookie:
     """
 
     secure: bool
+    bare_name: str = "gateway-console"
 
     @property
     def name(self) -> str:
-        return "__Host-gateway-console" if self.secure else "gateway-console"
+        return f"__Host-{self.bare_name}" if self.secure else self.bare_name
 
     def set(self, response: Response, secret: str, *, lasting_s: int = SESSION_S) -> None:
         # Lax: sign-in elsewhere returns by a link from there.
@@ -111,16 +118,22 @@ class Console:
         bodies: BodyReader,
         *,
         public_url: str | None = None,
+        sign_in: SignIn | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        """Serve at `public_url` (an origin), or without one at addresses of this machine."""
+        """Serve at `public_url` (an origin), or without one at addresses of this machine.
+
+        Without `sign_in` there are login links only.
+        """
         self._app = app
         self._services = services
         self._sessions = services.sessions
         self._bodies = bodies
         self._public_url = public_url
         self._trusted_proxies = trusted_proxies
+        self._sign_in = sign_in
         self._cookie = Cookie(secure=(public_url or "").startswith("https:"))
+        self._attempt_cookie = replace(self._cookie, bare_name="gateway-console-sign-in")
         self._static = StaticFiles(STATIC)
         self._templates = Templates(
             base=BASE,
@@ -147,6 +160,8 @@ class Console:
             Route(f"{STATIC}/{{name}}", self._file, methods=["GET"]),
             Route(LOGIN, self._show_login, methods=["GET"]),
             Route(LOGIN, self._log_in, methods=["POST"]),
+            Route(TO_PROVIDER, self._go_to_provider, methods=["GET"]),
+            Route(CALLBACK, self._come_back, methods=["GET"]),
         ]
 
     def _closed_routes(self) -> list[Route]:
@@ -399,9 +414,12 @@ class Console:
         # The link is used by the button: what looks at links in mails must not use them up.
         token = request.query_params.get("token", "")
         session = await self._sessions.linked(token) if token else None
-        view = {"token": token, "invited": session, "failure": _USED if token else ""}
-        if session is not None:
-            view["failure"] = ""
+        view = {
+            "token": token,
+            "invited": session,
+            "failure": _USED if token and session is None else "",
+            "provider": self._sign_in and self._sign_in.host,
+        }
         context = self._context(request, None, "Sign in", view)
         return HTMLResponse(self._templates.page("login.html", context))
 
@@ -414,6 +432,31 @@ class Console:
         response = RedirectResponse(BASE, 303)
         self._cookie.set(response, opened[1])
         return response
+
+    async def _go_to_provider(self, request: Request) -> Response:
+        attempt = Attempt.new()
+        callback = self._origin(request) + CALLBACK
+        response = RedirectResponse(await self._provider().redirect(attempt, callback), 303)
+        self._attempt_cookie.set(response, attempt.dump(), lasting_s=ATTEMPT_S)
+        return response
+
+    async def _come_back(self, request: Request) -> Response:
+        provider = self._provider()
+        attempt = Attempt.parse(request.cookies.get(self._attempt_cookie.name, ""))
+        if attempt is None:
+            return RedirectResponse(LOGIN, 303)
+        callback = self._origin(request) + CALLBACK
+        operator = await provider.complete(attempt, callback, request.query_params)
+        secret = await self._sessions.begin(operator.name, operator.role, self._visitor(request))
+        response = RedirectResponse(BASE, 303)
+        self._attempt_cookie.set(response, "", lasting_s=0)
+        self._cookie.set(response, secret)
+        return response
+
+    def _provider(self) -> SignIn:
+        if self._sign_in is None:
+            raise ResourceNotFound("This console has no provider: console.sign_in is not set.")
+        return self._sign_in
 
     async def _log_out(self, request: Request) -> Response:
         session, _ = await self._own_form(request)

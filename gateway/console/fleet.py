@@ -133,13 +133,13 @@ def _numbers(histories: Sequence[Sequence[Json]]) -> list[Number]:
     waits = (QUEUE_WAIT_WARN_S, QUEUE_WAIT_BAD_S)
     tokens = (FIRST_TOKEN_WARN_S, FIRST_TOKEN_BAD_S)
     return [
-        number("Requests a second", "requests_per_s", sum),
-        number("Tokens a second", "tokens_per_s", sum),
+        number("Requests/s", "requests_per_s", sum),
+        number("Tokens/s", "tokens_per_s", sum),
         number("In flight", "in_flight", sum),
         number("Queue wait, p95", "wait_s", max, "s", waits),
         number("First token, p95", "first_token_s", max, "s", tokens),
         number(
-            "Errors a minute",
+            "Errors/min",
             "errors_per_min",
             sum,
             bounds=(ERRORS_WARN_PER_MIN, ERRORS_BAD_PER_MIN),

@@ -38,8 +38,8 @@ class Services:
     ownership: Ownership
     api_port: int
     models: Callable[[], Sequence[str]]
-    playground: Playground
     is_ending: Callable[[], bool]
+    playground: Playground
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from gateway import ids
 from gateway.audit import Actor, Author
+from gateway.console import BASE
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy.permissions import OperatorRole
 
-BASE: Final = "/console"
-"""Path that all of the console is below."""
 LOGIN: Final = f"{BASE}/login"
 LINK_S: Final = 600
 """Seconds in which a login link can be opened."""
@@ -163,6 +162,12 @@ class Sessions:
             session = Session(row.id, row.name, row.role, _form_token(secret))
             await self._note(connection, "login.succeeded", session, visitor)
         return session, secret
+
+    async def begin(self, name: str, role: OperatorRole, visitor: Visitor) -> str:
+        """Return the secret of a new session."""
+        opened = await self.open(await self.create_link(name, role), visitor)
+        assert opened is not None, "nobody else has the link"
+        return opened[1]
 
     async def find(self, secret: str) -> Session | None:
         # None: it ended, or never began.

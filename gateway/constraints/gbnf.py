@@ -1,15 +1,15 @@
-r"""A language of text: written down in GBNF, and what is left of it behind a beginning.
+r"""Languages of text: their form in GBNF, and their rest behind the beginning of a text.
 
 Inside of a JSON string a quotation mark is two characters, and so is a line break. There a set of
 characters falls into those that stand for themselves and those that are escaped, each in one way.
 
-What is left of a language behind the beginning of a text is again a language (`Quotient`). Every
-way to read the beginning is followed, one character after the other. A way is a stack of languages,
-the innermost first: what is left of a string, then of the object around it, and so on.
+The rest of a language behind the beginning of a text is again a language (`Quotient`). All ways to
+read the beginning are followed, one character after the other. A way is a stack of languages, the
+innermost first: the rest of a string, then of the object around it, and so on.
 
 Regular expressions are read as far as they describe whole texts (`language_of`): no assertions, no
-back-references. Classes such as `\w` mean their ASCII members: what is written by that is also
-right for an engine that knows all of Unicode.
+back-references. Classes such as `\w` mean their ASCII members: text of these is
+also valid for an engine that knows all of Unicode.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
 OPENED_IN_ALL_MAX: Final = 300_000
-"""Languages that one `Quotient` looks into, at most: about two seconds' work, of which a text in an
-ordinary format takes little, because what follows in the same place is remembered. Only what is
-nested ever deeper, or counted, is new with each character."""
+"""Languages that one `Quotient` looks into, at most: about two seconds' work. A text in an ordinary
+format takes little of it, because results are cached by place. Only deeper nesting and counting
+make new places with each character."""
 WAYS_MAX: Final = 200
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
@@ -207,7 +207,7 @@ def _rule_name(name: str) -> str:
 @dataclass(slots=True)
 class _Writer:
     """Writer of languages. Sets of characters become rules of their own, in `extra`; `wanted` are
-    the rules that what was written refers to.
+    the rules that the written text refers to.
     """
 
     extra: list[str] = field(default_factory=list)
@@ -546,7 +546,7 @@ _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?))")
 COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-"""How often what stands before each sign may come."""
+"""Repetitions of the part in front of each sign: at least, and at most."""
 
 
 def language_of(pattern: str, flags: str = "") -> Language:

@@ -1,9 +1,9 @@
 """The JSON texts that a schema describes, as a language.
 
 Objects have their properties in the order of the schema, as the engines write them, and those that
-it does not name at their end. What a language cannot say, such as that no two items are equal, is
-left open; then it is not `exact`. What is left of such a text, or of the input of a custom tool,
-behind the beginning that was said already, is a part of a grammar (`remainder_of`).
+it does not name at their end. Rules that a language cannot express, such as that no two items are
+equal, are left out; then it is not `exact`. The rest of such a text, or of the input of a custom
+tool, behind the part that was generated already, is a part of a grammar (`remainder_of`).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class JsonLanguage:
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
 
-    # What refers to, or is made of, other schemas -------------------------------------------------
+    # References, and schemas that combine others --------------------------------------------------
 
     def _referred(self, reference: str) -> Language:
         if reference not in self._references:
@@ -189,7 +189,7 @@ class JsonLanguage:
         return flat
 
     def _both(self, first: Schema, second: object) -> Schema:
-        # Where the intersection cannot be expressed, the result allows more than it.
+        # An intersection that cannot be expressed is replaced by a schema that allows more.
         if not isinstance(second, dict):
             return first if second is True else {"enum": []}
         merged = {**second, **first}
@@ -273,7 +273,7 @@ class JsonLanguage:
         properties = dict(schema.get("properties", {}))
         required = dict.fromkeys(schema.get("required", ()))
         other = schema.get("additionalProperties", True)
-        # What is required and not described is like all that is not described.
+        # A required property without a schema has that of all undescribed properties.
         properties |= {name: other for name in required if name not in properties}
         members = [
             (_member(name, self._value(one)), name in required) for name, one in properties.items()
@@ -456,7 +456,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Grammar of what may follow. `exact`: with whatever it admits, the body is right."""
+    """Grammar of the texts that may follow. `exact`: with each of them the body is valid."""
 
     node: Node
     exact: bool

@@ -51,8 +51,8 @@ class ToolRule:
     the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
     language of a custom tool's input.
 
-    What the browser and Python are called with is not checked here: they tell the model what is
-    wrong with it. Their `schema` is what a grammar holds the model to, where there is one.
+    Arguments of the browser and of Python are not checked here: these tools report errors to the
+    model. Their `schema` is for the grammar, where there is one.
 
     Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
     trained with `name` begins with `BUILTIN_PREFIX`.
@@ -121,9 +121,9 @@ class AnswerFormat:
 class OutputRules:
     """All demands of a request on its output.
 
-    `tools` are the tools that the model is told of, by the name it knows. Of these only `allowed`
-    may be called; names that are no tool at all may be, too, if `open_calls` (clients answer "no
-    such tool", and the model corrects itself). With `calls` "required" a turn must not end without
+    `tools` are the tools in the prompt, by their names there. Of these only `allowed` may be
+    called; with `open_calls` names of no tool may be called, too (clients answer "no such tool",
+    and the model corrects itself). With `calls` "required" a turn must not end without
     a call; with "none" none may be made. `one_call`: no more than one. `stop` ends the answer.
     `summary` is how much of the reasoning is repeated as its summary.
     """
@@ -190,7 +190,7 @@ class OutputRules:
         return {}
 
     def derive(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made for `key`. Two threads that ask for it first may get one each."""
+        """Return the value made for `key`. Two threads that need it first may get one each."""
         if key not in self.derived:
             self.derived[key] = make()
         made: T = self.derived[key]

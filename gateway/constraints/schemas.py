@@ -1,14 +1,14 @@
 """Check a JSON Schema before anything compiles it.
 
-A schema that binds the output is given to a validator and to the grammar compilers of backends.
-None of them may be made to fetch anything, to recurse without end, or to work for minutes.
-Faults are told as the part of a sentence that follows "Invalid schema for ...:".
+A schema that binds the output goes to a validator and to the grammar compilers of backends. No
+schema may make them fetch anything, recurse without end, or work for minutes. A fault is returned
+as the part of a sentence that follows "Invalid schema for ...:".
 
 Every keyword must have the form that JSON Schema 2020-12 gives it, also in the schema of an answer
-that is not strict: what it says is read when the answer begins, and OpenAI refuses it as well. Of
+that is not strict: the schema is used when the answer begins, and OpenAI refuses it as well. Of
 drafts 4 to 7 this admits what clients still send: a list of `items`, `additionalItems`,
-`dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`. Keywords that nobody
-knows may hold anything.
+`dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`. Unknown keywords
+may hold anything.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def is_one_of(value: object, types: Collection[str]) -> bool:
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all JSON objects in it, whatever they stand for."""
+    """Yield all JSON objects in the value, whatever they mean."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
@@ -405,7 +405,7 @@ def _members(path: Path, keyword: str, value: Any) -> list[tuple[Any, Path]]:
 
 
 def _pointer(path: Path) -> str:
-    # Of a long path the end is kept: it says more than the beginning.
+    # A long path is cut at its beginning, because its end says more.
     steps: list[str] = []
     while path:
         path, step = path

@@ -139,7 +139,7 @@ class Checker:
     def call_fault(self, name: str, arguments: str) -> str | None:
         """Return what is wrong with the arguments, as a short clause; None if nothing is.
 
-        A tool that nobody declared takes any arguments.
+        An undeclared tool takes any arguments.
         """
         tool = self._rules.tools.get(name)
         if tool is None:

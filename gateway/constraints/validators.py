@@ -5,8 +5,8 @@ Imports libraries that a request without such checks does not need.
 The work of compiling a grammar of a custom tool is estimated from its text (`check_work`).
 llguidance makes one expression of each terminal, with the terminals that it names written out. Its
 time grows with the square of the number of parts of an expression that may be empty, and with its
-length, which a few lines that name each other twice make millions. What it adds to Lark (the
-intersection and the negation of terminals, other grammars within one) takes exponential time.
+length, which a few lines that name each other twice make millions. Its extensions of Lark (the
+intersection and the negation of terminals, other grammars within one) take exponential time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CHARS_MAX: Final = 200_000
 """Characters of all terminals of a grammar, written out, at most."""
 NAMES_DEPTH_MAX: Final = 100
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
-"""Pattern of what lets a part of an expression be empty, or repeats it."""
+"""Pattern of operators by which a part of an expression may be empty or repeated."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
@@ -204,7 +204,7 @@ class ForeignReference(Exception):
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts made so far, by the identity of what was counted."""
+    """Counts made so far, by the identity of the counted objects."""
 
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)

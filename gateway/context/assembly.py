@@ -108,7 +108,7 @@ def may_repeat(new: Iterable[InputItem]) -> Repeated:
 
 
 class ContextIndex:
-    """The items of a context, by what tells that another one is a copy of them."""
+    """The items of a context, by the ids that identify a copy of them."""
 
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
         # Items `before` the new ones, by id; None for one of which only the id is known.
@@ -136,7 +136,7 @@ class ContextIndex:
         is_output = item.type in OUTPUT_KINDS
         if item.id is not None and ids.is_item_id(item.id):
             original = self._by_id.get(item.id)
-            # Of a call that was deleted, and is sent again, the output comes again, too.
+            # If a deleted call is sent again, its output is new, too.
             if original is not None and not (is_output and original.call_id in self._awaited):
                 return original
         if is_output or item.type in CALL_KINDS:
@@ -291,7 +291,7 @@ _ID_PREFIXES: Final = {
     **ids.HOSTED_PREFIXES,
 }
 _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
-"""Calls that the gateway answers, whose items do not tell what the model was told."""
+"""Calls that the gateway answers, whose items do not hold the result that the model read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,8 +392,8 @@ class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another. What is there already adds nothing: references to it, copies, and
-    sealed reasoning and summaries, whose ids tell that they are the same.
+    id is taken gets another. Items that are in the context already add nothing: references, copies,
+    and sealed reasoning and summaries with ids of the context.
     """
 
     stored: Mapping[str, ContextItem]
@@ -467,8 +467,8 @@ class _Intake:
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
         if _is_call(item):
-            # One that its provider marked as cut off, and that nobody answers, stays so. A search
-            # of a server has no `call_id`: the client is not asked for its output either.
+            # A call that its provider marked as incomplete stays so unless it is answered. A search
+            # by a server has no `call_id`, and the client owes it no output either.
             is_owed = item.status != "incomplete" and item.call_id is not None
             complete = is_owed or ordinal in self.answered
             name = call_of(item).name
@@ -524,7 +524,7 @@ def _is_output(item: InputItem) -> TypeIs[OutputItem]:
 def _message_item(message: Message, item_id: str) -> ContextItem:
     match message:
         case Message(status=None, phase=None, content=(InputText(text=text),)):
-            # What `_body` makes of a message that is one text, as most are.
+            # The result of `_body` for a single text, the most frequent form, at less cost.
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
             body = {"type": "message", **named, "role": message.role, "content": content}
@@ -574,7 +574,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
         if item.kind == "message" or _is_cut_call(item):
             continue
         if item.kind == "compaction":
-            # What it hides is over: an output behind it could not be shown with its call.
+            # An output behind a compaction could not be shown with its call in front of it.
             _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
@@ -631,7 +631,7 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""Pattern of what the kinds of a call and its output do not have in common."""
+"""Pattern of the suffixes by which the kinds of a call and its output differ."""
 _ANY_OUTPUT: Final = "function_call_output"
 """Kind of output that answers every call: in Open Responses all are calls of functions, and Codex
 answers its local shell as one (`LocalShellCall` in its source)."""
@@ -698,7 +698,7 @@ class _OpenCalls:
 
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
-    # That of a server's search is nowhere listed.
+    # Outputs of a server's searches are not listed, so they need no `call_id` in their JSON.
     is_listed = output.json and output.kind != "tool_search_output"
     body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
     return replace(
@@ -749,7 +749,7 @@ def _is_cut_call(item: ContextItem) -> bool:
 
 
 def _find_answered(items: Iterable[ContextItem]) -> set[int]:
-    # Of several open calls with one `call_id` a complete one takes the output, or else the last.
+    # Among open calls with the same `call_id`, a complete one takes the output, else the last.
     waiting: dict[str | None, tuple[int, ContextItem]] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -801,7 +801,7 @@ def without_orphans(
     return [item for index, item in enumerate(history) if index not in orphans]
 
 
-# Opening of what a client got sealed and sends back: reasoning, and summaries of conversations.
+# Opening of sealed content that clients send back: reasoning, and summaries of conversations.
 
 COMPACTION: Final = "compaction"
 """Name that summaries are bound to in place of a model: any model may go on with a conversation."""

@@ -5,7 +5,7 @@ is used, because as root that adds a user, opens parent folders and trusts every
 
 * The server listens on a unix socket only, in a new folder of its own that other users cannot
   enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
-* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as whoever owns the cluster.
+* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as the owner of the cluster.
 * One process owns the server: it holds a lock, starts the server and stops it. A second process
   (`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
   `users` meanwhile: the owner waits for it before it stops the server.

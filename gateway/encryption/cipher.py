@@ -1,7 +1,7 @@
 """Formats of a sealed value and of a sealed log, and the cipher of one tenant that makes them.
 
     value     the four bytes of MAGIC; number: which key of the tenant's; the seal. Key 0: no seal,
-              the plain bytes follow. What does not begin with MAGIC is plain as it stands.
+              the plain bytes follow. A value that does not begin with MAGIC is plain as a whole.
     log       a byte, 2; then frames, any number of them
     frame     number: length of what follows; numbers: key, epoch, first entry; the seal of packed
               entries, their version byte included. Key 0: the packed entries themselves.
@@ -37,7 +37,7 @@ _NUMBER_BITS_MAX: Final = 63
 class ContentCipher:
     """The keys of one tenant. Immutable, shared by threads.
 
-    Seals with the key `sealing`, opens with all; what is plain it opens as it is.
+    Seals with the key `sealing`, opens with all; plain values are returned as they are.
     """
 
     __slots__ = ("_keys", "_own", "_tenant", "sealing", "seals")
@@ -52,7 +52,7 @@ class ContentCipher:
         self.seals = self._own is not None
         """False if what is written stays plain."""
         self.sealing = sealing
-        """The number of the key that seals; `PLAIN_KEY`: what is written stays plain."""
+        """The number of the key that seals; `PLAIN_KEY`: new values stay plain."""
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...

@@ -1,10 +1,10 @@
-"""The data keys of tenants, unwrapped, for as long as they may be used without asking again.
+"""Cache of the unwrapped data keys of tenants.
 
-A tenant's key is asked for once, however many wait for it. What was unwrapped is asked for again
-before it is `fresh_s` old: a key that was destroyed, renewed or withdrawn meanwhile counts from
-then on everywhere. One that was made meanwhile is asked for when something that it sealed is read
-(`renew`). While whoever wraps keys is away, tenants that are known go on until theirs are `stale_s`
-old; unknown ones are told so at once, for `retry_s` after each request that failed.
+A tenant's keys are fetched once, however many tasks wait for them, and fetched again before they
+are `fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. A
+key that is newer than the last fetch is fetched when something that it sealed is read (`renew`).
+While the provider of wrapping keys is unavailable, cached keys are used until they are `stale_s`
+old; requests of tenants without cached keys fail at once for `retry_s` after each failed fetch.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
-"""Seconds until the keys of a tenant are asked for again that were refused."""
+"""Seconds until the keys of a tenant are fetched again after a refusal."""
 RENEWED_S: Final = 1.0
-"""Seconds until a key is asked for again that was missing."""
+"""Seconds until a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
-"""Tenants, by one process."""
+"""Tenants whose keys one process fetches at once."""
 SETTLED_MARGIN_S: Final = 60.0
-"""For what was sealed when a key was still held, and is committed later."""
+"""Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
 """For all tenants, where nothing is sealed."""
 
@@ -187,7 +187,7 @@ class Keyring:
             await self._ask(tenant_id)
             if not is_begun:
                 break
-            # Who was asking already may have begun before the key was made.
+            # A fetch that was under way may have begun before the key was made.
         held = self._held.get(tenant_id)
         if held is not None and held.cipher is not None and lacks(held.cipher):
             self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
@@ -232,8 +232,7 @@ class Keyring:
         self._held.pop(tenant_id, None)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
-        # True: nobody has to wait for the keys. They are renewed in the background before they are
-        # too old.
+        # True: the keys are cached. They are renewed in the background before they are too old.
         held = self._held.get(tenant_id)
         if held is None:
             return False
@@ -295,7 +294,7 @@ class Keyring:
         if self._asking.get(tenant_id) is task:
             del self._asking[tenant_id]
         if not task.cancelled():
-            # Whoever waited may be gone: then nobody else looks at what became of it.
+            # Retrieve the exception, because all tasks that waited may have been cancelled.
             task.exception()
 
     async def _fetch(self, tenant_id: TenantId) -> None:

@@ -46,7 +46,7 @@ REFUSALS: Final = frozenset(
         *("InvalidCiphertextException", "IncorrectKeyException", "InvalidKeyUsageException"),
     }
 )
-"""KMS's errors about the key, or about what it wrapped. All others may pass, or are about the
+"""KMS's errors about the key, or about the wrapped key. All others may pass, or are about the
 caller: credentials that have expired, a policy, a clock that is wrong."""
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 _REMEDY: Final = (
@@ -57,12 +57,12 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 
 class FileKeys:
-    """Keys in a file of the operator's: for one machine, and for whoever mounts secrets.
+    """Keys in a file of the operator's: for one machine, and for deployments that mount secrets.
 
     A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
-    wraps, all of them unwrap. A file that was changed is read again before it is used next: keys of
-    another process, which `encryption rotate` is, may have been wrapped with what was added to it.
-    A file that cannot be read any more counts as a provider that is away.
+    wraps, all of them unwrap. A file that was changed is read again before its next use: another
+    process, such as `encryption rotate`, may have wrapped keys with a new one. A file that cannot
+    be read any more counts as a provider that is away.
     """
 
     name: Final = "file"
@@ -190,8 +190,8 @@ class KeyServiceClient:
 class VaultTransit:
     """HashiCorp Vault, or OpenBao: the transit secrets engine, with a derived key.
 
-    `context` is the tenant: the key must have been made with `derived=true`, so that what was
-    wrapped for one tenant does not unwrap for another.
+    `context` is the tenant: the key must have been made with `derived=true`, so that a wrapped key
+    of one tenant cannot be unwrapped for another.
     """
 
     name: Final = "vault-transit"

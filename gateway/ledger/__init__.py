@@ -1,1 +1,1 @@
-"""The ledger: what lines of usage are asked, added up, handed on to others, and held against."""
+"""The ledger: usage lines are queried, added up, exported to sinks, and reconciled."""

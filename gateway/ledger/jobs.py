@@ -1,4 +1,4 @@
-"""Jobs of the ledger: add usage lines up, and compare them with what follows from them.
+"""Jobs of the ledger: add usage lines up, and compare them with the sums made of them.
 
 Every process runs them; of several, the first to come does the work. A replica that dies loses the
 spending of about a second that it had not reported; a price that was set a moment ago may be
@@ -161,8 +161,8 @@ class Reconciliation:
 
 
 TOLERATED_SHARE: Final = 0.001
-"""Share of what is spent by which record and lines may differ: what ends just now may be recorded a
-moment before it is in the lines."""
+"""Share of the spending by which record and lines may differ: a response that ends just now may be
+recorded a moment before its line is visible."""
 SETTLED_S: Final = 60.0
 """Age in seconds of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
@@ -203,7 +203,7 @@ _DIFFERS: Final = " OR ".join(
 _NONE: Final = ", ".join(f"0 AS summed_{name}" for name in SUMS)
 _SUMMED: Final = ", ".join(f"0 AS {name}" for name in SUMS)
 _AS_SUMMED: Final = ", ".join(f"{name} AS summed_{name}" for name in SUMS)
-# Both of one statement: what is added up meanwhile is in neither of the two, or in both.
+# Both in one statement: a line that is added up meanwhile is in neither of the two, or in both.
 _WRONG_HOURS: Final = Statement(f"""
 WITH cursor AS (
     SELECT coalesce(max(tx), CAST('0' AS xid8)) AS tx FROM usage_cursors WHERE name = '{ROLLUP}'
@@ -314,7 +314,7 @@ class Differences:
 
     `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
     hours of tenants whose sums differ from their lines. `unbilled` counts responses that failed
-    without a line: mostly foreground ones whose process was lost with what it knew. `corrected` are
+    without a line: mostly foreground ones whose process was lost with their usage. `corrected` are
     the meters whose recorded spending was corrected.
     """
 
@@ -352,7 +352,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Differ
 
 
 async def correct_spending(database: Database, now: datetime) -> list[Correction]:
-    """Correct what is recorded as spent in the intervals of `now`.
+    """Correct the recorded spending in the intervals of `now`.
 
     Endless intervals count from the creation of the budget or alert.
     """

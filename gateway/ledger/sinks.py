@@ -55,7 +55,7 @@ class CloudEventsSink:
         self._source = source
 
     async def send(self, batch: LineBatch) -> None:
-        """Send a batch, or what is left of it.
+        """Send a batch, or the rest of it.
 
         Raises `SinkFailed`, and `SinkRefused` where a retry would not help.
         """

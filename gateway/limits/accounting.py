@@ -1,11 +1,11 @@
 """Counts of one process for all limits: two gates of a request, its settlement, and figures.
 
 Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
-Gate 2 is before a backend is asked, when the prompt's length is known: tokens and money, the output
-as it is expected. When the response has ended, what it used is settled against that, once.
+Gate 2 is before the request to a backend, when the prompt's length is known: tokens and money, with
+an estimate of the output. When the response has ended, its usage replaces the estimate, once.
 
-Nothing here waits or knows a database. Where a slice has not enough, and the row may have more, a
-gate says so, and is asked again when the row was.
+Nothing here waits or uses a database. If a slice has not enough, and its row may have more, a gate
+reports this, and the caller tries the gate again after the row was read.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Estimates(Generic[K]):
 BUSY_WAIT_S: Final = 1.0
 """Retry-after where too many responses are in progress; the true wait is not known."""
 ATTEMPTS_MAX: Final = 3
-"""Attempts of one request at one gate: others may take what it asked for."""
+"""Attempts of one request at one gate: other requests may take the tokens that came for it."""
 NEAR_THE_CAP: Final = 0.95
 """The part of a budget from which on all the output that a request may have is reserved, so that
 its end is exact."""
@@ -195,7 +195,7 @@ class Cost(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """A caller: the `terms` of its key, the model that it asks for, and the tier."""
+    """A caller: the `terms` of its key, the requested model, and the tier."""
 
     tenant_id: UUID
     project: UUID
@@ -369,7 +369,7 @@ class Gates:
         now, buckets = self._clock(), self._buckets[charge.tenant_id]
         for one in charge.tokens:
             actual = 0 if is_refunded else amounts[one.what]
-            # One that is in use again may be a new one: what is due is due there.
+            # The bucket may have been forgotten and made anew: then the new one gets the tokens.
             bucket = buckets.setdefault(one.name, one.bucket)
             bucket.give_back(one.reserved - actual, now)
         if used.is_whole:
@@ -492,7 +492,7 @@ class Gates:
         return costs
 
     def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
-        # True: ask the rows for what is missing. Raises `RateLimited` where they cannot have it.
+        # True: the rows may have the missing tokens. Raises `RateLimited` if they cannot have them.
         ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:

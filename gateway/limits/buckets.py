@@ -1,9 +1,9 @@
 """Token buckets: the slice of a shared one that a process has, and buckets of one process alone.
 
 A shared bucket is a row: it fills at a rate, up to its capacity, by the database's clock. A process
-takes from its slice. It asks the row for more when a request does not fit, and once a second for
-its share: as much as was asked of it in the second before. What it does not use it gives back. So
-several processes together cannot exceed the limit: what one holds, no other has.
+takes from its slice. It refills the slice from the row when a request does not fit, and once a
+second with its share: the demand of the second before. It gives unused tokens back. So several
+processes together cannot exceed the limit: each token is in one slice only.
 
 A request may use more than it took ahead: then the slice is below zero, and later the row is, too,
 down to minus its capacity. Nothing fits until that debt is paid.
@@ -25,17 +25,17 @@ from gateway.limits.refusal import RETRY_AFTER_MAX_S
 IDLE_S: Final = 3.0
 """Seconds without a request after which a slice is given back."""
 SHARE_S: Final = 1.0
-"""Seconds of use that a slice is asked for."""
+"""Seconds of demand that a slice holds."""
 SHARE_LEAST: Final = 0.05
-"""The smallest share that is asked for, as a part of the rate."""
+"""The smallest share, as a part of the rate."""
 SPACING_S: Final = 0.02
 """Seconds between two statements for more because a request does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Entry of a bucket in the next statement: `change` is what goes back to its row (below zero:
-    what was used beyond the slice), `want` what the process asks for.
+    """Entry of a bucket in the next statement: `change` is the amount that goes back to its row
+    (below zero: use beyond the slice), `want` the amount that the process requests.
     """
 
     rate: float
@@ -85,7 +85,7 @@ class Bucket:
         """Change the limit, whose row has changed, too.
 
         A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
-        row is asked again. A higher one adds the difference.
+        row is read again. A higher one adds the difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
@@ -117,9 +117,9 @@ class Bucket:
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Return True if the row may have what is missing.
+        """Return True if the row may have the missing tokens.
 
-        After a refusal it is not asked again before it can have refilled.
+        After a refusal it is not read again before it can have refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -189,7 +189,7 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        # Give back a debt, all of an idle slice, or what is far more than the share.
+        # Give back a debt, all of an idle slice, or an amount far above the share.
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0
@@ -215,7 +215,7 @@ KEPT: Final = 10_000
 
 class Paces(Generic[K]):
     """Buckets by key, each as the time at which it will be full again (the generic cell rate
-    algorithm): what is full need not be kept.
+    algorithm): full ones need not be kept.
     """
 
     def __init__(self) -> None:

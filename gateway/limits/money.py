@@ -1,12 +1,12 @@
 """Prices, intervals, and spending in an interval. Money is integer nano-dollars: 10^9 are a dollar.
 
-A price is a set of components with one id. What it was when a response ended is what it costs; a
-new price changes no line that there is.
+A price is a set of components with one id. A response costs the price at its end; a new price
+changes no existing line.
 
-Each process writes what it has spent itself, ever larger, into a row of its own: a total, so a
-write whose outcome was lost is written again. Another interval is another row, so none is ever set
-back. A meter that was forgotten and is made again goes on from its row: nothing is written before
-that was read. What requests under way may cost is reported beside it, and ends with the process.
+Each process writes the running total of its own spending into a row of its own, so a write whose
+outcome was lost can be repeated. Each interval has its own row, so none is ever set back. A meter
+that was forgotten and is made again continues from its row: nothing is written before that was
+read. The possible cost of requests in progress is reported beside it, and ends with the process.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Price:
 
 
 class Prices:
-    """Every price that is known, to be looked up by what a response is."""
+    """All prices, by tenant, model and tier."""
 
     def __init__(self, prices: Iterable[Price] = ()) -> None:
         self._by_model: dict[str, list[Price]] = {}
@@ -196,7 +196,7 @@ class SpendMeter:
         self._is_written = self._is_written and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
-        """Return what is to be written: of past intervals, and of this one.
+        """Return the totals to write, of past intervals and of this one.
 
         The current total is 0 until the meter is known: the row may have spending from before the
         meter was made.

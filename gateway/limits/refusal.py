@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.limits.rules import Budget, Limit, Terms, What
 
 RETRY_AFTER_MAX_S: Final = 60.0
-"""openai-python does not try again at all what asks for more than two minutes."""
+"""openai-python does not retry at all after a `Retry-After` of more than two minutes."""
 QUOTA: Final = "insufficient_quota"
 
 _NAMES: Final[dict[What, tuple[str, str]]] = {

@@ -1,9 +1,9 @@
-"""Storage of tenants and projects, as one process knows it.
+"""Stored bytes of tenants and projects, as one process counts them.
 
 A job measures the tables now and then (`replication.storage_meter`). A process reads the last
-figure in its rounds, adds what it has stored since, and reports that to the others, as it reports
-what is under way. So a request needs no figure of its own, and nothing is ever counted down: what
-was deleted or has expired is missing in the next measurement.
+measurement in its rounds, adds the bytes that it has stored since, and reports these to the others,
+like its requests in progress. So a request needs no query of its own, and nothing is ever counted
+down: deleted and expired data is missing in the next measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS_MAX: Final = 4_096
 FORGOTTEN_S: Final = 120.0
 """Seconds without a request after which a figure is read no more."""
 DROPPED_S: Final = 86_400.0
-"""Seconds after which what was added is not reported any more, either: nobody measures it."""
+"""Seconds after which additions are not reported any more: no measurement is to be expected."""
 
 Key: TypeAlias = tuple[UUID, str]
 
@@ -53,7 +53,7 @@ class StorageAccount:
 
     def __init__(self, now: float) -> None:
         self.is_loaded = False
-        """The database has answered; nobody may have measured yet all the same."""
+        """The account was read from the database; there may be no measurement yet."""
         self.measured = 0
         self.used_at = now
         self._added: deque[list[float]] = deque()

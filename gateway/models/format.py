@@ -220,7 +220,7 @@ class ModelFormat(Protocol):
 
     @property
     def template_state(self) -> bytes:
-        """Return what was learned of the model's server and a run needs until its end.
+        """Return the properties of the model's server that a run needs until its end.
 
         Empty for formats that learn nothing, and before anything was rendered.
         """
@@ -234,7 +234,7 @@ class ModelFormat(Protocol):
     def relearn(self) -> None:
         """Learn the template anew for the next prompt, because a server of the model restarted.
 
-        Runs keep what they know.
+        Runs in progress keep the template that they began with.
         """
 
     @property
@@ -280,10 +280,10 @@ class ModelFormat(Protocol):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, behind what is `repeated` of a history.
+        """Return the prompt that continues `items`, behind the `repeated` prompt of a history.
 
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
-        instructions, have no span. Raises `InvalidRequest` for what has no rendering, and
+        instructions, have no span. Raises `InvalidRequest` for items without a rendering, and
         `Unrendered` if a server has to answer questions first.
         """
 
@@ -370,7 +370,7 @@ class ModelFormat(Protocol):
         """Return the ids of finished turns as a backend is sent them behind the prompt.
 
         These are their messages as the model should have written them, and the opening of another
-        one behind each. A call that was cut off is left out: nobody can answer it.
+        one behind each. A call that was cut off is left out, because it cannot have an output.
         """
 
     # A turn that is taken up again: what is put into the model's mouth.
@@ -463,7 +463,7 @@ FORMAT_CLASSES: Final = {
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
 """Module and class of each. A class has `load(options)`, which may read files and raises
-`StartupError` for what is damaged or missing. None is imported before a model has it."""
+`StartupError` if one is damaged or missing. None is imported before a model has it."""
 NO_OPTIONS: Final = FormatOptions()
 
 
@@ -482,7 +482,7 @@ class Formats:
         self._by_model = by_model
         self._parent_of = parent_of
         self.default = other
-        """The format of models without a configured one, and of what belongs to no model."""
+        """The format of models without a configured one, and of prompts without a model."""
 
     @classmethod
     def load(

@@ -214,7 +214,7 @@ class _Approvals:
 _HOSTED_RESULTS: Final[Mapping[Kind, ContextItem]] = {
     "program": ContextItem("program_output", "", b"{}", parsed=ProgramOutput(result=NO_RESULT)),
     "computer_call": ContextItem("computer_call_output", "", b"{}", parsed=ComputerCallOutput()),
-    # What was approved elsewhere was made there, in an item of its own.
+    # The call of a request that was approved elsewhere is an item of its own.
     "mcp_approval_request": ContextItem(
         "mcp_approval_response",
         "",

@@ -1,1 +1,1 @@
-"""Several replicas: leases of runs, work nobody does, what has expired."""
+"""Several replicas: leases of runs, takeover of abandoned work, and expiry."""

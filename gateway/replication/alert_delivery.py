@@ -1,7 +1,7 @@
-"""Tells whom it concerns that a spend alert was reached: by a webhook of the operator, by e-mail.
+"""Delivery of spend alerts: by a webhook of the operator, and by e-mail.
 
-Each alert fires once an interval, and is told by whichever process takes it first; what could not
-be told is tried again. A webhook is signed as Standard Webhooks 1.0 has it
+Each alert fires once an interval, and is delivered by the first process that takes it; failed
+deliveries are tried again. A webhook is signed as in Standard Webhooks 1.0
 (https://www.standardwebhooks.com), so that its receiver can use a library.
 """
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ENDED_MAX: Final = 4_096
-"""Ended responses that are remembered for the next claim. The first of more are forgotten: their
-tenants stay charged what was expected of them."""
+"""Ended responses whose costs are kept for the next claim. Of more the oldest are dropped: their
+tenants stay charged the expected cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RunDependencies:
 
 
 class DurableRuns:
-    """Starts the durable runs of this process: what was accepted here, and what was claimed."""
+    """Starts the durable runs of this process: of responses accepted here, and of claimed ones."""
 
     def __init__(
         self,
@@ -249,11 +249,11 @@ def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
 
 
 def _leave_charge(spec: RunSpec) -> None:
-    # Whoever claims the run settles the charge.
+    # The process that claims the run settles the charge.
     if spec.charge is not None:
         spec.charge.hand_over()
 
 
 def _nothing() -> None:
-    # In a process without a scheduler nobody waits for room.
+    # In a process without a scheduler no task waits for room.
     pass

@@ -172,7 +172,7 @@ class LeaseKeeper:
             await self._may_be_ended.wait()
             await self._check_soon.within(self._timing.poll_s)
             self._check_soon.clear()
-            # Nobody cancels a foreground response from elsewhere.
+            # A foreground response is not cancelled by other processes.
             durable = [one for one in self._held.values() if one.run.spec.durable]
             if not durable:
                 self._may_be_ended.clear()
@@ -198,7 +198,7 @@ class LeaseKeeper:
         self._renewed_at = now
         claim_counts = Counter(claim.uuid for claim in claims)
         for one in held:
-            # Of two claims on one response nobody knows which one was renewed.
+            # With two claims on one response it is unknown which of them was renewed.
             if one.claim.uuid in renewed and claim_counts[one.claim.uuid] == 1:
                 one.until = sent_at + self._timing.lease_s
         self._has_renewed.set()

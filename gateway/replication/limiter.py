@@ -89,8 +89,9 @@ class LimitTiming:
 
 
 class _Round:
-    """The next exchange, for all that wait for it. What it grants is theirs until they were woken
-    and took it: before that no other exchange begins, or it would give the grants back as unused.
+    """The next exchange, for all requests that wait for it. Its grants are reserved for them until
+    they were woken and took them: no other exchange begins before, or it would give the grants back
+    as unused.
     """
 
     __slots__ = ("_over", "_taken", "_waiting")
@@ -243,7 +244,7 @@ class Limiter:
             attempt += 1
 
     async def figures(self, principal: Principal) -> Figures:
-        """Return what is left of all limits and budgets of a key. Raises `StoreError`."""
+        """Return the headroom of all limits and budgets of a key. Raises `StoreError`."""
         terms, tenant_id = principal.terms, principal.tenant_id
         if not terms.limits and not terms.budgets:
             return Figures()
@@ -296,10 +297,10 @@ class Limiter:
         await current.taken()
 
     async def flush(self) -> None:
-        """Write what was spent before this process ends."""
+        """Write the spending before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
-            # One that was not known yet is written once its row was read.
+            # A meter whose row was read just now is written in the second round.
             await self.once()
 
     async def _wait_until(self, due_at: float) -> None:
@@ -310,7 +311,7 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        # Returns also if the database gave no answer: what is detached goes on without one.
+        # Returns also if the database gave no answer: detached buckets go on without it.
         self._wanted.set()
         await self._next.wait()
 

@@ -1,12 +1,12 @@
-"""Takes over durable responses that nobody generates, and goes on with them in this process.
+"""Take over durable responses that no process generates, and continue them in this one.
 
-Those are what was queued, what another process released, and what one left behind whose lease has
-lapsed. Each is claimed, its log is folded, and its run goes on behind the last committed entry.
-Nothing that is wrong with one of them keeps the others waiting.
+These are queued responses, responses that another process released, and those of a process whose
+lease has lapsed. Each is claimed, its log is folded, and its run goes on behind the last committed
+entry. A fault of one response does not delay the others.
 
-What nobody can go on with any more the orphan reaper ends, so that none is in progress for ever: a
-foreground response is lost with its process; a durable one after as many attempts as it may have,
-or when no process is left of the release that began it.
+The orphan reaper ends responses that cannot be continued, so that none is in progress for ever: a
+foreground response is lost with its process; a durable one after its last attempt, or when no
+process of the release that began it is left.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class TakeoverScheduler:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
     def _seconds_until_due(self, work: ClaimableWork) -> float:
-        # Nobody announces that a lease lapses.
+        # There is no notice when a lease lapses.
         interval_s, quiet_s = self.limits.interval_s, self.limits.quiet_s
         if not self._lease_keeper.trusted:
             return interval_s

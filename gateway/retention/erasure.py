@@ -98,7 +98,7 @@ _ERASE: Final = {
     WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
 }
-"""By table, what is known by the response that it is of."""
+"""Statements by table that delete the rows which belong to responses."""
 _FORGET: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
@@ -134,8 +134,8 @@ _THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
 
 
 class ReadResponse(NamedTuple):
-    """A response as it is looked at: what it continues, for whom it says that it is, and what it
-    used. `names` is empty where it says nothing.
+    """The parts of a response that erasure reads: what it continues, the end users that it names,
+    and the resources that it used.
     """
 
     uuid: UUID
@@ -238,8 +238,9 @@ def _of_items(
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
-    are those of other tables, by their names; those of `usage` lost the person and their tags.
+    """Result of an erasure: the erased objects, and how many responses were examined (`seen`).
+    `rows` are those of other tables, by their names; those of `usage` lost the person and their
+    tags.
 
     `sealed` responses could not be opened, because their key is gone: they are left. `busy`
     conversations are left, too, with the person's responses in them: somebody else's response is
@@ -358,7 +359,7 @@ class Erasing:
             self._nameless |= {one.uuid: one for one in newest}
 
     async def _nobodys(self, candidates: Iterable[ReadResponse]) -> list[ReadResponse]:
-        # Those that name nobody, nor does usage name another person.
+        # Return the responses that name nobody, and whose usage names no other person.
         listed = self._named.keys() | self._nameless.keys()
         some = {one.uuid: one for one in candidates if not one.names and one.uuid not in listed}
         others: set[UUID] = set()

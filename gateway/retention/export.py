@@ -36,8 +36,8 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     for name, table in ALL_TABLES.items()
     if not about(table).not_exported
 }
-"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat what
-is in the items of responses, and hold output that was taken back besides."""
+"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat the
+items of responses, and hold output that was taken back besides."""
 SEALED: Final = {"sealed": True}
 """Value in place of content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
@@ -159,8 +159,8 @@ def _json(value: Any) -> Any:
 
 
 class TenantArchive:
-    """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
-    opened and compressed in a thread.
+    """A zip file of a tenant's data, made while it is read: one page of rows is in memory at once,
+    and is opened and compressed in a thread.
     """
 
     def __init__(

@@ -4,17 +4,17 @@ Every process runs rounds (`Housekeeping`), and whichever comes first does the w
 on a round: rows without a partition are kept all the same, and what has expired is merely still
 there. Most tables say themselves which of their rows have expired (`Lifetime.expired`).
 
-Nothing goes of a tenant that is held. Only the database's clock says what has expired. Every
-function is one short transaction that removes a bounded number of rows, and nothing at all while
-another process is at it. Logs mostly go with their day's partition, with one DROP: what is deleted
-here is what cannot wait for that. Partitions are for whoever owns the tables: a process that
-connects as another role removes what has expired row by row, and leaves days to `harmony-gateway db
-maintain`, run as the owner.
+Data of held tenants is not removed. Expiry is decided by the database's clock alone. Every function
+is one short transaction that removes a bounded number of rows, and nothing while another process
+does the same. Logs mostly go with their day's partition, with one DROP: only rows that cannot wait
+for that are deleted. Only the owner of the tables can drop partitions: a process that connects as
+another role deletes expired rows, and leaves partitions to `harmony-gateway db maintain`, run as
+the owner.
 
 A partition holds the logs of all responses that were created on one day (UTC). They are made ahead;
 rows of a day that has none go into the default partition. Every transaction on them is short and
-waits a moment at most for a lock, because whoever waits for one that excludes all others makes
-everyone behind it wait as well; what cannot be had now is left to a later round.
+waits a moment at most for a lock, because a waiter for an exclusive lock makes all others behind it
+wait as well; a partition that is locked now is left to a later round.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ async def make_partitions(
 async def drop_partitions(
     database: Database, log_s: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> Dropped:
-    """Drop the partitions of days whose logs nobody may read any more.
+    """Drop the partitions of days whose logs have expired for all tenants.
 
     The day, and every response created on it, must have ended longer ago than the longest retention
     of any tenant (`log_s`, or its own). Appenders wait for at most `lock_wait_s` and a DROP.
@@ -508,12 +508,12 @@ REMOVED: Final = {
     "containers": "containers",
     "responses": "responses",
 }
-"""What a round removes, by name: what log lines and `db maintain` call it."""
+"""The rows that a round removes, by name: their description in log lines and `db maintain`."""
 _NAMES: Final = {"pages": "tool_pages", "approvals": "tool_approvals"}
 _SWEPT: Final = {
     name: table for name in REMOVED if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED
 }
-"""The tables that a round sweeps, by what a report calls their rows."""
+"""The tables that a round sweeps, by the names of their rows in a report."""
 
 
 def _utc_today() -> date:

@@ -95,7 +95,7 @@ UPDATE tenants SET deleted_at = NULL
 WHERE id = :tenant AND deleted_at > now() - make_interval(secs => :window_s)
 RETURNING true
 """)
-# Those that are removed already, too, for one more day, in case data arrived late.
+# Tenants whose data was removed are due for one more day, in case data arrived late.
 _DUE: Final = Statement("""
 SELECT id, name FROM tenants
 WHERE deleted_at <= now() - make_interval(secs => :window_s) AND held_at IS NULL
@@ -139,8 +139,8 @@ class TenantData:
     ) -> None:
         """Compute usage's digests of end users with `end_user_secret`.
 
-        Without it, persons are found only by the identifiers in stored requests. `on_rows` is told
-        how many rows were read or removed, again and again.
+        Without it, persons are found only by the identifiers in stored requests. `on_rows` is
+        called repeatedly with the number of rows that were read or removed.
         """
         self._on_rows = on_rows
         self._database = database
@@ -151,7 +151,7 @@ class TenantData:
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses for this person, and what they caused (`erasure.Erasing`).
+        """Delete all stored responses for this person, and their traces (`erasure.Erasing`).
 
         It reads all responses of the tenant. The audit log has usage's digest of the identifier,
         which cannot be guessed without the secret; without a secret it has nothing of the
@@ -219,7 +219,7 @@ class TenantData:
             due: Sequence[Row] = await connection.execute(_DUE, {"window_s": window_s})
         removed = []
         for row in due:
-            # Those before it may have taken hours.
+            # The removal of the tenants before it may have taken hours.
             if not await is_due(self._database, TenantId(row.id), window_s=window_s):
                 continue
             with suppress(DataHeld):

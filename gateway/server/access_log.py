@@ -61,7 +61,8 @@ class AccessLog:
             self._line_of(scope, scope["method"])(f"{status}  {first}{total_s:.2f} s")
 
     def _line_of(self, scope: Scope, method: str) -> Callable[[str], None]:
-        # As in a URL: a client's line breaks and escape sequences are none of the terminal's.
+        # Quoted as in a URL, so that a client's line breaks and escape sequences do not reach the
+        # terminal.
         request = f"{method} {quote(scope['path'], safe=_PATH, errors='replace')}"
 
         def write(outcome: str) -> None:

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with bounds on what a client may send and for how long, and its cycle of
 request and response with what an event stream and a half-closed client need.
 
-What is refused before the application sees it is answered as the application would: with an
+Requests that are refused before the application sees them are answered in its form: with an
 envelope and a request id, which is logged.
 
 One request is read at a time. What comes behind it is kept, up to a bound, until it is answered: so
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT: Final = b":\n\n"
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
-"""Between the end of a client's side and what it is sent to find out whether it is there."""
+"""Time between the end of a client's side and the bytes that test whether it is there."""
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
 """A client that ended its side, and then acknowledges nothing for this long, has gone."""
@@ -71,7 +71,7 @@ class BoundedFlowControl(FlowControl):
         self.read_paused = False
         self.write_paused = False
         self.is_full = False
-        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        """Reading stays paused while too much was read already, whoever resumes it."""
         self._takes = ResettableEvent()
         self._takes.set()
 
@@ -120,8 +120,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     cycle: Cycle | None  # type: ignore[assignment]
     """The request that is answered; None between two."""
 
-    # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
-    # connections': each would have one of its own, of 800 bytes.
+    # With these and uvicorn's attributes, instances would have too many to share the keys of their
+    # dicts: each connection would hold a dict of its own, of 800 bytes.
     __slots__ = (
         *("_ignores_input", "_incoming", "_is_half_closed", "_is_last", "_is_new"),
         *("_is_read_scheduled", "_peer", "_timer", "_unread", "_unstarted", "is_lost"),
@@ -130,7 +130,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # What uvicorn made and is not used here takes a kilobyte: each head has its own parser.
+        # uvicorn's parser, a kilobyte, is not used: each head has a parser of its own.
         self.parser = self.pipeline = None  # type: ignore[assignment]
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
@@ -152,7 +152,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_read_scheduled = False
         """`_unread` is read in the next turn of the loop."""
         self._timer = self.loop.call_later(self.head_timeout_s, self.close)
-        """Calls what is to be done unless something else comes first: mostly a close."""
+        """Timer of the next deadline of the connection: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
 
@@ -387,7 +387,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection when its client has taken what was written.
+        """Close the connection when its client has taken the bytes that were written.
 
         It is aborted if that takes longer than the keep-alive timeout. Nothing more is read, not
         even what came already.
@@ -481,7 +481,7 @@ class Cycle(RequestResponseCycle):
     @override
     async def send(self, message: ASGISendEvent) -> None:
         self._protocol.part_writes.flush()
-        # What follows must not wait, so that it is decided for the state that it is written in.
+        # The rest must not wait, so that decisions and writes see the same state.
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if message["type"] == "http.response.start" and not self.response_started:
@@ -492,7 +492,7 @@ class Cycle(RequestResponseCycle):
                     self._is_event_stream = value.startswith(b"text/event-stream")
                 has_length |= lowered == b"content-length"
             if self.more_body:
-                # Where another request would begin on this connection is not known.
+                # The request's body has not ended, so the begin of a next request is unknown.
                 self.keep_alive = False
             if self._is_http_1_0 and not has_length:
                 # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).

@@ -128,7 +128,7 @@ class IncomingRequest:
         self._last = data[max(position - _OVERLAP, 0) : position]
         content = bytes(self._body)
         self._body.clear()
-        # One that has many chunks may not save up for long trailers, which are kept until they end.
+        # Many chunks do not add up to an allowance for long trailers, which are kept in memory.
         free = CHUNK_FREE_BYTES * self._chunks
         self._size = max(0, self._size + position - start - len(content) - free)
         self._chunks = 0

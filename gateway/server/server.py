@@ -237,8 +237,8 @@ class Server(uvicorn.Server):
         self._draining.end_streams()
 
     async def _stop_accepting(self) -> None:
-        # What waits in the backlog is reset when its socket is closed, and so is what asyncio
-        # accepts in the turn in which it closes a server. A proxy may not send either again.
+        # Closing a socket resets the connections in its backlog, and asyncio drops those that it
+        # accepts in the turn in which it closes a server. A proxy may not retry either kind.
         loop = asyncio.get_running_loop()
         await _turns(ACCEPT_TURNS)
         for server in self.servers:

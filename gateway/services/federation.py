@@ -24,8 +24,10 @@ import os
 import struct
 import time
 from collections import OrderedDict
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -55,7 +57,7 @@ from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from gateway.sealing import Sealer
     from gateway.store.callers import Federated
@@ -111,7 +113,7 @@ class Unverified:
     """Header and claims of a token before verification. Anybody may have written them."""
 
     algorithm: str
-    key_id: str
+    key_id: str | None
     issuer: str
     audiences: tuple[str, ...]
 
@@ -161,7 +163,7 @@ class Federation:
         A token of the gateway lives for `token_lifetime_s` at most.
         """
         self._database = database
-        self._key_sets = key_sets
+        self.key_sets = key_sets
         self._sealer = sealer
         self._token_lifetime_s = token_lifetime_s
         self.defaults = defaults
@@ -187,7 +189,7 @@ class Federation:
         if issuer is not None:
             return await self._of_operator(secret, said, issuer)
         provider = await self._bearer_provider(said, organization)
-        token = await verified(secret, said, provider, self._key_sets)
+        token = await verified(secret, said, provider, self.key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
         admitted = await self._admit(provider, token, None)
         principal = await self._complete(admitted.principal, token.expires_at)
@@ -208,7 +210,7 @@ class Federation:
         if len(found) != 1:
             raise _not_admitted()
         provider = found[0]
-        token = await verified(asked.token, said, provider, self._key_sets)
+        token = await verified(asked.token, said, provider, self.key_sets)
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
         # It does not outlive the token that it is given for.
@@ -225,7 +227,7 @@ class Federation:
         return Exchanged(sealed, ends_at - now, scopes)
 
     async def close(self) -> None:
-        await self._key_sets.close()
+        await self.key_sets.close()
 
     def _seal(
         self, tenant_id: TenantId, rule_id: UUID, ends_at: int, scopes: frozenset[str]
@@ -270,7 +272,7 @@ class Federation:
     async def _of_operator(
         self, secret: str, said: Unverified, issuer: IdentityProvider
     ) -> Principal:
-        token = await verified(secret, said, issuer, self._key_sets)
+        token = await verified(secret, said, issuer, self.key_sets)
         attributes = attributes_of(token.claims, issuer.transformations)
         tenant, scopes = text_of(attributes, TENANT), issuer.scopes(attributes)
         project_id = None
@@ -348,10 +350,11 @@ def is_token(secret: str) -> bool:
     return secret.startswith("ey") and secret.count(".") == _PARTS - 1
 
 
-def read(token: str) -> Unverified:
+def read(token: str, *, needs_key_id: bool = True) -> Unverified:
     """Parse a token without verifying it.
 
-    Raises `TokenRefused` for a malformed token, and for one that names no key or no issuer.
+    Raises `TokenRefused` for a malformed token, and for one that names no issuer, or no key where
+    it `needs_key_id`.
     """
     import jwt
 
@@ -364,9 +367,10 @@ def read(token: str) -> Unverified:
         raise TokenRefused(f"The token is no JSON Web Token: {_reason(error)}.") from error
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
+    is_named = needs_key_id or "kid" in header
     return Unverified(
         _text(header.get("alg"), "algorithm (alg)"),
-        _text(header.get("kid"), "key (kid)"),
+        _text(header.get("kid"), "key (kid)") if is_named else None,
         _text(claims.get("iss"), "issuer (iss)"),
         tuple(_text(one, "audience (aud)") for one in audiences[:_AUDIENCES_MAX]),
     )
@@ -476,18 +480,18 @@ class KeySets:
 
     def __init__(
         self,
-        fetcher: KeyFetcher,
+        client: IssuerClient,
         policy: KeySetPolicy = KEY_SET_POLICY,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fetcher = fetcher
+        self.client = client
         self._policy = policy
         self._clock = clock
         # The least recently used first.
         self._sets: OrderedDict[KeyOrigin, _KeySet] = OrderedDict()
 
-    async def find(self, origin: KeyOrigin, key_id: str, algorithm: str) -> Jwk | None:
+    async def find(self, origin: KeyOrigin, key_id: str | None, algorithm: str) -> Jwk | None:
         """Return the issuer's key with this id and algorithm; None if there is none.
 
         Raises `IssuerUnavailable` if no keys are cached and none can be fetched.
@@ -510,12 +514,12 @@ class KeySets:
         return found
 
     async def close(self) -> None:
-        """Cancel fetches in progress and close the fetcher."""
+        """Cancel fetches in progress and close the client."""
         tasks = [one.fetching for one in self._sets.values() if one.fetching is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._fetcher.close()
+        await self.client.close()
 
     def _may_fetch(self, known: _KeySet) -> bool:
         return known.fetching is None and self._clock() - known.failed_at > self._policy.retry_s
@@ -544,7 +548,7 @@ class KeySets:
 
     async def _fetch(self, origin: KeyOrigin, known: _KeySet) -> None:
         try:
-            known.keys = by_id(await self._fetcher.keys(origin))
+            known.keys = by_id(await self.client.keys(origin))
             known.fetched_at = self._clock()
         except IssuerUnavailable as error:
             known.failed_at = self._clock()
@@ -566,12 +570,16 @@ def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
     return found
 
 
-def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str, algorithm: str) -> Jwk | None:
+def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str | None, algorithm: str) -> Jwk | None:
+    """Return the first key with this id and algorithm; without an id, the only one of them all."""
+    named = chain(*keys.values()) if key_id is None else keys.get(key_id, ())
     kind = _KTY.get(algorithm[:2])
-    for key in keys.get(key_id, ()):
-        if key["kty"] == kind and key.get("alg", algorithm) == algorithm:
-            return key
-    return None
+    fitting = [
+        key for key in named if key["kty"] == kind and key.get("alg", algorithm) == algorithm
+    ]
+    if key_id is None and len(fitting) > 1:
+        return None
+    return fitting[0] if fitting else None
 
 
 def _verifies(key: Jwk) -> bool:
@@ -591,8 +599,8 @@ def _is_sound(modulus: object) -> bool:
     )
 
 
-class KeyFetcher:
-    """Fetcher of keys for all issuers of a process. `client` bounds the length of an answer."""
+class IssuerClient:
+    """Client of all issuers of a process. `client` bounds the length of an answer."""
 
     def __init__(self, client: EgressClient, policy: NetworkPolicy, *, metrics: Metrics) -> None:
         self._client = client
@@ -603,9 +611,39 @@ class KeyFetcher:
         # Unchecked. Raises `IssuerUnavailable`.
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
+        async with self._reaching(origin):
+            return _keys(origin, await self._document(await self._jwks_url(origin)))
+
+    async def configuration(self, origin: KeyOrigin) -> Mapping[str, Any]:
+        """Fetch the OpenID configuration of an issuer. Raises `IssuerUnavailable`."""
+        async with self._reaching(origin):
+            return await self._configuration(origin)
+
+    async def submit(
+        self, origin: KeyOrigin, url: str, form: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[int, Any]:
+        """Post a form to an endpoint of an issuer, and return the status and JSON of its answer.
+
+        Raises `IssuerUnavailable`.
+        """
+        async with self._reaching(origin):
+            self._policy.origin(url)
+            answer = await self._client.post(
+                normalised(url),
+                data=dict(form),
+                headers={"accept": "application/json", **headers},
+            )
+            return answer.status_code, orjson.loads(answer.content)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def _reaching(self, origin: KeyOrigin) -> AsyncIterator[None]:
+        # Bounds the time of what is inside, and translates its errors.
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
-                return _keys(origin, await self._document(await self._jwks_url(origin)))
+                yield
         except EgressRefused as error:
             self._metrics.egress_refused(purpose="issuer", reason=error.reason)
             raise _unavailable(origin, str(error)) from error
@@ -614,19 +652,20 @@ class KeyFetcher:
         except (*EGRESS_ERRORS, ValueError) as error:
             raise _unavailable(origin, str(error) or type(error).__name__) from error
 
-    async def close(self) -> None:
-        await self._client.aclose()
+    async def _configuration(self, origin: KeyOrigin) -> dict[str, Any]:
+        # https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation
+        assert origin.source.discovery_url is not None, "its keys are found by it"
+        configuration = await self._document(origin.source.discovery_url)
+        if not isinstance(configuration, dict) or configuration.get("issuer") != origin.issuer:
+            raise _unavailable(origin, "its configuration names another issuer")
+        return configuration
 
     async def _jwks_url(self, origin: KeyOrigin) -> str:
-        # https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation
         source = origin.source
         if source.jwks_url is not None:
             return source.jwks_url
         assert source.discovery_url is not None, "one of the three is there"
-        configuration = await self._document(source.discovery_url)
-        if not isinstance(configuration, dict) or configuration.get("issuer") != origin.issuer:
-            raise _unavailable(origin, "its configuration names another issuer")
-        url = str(configuration.get("jwks_uri"))
+        url = str((await self._configuration(origin)).get("jwks_uri"))
         if urlsplit(source.discovery_url).scheme == "https" != urlsplit(url).scheme:
             raise ValueError("its configuration is behind TLS, and its keys are not")
         return url
@@ -649,4 +688,4 @@ def _keys(origin: KeyOrigin, document: object) -> Sequence[object]:
 
 
 def _unavailable(origin: KeyOrigin, why: str) -> IssuerUnavailable:
-    return IssuerUnavailable(f"the keys of {origin.issuer} could not be fetched: {why}")
+    return IssuerUnavailable(f"{origin.issuer} could not be reached: {why}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from gateway.settings.sections import HttpUrl, Section
+from gateway.settings.sections import HttpUrl, Secret, Section
+from gateway.tenancy.permissions import OperatorRole
 
 LOOPBACK_NAME: Final = "localhost"
 
@@ -32,7 +33,36 @@ def _private(url: str) -> str:
     return url
 
 
+Text = Annotated[str, Field(min_length=1, max_length=256)]
 PrivateUrl = Annotated[HttpUrl, AfterValidator(_private)]
+
+
+class SignIn(Section):
+    """Sign-in at an OpenID provider, to which `federation` has to allow connections."""
+
+    issuer: HttpUrl | None = Field(
+        None, description="The provider. Set it so that operators sign in with their own accounts."
+    )
+    client_id: Text | None = Field(
+        None,
+        description="This console's name at the provider. Set that which it was registered as.",
+    )
+    client_secret: Secret | None = Field(
+        None, description="Its secret. Set it unless the provider has it as a public client."
+    )
+    role_claim: Text = Field(
+        "groups", description="Claim that roles depend on. Set that which your provider fills."
+    )
+    roles: dict[str, OperatorRole] = Field(
+        default_factory=dict,
+        description="Roles by values of the claim. Set those of your groups; nobody else may in.",
+    )
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.issuer is not None and (self.client_id is None or not self.roles):
+            raise ValueError("a sign-in needs issuer, client_id and roles")
+        return self
 
 
 class Console(Section):
@@ -48,3 +78,4 @@ class Console(Section):
         description="Origin that browsers see; default: loopback alone. Set it behind a proxy, and "
         "where operators are elsewhere.",
     )
+    sign_in: SignIn = SignIn()

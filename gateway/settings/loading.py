@@ -242,7 +242,7 @@ class _Reader:
             try:
                 return self._scalars.construct_object(node, deep=True)
             except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-                # Of a tag that its text does not fit, PyYAML raises whatever happens to go wrong.
+                # PyYAML raises various errors for a text that does not fit its tag.
                 self.mistake(node, f"not a value: {(str(error) or node.tag).splitlines()[0]}")
                 return None
         return _REFERENCE.sub(lambda match: self._resolved(match, node), node.value) or None
@@ -340,7 +340,7 @@ def _did_you_mean_one_of(words: Sequence[str]) -> str:
 
 
 def _spelled(path: Sequence[str | int]) -> str:
-    # As in `backends[0].url`.
+    # Return the path as in `backends[0].url`.
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")
 

@@ -1,7 +1,7 @@
 """The sections of the configuration: every setting with its default, its bounds and its unit.
 
-A section is what it configures is given: no other record restates it. A number that no operator has
-a reason to change is a constant beside the code that uses it.
+A section is handed to the code that it configures: no other record restates it. A number that no
+operator has a reason to change is a constant beside the code that uses it.
 
 The descriptions are the reference documentation: `harmony-gateway config env` prints them. Their
 first sentence, which gateway.example.yaml has too, says what the setting is; the others say why an
@@ -761,7 +761,7 @@ class Smtp(Section):
 
 
 class Alerts(Section):
-    """Recipients of spend alerts, beside those whom the alert names."""
+    """Recipients of spend alerts, beside those that the alert names."""
 
     webhook_url: str = Field(
         "",

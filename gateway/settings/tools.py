@@ -1,6 +1,7 @@
 """The settings of the tools that the gateway runs itself.
 
-A tool without what it needs is off: requests that offer it are answered without it, and told so.
+A tool that lacks a requirement is off: requests that offer it are answered without it, and the
+answer says so.
 """
 
 from __future__ import annotations

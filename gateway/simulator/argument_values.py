@@ -174,7 +174,7 @@ class _Reader:
 
 def _array_of_union(members: list[Schema]) -> Schema:
     # `"a" | "b"[]` and `string | null[]` mean an array of the union, though without parentheses.
-    # openai-harmony writes them so; read strictly they would be types that nobody offers.
+    # openai-harmony writes them so; read strictly they would be types that no schema has.
     last = members[-1].get("items")
     if last is not None and ("const" in last or last == {"type": "null"}):
         return {"type": "array", "items": {"anyOf": [*members[:-1], last]}}
@@ -193,8 +193,8 @@ DEPTH_MAX: Final = 24
 DEPTH_SHORT: Final = 4
 """Nesting from which on the shortest way out is taken: null, the empty array."""
 SIZE_MAX: Final = 10_000
-"""Members and characters that schemas can make a value have. Bounds such as `minItems` come from a
-client and have no maximum: what is longer is left for the grammar to demand."""
+"""Members and characters that a schema can require of a value here. Bounds such as `minItems` come
+from a client and have no maximum: only a grammar can enforce greater ones."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")

@@ -461,7 +461,7 @@ class ChatWriter(EventWriter):
         self._kind: SegmentKind | None = None
         self._calls = 0
         self._unspelled: list[int] = []
-        """Ids of an answer whose text is not told yet."""
+        """Ids of an answer whose text was not sent yet."""
 
     @override
     def _event(self, ids: Sequence[int], ending: Ending | None) -> bytes:

@@ -78,8 +78,8 @@ async def _page(request: Request) -> Response:
 
 
 async def _search(request: Request) -> Response:
-    # As SearXNG answers where `json` is among its formats: 403 for another one, 400 without a
-    # query. Source: https://docs.searxng.org/dev/search_api.html
+    # Answers like SearXNG with `json` among its formats: 403 for another one, 400 without a query.
+    # Source: https://docs.searxng.org/dev/search_api.html
     query = request.query_params.get("q", "")
     if request.query_params.get("format") != "json":
         raise HTTPException(403)

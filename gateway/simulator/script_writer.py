@@ -1,7 +1,7 @@
 """Write the script of a turn: think, perhaps announce and call a tool, or answer.
 
 The scripted model uses the tools that a gateway hosts: it searches, reads and cites, or computes
-and plots, where the user asks for that and the system message offers it.
+and plots, if the user requests it and the system message offers the tool.
 
 A prompt shows what `browser.search`, `open` and `find` returned as displays: `[3] Title
 (https://host/path)`, the line `**viewing lines [40 - 61] of 180**`, an empty line, and then

@@ -161,7 +161,7 @@ def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
 
 
 class Bodies:
-    """The texts of a prompt's messages, each decoded once and when it is asked for."""
+    """The texts of a prompt's messages, each decoded once, at its first use."""
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._ids = ids

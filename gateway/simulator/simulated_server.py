@@ -1,4 +1,4 @@
-"""The simulated server. It is scripted: rules choose what it says, there is no model in it.
+"""The simulated server. It is scripted: rules choose its answers, there is no model in it.
 
 Routes of vLLM: `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/ping`,
 `/version`, `/load` and `/metrics`; of SGLang: those but for the last three, and `/ready`,

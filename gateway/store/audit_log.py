@@ -1,9 +1,9 @@
-"""The audit log: entries are added in the transaction of what they tell, and only read afterwards.
+"""The audit log: entries are added in the transaction of the change, and only read afterwards.
 
 No role may change or remove one, nor may the owner of the table: a trigger refuses it, but for
-entries older than `KEPT_DAYS`. A chain is per tenant, and one more of what concerns none; whoever
-adds to one waits for who did before until that one's transaction ends, which is often enough for
-what administrators do.
+entries older than `KEPT_DAYS`. Each tenant has a chain, and the operator has one more. A
+transaction that adds to a chain waits for the one before it to end, which is fast enough for
+administrators.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ async def page(
 
 
 def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
-    # As the role that serves, which need not own the table. The nil tenant has the operator's
-    # chain.
+    # Read with the role that serves, which need not own the table. The nil tenant has the
+    # operator's chain.
     return database.transaction(TenantId(tenant_id or EVERYONE))
 
 

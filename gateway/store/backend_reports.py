@@ -1,9 +1,8 @@
-"""What replicas tell each other of backends: where they sent prompts, and which ones are drained.
+"""Reports of replicas about backends: where they sent prompts, and which backends are drained.
 
-Rows are of all tenants (their tenant is the nil one): keyed digests, names and counts, nothing of
-any request. Placements are read within seconds, in a table that no crash has to survive, and soon
-removed by a later exchange of any replica. An operator drains a backend, which then gets nothing
-new.
+Rows belong to the nil tenant. They hold keyed digests, names and counts, and no content of
+requests. Placements are read within seconds, from a table that need not survive a crash, and
+removed by a later exchange of any replica. A backend that an operator drains gets no new requests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
 
 PLACEMENTS_FRESH_S: Final = 10.0
-"""Older ones are not read: what they tell is over."""
+"""Older ones are out of date, and not read."""
 PLACEMENTS_KEPT_S: Final = 30.0
 MESSAGES_MAX: Final = 256
 """Read at once."""
@@ -145,7 +144,7 @@ async def drain(database: Database, name: str, *, by: str, author: Author = COMM
     async with database.owner_transaction() as connection:
         is_new = bool(await connection.count(_DRAIN, parameters))
         if is_new:
-            # What replicas told of another time when it was drained says nothing of this one.
+            # Remove the reports of an earlier drain.
             await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
             event = author.event("harmony.backend.drained", name, data={"by": by})
             await audit_log.record(connection, None, event)

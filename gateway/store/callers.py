@@ -52,7 +52,7 @@ _TERMS_COLUMNS: Final = (
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
 """Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
 caller; those of the policy have to be the last."""
-# Not whole rows: what is prepared on a connection would end with the revision that adds a column.
+# Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
 SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,

@@ -1,18 +1,18 @@
-"""Choose which queued responses are claimed next, from what waits, what runs and what may run.
+"""Choose the queued responses to claim next, by waiting and running responses, and bounds.
 
 The tenant that was served least goes first, with its oldest response; the expected cost of each
 chosen response counts before the next one is chosen. A tenant of which nothing runs goes before all
 others once its first response has waited for long. Responses that a limit keeps from running are
 skipped and use up no place of another limit.
 
-What tenants were served is in `background_shares`. A row for each tenant has the counter of
-`upstreams.admission.queue` for work that waits in the database: what it was served, in weighted
-tokens, and what one of its responses is expected to cost. A claim adds the expected cost of the
+The service of tenants is counted in `background_shares`. Each tenant's row is the counter of
+`upstreams.admission.queue` for work that waits in the database: its service so far, in weighted
+tokens, and the expected cost of one of its responses. A claim adds the expected cost of the
 response, and the actual cost replaces it after the end: the process that generated the response
 reports that with its next claim. Claims are made one after the other, so this is exact whichever
-process claims. The row of the nil tenant has the place in line of the tenant that was claimed last:
-no tenant begins further back than one response behind it, however long it was away. UNLOGGED: after
-a crash all begin anew, alike.
+process claims. The row of the nil tenant has the counter of the tenant that was claimed last: no
+tenant begins more than one response behind it, however long it was away. UNLOGGED: after a crash
+all tenants begin anew, alike.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALPHA: Final = 0.1
 KEPT_DAYS: Final = 7
 """Days that the estimates of a tenant are remembered."""
 
-# Who has no row begins where those are that go now.
+# A tenant without a row begins at the `served` of the tenant whose turn was last.
 _MAKE: Final = Statement("""
 INSERT INTO background_shares (tenant_id, served, expected, at)
 SELECT one.tenant_id, coalesce(last.served, 0), :expected, clock_timestamp()
@@ -78,8 +78,8 @@ WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
 
 
 class EndedResponse(NamedTuple):
-    """A response in background that was generated: what it cost, in weighted tokens, and how much
-    of that was counted when it was claimed (0: it was begun where it was accepted).
+    """The cost of a response that was generated in background, in weighted tokens, and how much of
+    it was counted at its claim (0: the process that accepted it began it).
     """
 
     tenant_id: TenantId
@@ -88,8 +88,8 @@ class EndedResponse(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A response that is claimed: where its tenant stood, and what it is expected to cost. The
-    start of one that was `promoted` tells nothing about who goes now.
+    """A response that is claimed, with its tenant's counter and its expected cost. The counter of a
+    `promoted` response says nothing about the order.
     """
 
     tenant_id: TenantId
@@ -242,7 +242,7 @@ class FreePlaces:
         return all(places.free > 0 for places in self._of(one))
 
     def of_key(self, one: QueuedKey) -> int:
-        # Whatever their project is.
+        # Their projects do not matter.
         of_key = self._narrower.get((one.tenant_id, "key", one.key_id), [])
         return min(places.free for places in self._of_tenants[one.tenant_id] + of_key)
 

@@ -1,8 +1,8 @@
-"""Claims: which process goes on with which response, and for how long nobody else may.
+"""Claims: the process that works on a response, and the time until another one may take it.
 
-A claim is (tenant, response, epoch). Every change of owner raises the epoch, and whatever is
-written for a response is compared with it, so that of two processes that both believe to own it
-only one can write. Only the database's clock counts.
+A claim is (tenant, response, epoch). Every change of owner raises the epoch, and every write for a
+response is compared with it, so that of two processes that both believe to own it only one can
+write. Only the database's clock counts.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class ClaimTerms:
 class ClaimedRun:
     """A response that was claimed, with all that is needed to go on with it.
 
-    `attempts` counts this claim. `was_queued`: nobody had begun. `counted` is what its tenant's
-    share (`replicas.shares`) was charged for it. `request` is the JSON echo, `plan`
-    what `insert` was given as that, `prompt_ids` the prompt of the first turn.
+    `attempts` counts this claim. `was_queued`: no process had begun it. `counted` is the charge to
+    its tenant's share (`store.claim_order`). `request` is the JSON echo, `plan` that of `insert`,
+    and `prompt_ids` the prompt of the first turn.
     """
 
     claim: Claim
@@ -104,7 +104,7 @@ class ClaimedRun:
 
 
 class ClaimableWork(NamedTuple):
-    """Work that a process could claim: queued responses, and begun ones that nobody owns any more.
+    """Work that a process could claim: queued responses, and begun ones without an owner.
 
     `lapse_s`: seconds until the first lease in force lapses, unless it is renewed; None: no lease
     is in force.
@@ -202,7 +202,7 @@ CROSS JOIN LATERAL (
     ORDER BY id LIMIT keys.number
 ) AS one
 """)  # noqa: S608 - constants only
-# What was chosen was read unlocked, so its state is compared again once it is locked.
+# The chosen rows were read without locks, so their state is compared again under the lock.
 _CLAIM: Final = Statement("""
 WITH locked AS (
     SELECT one.*
@@ -267,7 +267,7 @@ FROM ({_CLAIM_ROWS}) AS claim, LATERAL (
     FOR NO KEY UPDATE
 ) AS one
 """)  # noqa: S608 - constants only
-# Nobody's from now on; when that began is kept, for `abandoned`.
+# The response has no owner from now on; `lease_until` keeps the time, for `abandoned`.
 _RELEASE: Final = Statement(
     _HELD.format(
         claims_sql=_CLAIM_ROWS,
@@ -326,7 +326,7 @@ async def claim(
     """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
 
     Of those begun: released ones, and with `take_over` those with a lapsed lease. Of those queued:
-    the oldest of the tenants that were served least (`replicas.shares`); a response whose tenant,
+    the oldest of the tenants that were served least (`store.claim_order`); a response whose tenant,
     project or key may run no more is skipped. `ended` is what this process has generated since its
     last claim.
 
@@ -414,8 +414,8 @@ async def _next_queued(
     *,
     limit: int,
 ) -> dict[UUID, Start]:
-    # Under the claimants' lock no other process begins background responses, so what is counted
-    # by several statements can only become less until the claim.
+    # Under the claimants' lock no other process begins background responses, so counts of several
+    # statements can only become smaller until the claim.
     if limit <= 0:
         return {}
     shared = {"expected": claim_order.EXPECTED_AT_FIRST, "everyone": EVERYONE}
@@ -487,7 +487,7 @@ async def heartbeat(
 
 
 async def release(database: Database, claims: Sequence[Claim]) -> None:
-    """Give claims up, so that any process may take them at once.
+    """Release claims, so that any process may take the responses at once.
 
     It counts as no attempt, keeps what was appended before, and skips claims that are not held any
     more.
@@ -536,7 +536,7 @@ async def heads(
 ) -> dict[UUID, LogHead]:
     """Return the state of the logs by response; unknown and deleted responses are absent.
 
-    What is only in flushes does not count: see `store.remote_logs`.
+    Entries that are only in flushes do not count: see `store.remote_logs`.
     """
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
     parameters = {"tenants": tenants, "responses": uuids}

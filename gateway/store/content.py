@@ -21,7 +21,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
 BOUND_BY: Final = {name: about(table).bound_by for name, table in TABLES.items()}
 """The columns whose values a seal is bound to, beside tenant and column. Items are copied from a
 response to its conversation, and chunks from file to file, by statements that cannot open them:
-they are bound to what is copied with them."""
+they are bound to columns that are copied with them."""
 
 
 def place_of(table: str, column: str) -> str:

@@ -1,9 +1,8 @@
 """Conversations and their items, as clients make and read them, and as responses continue them.
 
-A conversation has one writer: the response that was accepted last, for as long as that one is
-running. Nobody unlocks it, so nobody can forget to. `next_position` moves with everything that is
-done to a conversation's items and with every writer that it takes: who has read the items takes the
-conversation only if it has not moved since.
+A conversation has one writer: the response that was accepted last, while it is running. There is no
+lock that could be forgotten. `next_position` moves with every change of the items and with every
+new writer: a request that has read the items takes the conversation only if it has not moved since.
 """
 
 from __future__ import annotations
@@ -266,7 +265,7 @@ async def delete_item(
             return None
         parameters = of_it | {"item": pack_text(item_id)}
         deleted = await connection.scalar(_DELETE_ITEM, parameters)
-        # Whoever has read the item and is about to write must not be let in.
+        # A request that has read the item must not become the writer now.
         moved = await connection.execute(_MOVE, of_it | {"count": 1 if deleted else 0})
         conversation = _conversation(moved.one(), connection.cipher(tenant_id))
         assert conversation is not None, "it is locked, so it is there"
@@ -281,7 +280,7 @@ async def find_item(
     *,
     include: Collection[str] = (),
 ) -> ItemLookup | None:
-    """Return an item by id with what `include` names, or None if the conversation is unknown."""
+    """Return an item by id with the details in `include`; None if the conversation is unknown."""
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
@@ -299,7 +298,7 @@ async def list_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of items with what `include` names, or None if the conversation is unknown.
+    """Return a page of items with the details in `include`; None if the conversation is unknown.
 
     Raises `InvalidRequest` when `after` is not an item of it.
     """

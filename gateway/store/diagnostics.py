@@ -128,7 +128,7 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Target of a database URL, and how much TLS it asks for. Without a host: a local socket."""
+    """Target of a database URL, and the TLS that it requires. Without a host: a local socket."""
 
     host: str | None
     port: int

@@ -1,9 +1,9 @@
 """The end of a response: status, body, last log row, items and usage, in one transaction.
 
 Whether a response is cancelled, completed or failed is decided here alone: one UPDATE with a
-condition, so of several that try exactly one wins, on whatever replica. Its owner finishes it with
-its claim; anybody may conclude it, which takes the claim away. An owner of a foreground response
-that comes back after that may still deposit what it alone knows of it.
+condition, so of several attempts exactly one wins, on any replica. Its owner finishes it with its
+claim; any process may conclude it, which takes the claim away. An owner of a foreground response
+that comes back after that may still deposit the output that it alone has.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class FinishedResponse:
     `tokens`.
 
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
-    `free_key`: its idempotency key may be used again, because it failed before it said anything.
+    `free_key`: its idempotency key may be used again, because it failed before any output.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is what the hosted tools of its successors have to know (`protocol.grants`);
+    `tool_state` is the state that the hosted tools of its successors need (`protocol.grants`);
     None leaves what its conversation had when it was accepted. `placement` is where its last turn
-    was generated, for whoever chooses a backend for these. `timeline` are the steps of its run, for
+    was generated, for the choice of a backend for these. `timeline` are the steps of its run, for
     operators.
     """
 
@@ -86,7 +86,8 @@ WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
 RETURNING key_id, project_id, model, background, created_at, conversation_id
 """)
-# What its owner has of one that was ended without it. Once: the epoch moves on.
+# The owner adds its output to a response that another process ended. It can do so only once,
+# because the epoch moves on.
 _DEPOSIT: Final = Statement("""
 UPDATE responses
 SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, tool_state),
@@ -98,8 +99,9 @@ RETURNING key_id, project_id, model, background
 _LINE: Final = "tenant_id, response_id, key_id, project_id, model, at, status, background"
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
-# As several of `_END`, and what follows it. Those that others have locked are left out, because
-# whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
+# Several `_END`s in one statement, with their usage and logs. Rows that others have locked are left
+# out, because waiting for one would delay all the others; so are turns of a conversation, which
+# lock it.
 _END_ALL: Final = Batch(
     f"""
 WITH sent AS MATERIALIZED (

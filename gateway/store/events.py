@@ -1,8 +1,8 @@
 """The log of a response: rows of packed entries, appended under a fence, read in order.
 
 A row holds the entries of one flush; those that follow on each other are read as one. Rows are
-never changed; `responses.next_entry` is the number of the entry that comes next, so whoever moves
-it owns the numbers it moved over.
+never changed; `responses.next_entry` is the number of the next entry, so the statement that moves
+it owns the numbers in between.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class LogRow:
 
 # Locking the heads is the fence. A takeover that commits while this statement waits for a lock is
 # seen then, because what is locked is compared again; a join that takes no lock would insert beside
-# it. Whatever locks several heads does so in this order: appends and heartbeats never deadlock. The
-# lateral query takes them one by one, by key, whatever the planner thinks of their number. The
-# arrays are told to the update again, because only then it finds its rows by key in a hash join.
-# It answers with what was fenced off: hardly ever anything, so there is nothing to send or to read.
-# Arrays come as text and all entries as one string, because the driver takes far longer to encode
-# an array than both sides take for the same as text.
+# it. Every statement that locks several heads does so in this order, so appends and heartbeats
+# never deadlock. The lateral query takes them one by one, by key, whatever the planner thinks of
+# their number. The update repeats the arrays, because only then it finds its rows by key in a hash
+# join. The result is the entries that were fenced off: hardly ever any, so there is nothing to send
+# or to read. Arrays come as text and all entries as one string, because the driver takes far longer
+# to encode an array than both sides take for the same as text.
 _APPEND: Final = Statement("""
 WITH sent AS MATERIALIZED (
     SELECT tenant_id, response_id, epoch, day, first_entry, entry_count,
@@ -119,9 +119,8 @@ _SENT: Final = (
 )  # fmt: skip
 """The arrays that `_APPEND` is sent, of a value for each batch."""
 
-# Rows that follow on each other, packed in one version, are one `piece` to whoever reads them: a
-# stream that was written token by token has thousands, and each would cost more than the entry in
-# it.
+# Consecutive rows, packed in one version, are read as one `piece`: a stream that was written token
+# by token has thousands, and each row would cost more than the entry in it.
 _LOG: Final = """
     SELECT first_entry, entry_count, entries, substring(entries FROM 1 FOR 1) AS version
     FROM events
@@ -154,7 +153,7 @@ FROM (
 WHERE is_whole
 """)  # noqa: S608 - constants only
 # Only the order of the key occurs in the windows, so nothing is sorted; `row_limit` is as many as
-# `bytes_max` could let through, so that a page costs what is on it and not what follows.
+# `bytes_max` could let through, so that a page costs only its own rows.
 _READ: Final = Statement(f"""
 SELECT min(first_entry), CAST(sum(entry_count) AS integer),
        version || string_agg(substring(entries FROM 2), CAST('' AS bytea) ORDER BY first_entry)

@@ -161,7 +161,7 @@ ORDER BY tenant_id
 ON CONFLICT (tenant_id, owner) DO UPDATE SET used_at = excluded.used_at
 RETURNING tenant_id, fence
 """)
-# Waits for nobody who erases one of these, and so never for one who waits for it.
+# Never waits for a transaction that erases one of these, so the two cannot deadlock.
 _PRUNE: Final = Statement("""
 DELETE FROM flushes USING (
     SELECT one.tenant_id, one.number
@@ -445,12 +445,12 @@ async def read(
     from_entry: int = 0,
     bytes_max: int,
 ) -> list[LogRow]:
-    """Return rows of a log as `events.read` does, then one row of what only flushes have.
+    """Return rows of a log like `events.read`, then one row of the entries that only flushes have.
 
     There is a gap before that row when not everything was read, and entries may be read twice.
     """
     async with database.bulk_transaction(tenant_id) as connection:
-        # In this order, because what is settled in between would be missed in the other.
+        # In this order: in the other one, entries that are settled in between would be missed.
         parts = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
         cipher = await events.log_cipher(connection, tenant_id, parts)
         tail = [joined(events.opened_rows(cipher, uuid, parts))] if parts else []

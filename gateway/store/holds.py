@@ -1,10 +1,9 @@
-"""Holds: nothing that a tenant has is removed while the law wants it kept.
+"""Holds: no data of a tenant is removed while the law requires it to be kept.
 
-Whoever removes something asks in the transaction that does it (`check`), and from then on a hold
-waits until that ends. So when `hold` has committed, nothing goes any more, and nothing is under way
-that would. What is removed of all tenants at once is waited for as well: rounds of retention take a
-lock of their own, and all others say so (`locks.removing`); their statements leave out the
-tenants that are held.
+A transaction that removes data calls `check`, and from then on a new hold waits until it ends. So
+when `hold` has committed, nothing is removed any more, and no removal is under way. A hold also
+waits for removals of all tenants at once: rounds of retention take a lock of their own, and all
+others call `locks.removing`; their statements leave out the tenants that are held.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Invariants of stored data that a statement cannot enforce: read in pages, and never changed.
 
-Each check reads the rows of one tenant, as its role does, and yields a `Page` for every batch. What
-is younger than `SETTLED` is left out: it may be on its way.
+Each check reads the rows of one tenant, with its role, and yields a `Page` for every batch. Rows
+younger than `SETTLED` are left out, because their transactions may be under way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Page:
-    """Result of one batch: how many rows were looked at, and what is wrong with some."""
+    """Result of one batch: the number of rows, and the violations in them."""
 
     rows: int
     violations: list[Violation] = field(default_factory=list)
@@ -210,7 +210,7 @@ async def check_conversations(
 async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Open what is sealed of a tenant, table by table."""
+    """Open the sealed content of a tenant, table by table."""
     await database.keyring.ready([tenant_id])
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}
@@ -259,4 +259,4 @@ CHECKS: Final[Mapping[str, TenantCheck]] = {
     "conversations": check_conversations,
     "content": check_content,
 }
-"""Of one tenant, by what they are called."""
+"""Checks of one tenant's rows, by name."""

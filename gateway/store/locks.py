@@ -1,6 +1,6 @@
 """Advisory locks, all of transactions, so that they work through a pooler.
 
-A key is a number for the whole database, or two: what it is for, and the hash of a tenant's id.
+A key is a number for the whole database, or two numbers: a purpose, and the hash of a tenant's id.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def removing(connection: Connection) -> None:
 
 
 async def removing_of(connection: Connection, tenant_id: UUID) -> None:
-    # As `removing`, for the rows of one tenant.
+    # Like `removing`, for the rows of one tenant.
     await connection.execute(
         _SHARE_OF_TENANT, {"key": int(TenantLock.HOLD), "tenant": str(tenant_id)}
     )
@@ -78,8 +78,8 @@ async def removing_of(connection: Connection, tenant_id: UUID) -> None:
 async def take_turns(connection: Connection, tenant_id: UUID, lock: TenantLock) -> None:
     """Wait for other transactions of the tenant that have called this.
 
-    The next statement sees what they wrote, so bounds hold when several requests read how much
-    there is at once. Call it shortly before the commit, and before locking rows that the others
+    The next statement sees their changes, so that bounds hold when several requests read the same
+    amount at once. Call it shortly before the commit, and before locking rows that the others
     change.
     """
     await connection.execute(_TAKE_OF_TENANT, {"key": int(lock), "tenant": str(tenant_id)})

@@ -57,9 +57,9 @@ class StoredHistory:
 
 
 class NeededJson(NamedTuple):
-    """Which items of a history are read with their `json`: of the others the ids are enough.
+    """Selection of the items of a history that are read with their `json`; others only with ids.
 
-    Rendering needs that of some items, whatever this says (`NEEDED_ITEM`). `with_all`: all are
+    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are
     shown, not only continued; `with_tool_lists`: lists of MCP servers' tools; `with_calls`: calls
     and their outputs; `repeated`: items with these ids.
     """
@@ -391,9 +391,9 @@ async def input_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of a response's context: what is left of its ancestors, then its own input.
+    """Return a page of a response's context: the remaining items of ancestors, then its own input.
 
-    Items come with what `include` names. Return None if the response is unknown. Raises
+    Items come with the details in `include`. Return None if the response is unknown. Raises
     `InvalidRequest` when `after` is not an item of it.
     """
     parameters = {
@@ -411,7 +411,7 @@ async def input_items(
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
-    """Return what is stored beside the output items of a response for `include`, by item id."""
+    """Return the stored details of a response's output items for `include`, by item id."""
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
@@ -434,7 +434,7 @@ def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any
 def page_of(
     rows: Sequence[Row], cipher: ContentCipher, page: PageParams, include: Collection[str]
 ) -> Page[bytes]:
-    """Make a page of the JSON of items with what `include` names, from rows of them and one more.
+    """Make a page of the JSON of items with the details in `include`, from their rows and one more.
 
     Raises `InvalidRequest` when the item `after` is not in the list.
     """
@@ -445,7 +445,7 @@ def page_of(
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
-    """Return the JSON of an item, with what `include` names."""
+    """Return the JSON of an item, with the details in `include`."""
     values = content.opened(cipher, "messages", row, ("item", "includable"))
     return included_json(values["item"], values["includable"], include)
 

@@ -1,9 +1,9 @@
-"""Notices between replicas: that there is something to look at, never what it is.
+"""Notices between replicas: they say that something has changed, never its content.
 
-Nothing depends on them: whoever is told nothing finds the same by looking from time to time, a
-little later. So they may be lost (behind a pooler, in an outage), and are sent after the commit
-they tell of, in transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of
-the whole server until it is on disk.
+Nothing depends on them: a replica that misses one finds the change a little later, by polling. So
+they may be lost (behind a pooler, in an outage), and are sent after the commit of the change, in
+transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of the whole server
+until it is on disk.
 """
 
 from __future__ import annotations

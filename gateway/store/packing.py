@@ -89,8 +89,8 @@ that has these, in order and with a LIMIT, without which the planner need not ke
 
 
 class PackedItems(Sequence[ContextItem]):
-    """The items of a row that has the columns of `PACKED`, made when one is first asked for, and
-    opened by the cipher of whose they are.
+    """The items of a row with the columns of `PACKED`, unpacked at the first use of one, and opened
+    by the cipher of their tenant.
     """
 
     def __init__(self, row: Row, cipher: ContentCipher) -> None:

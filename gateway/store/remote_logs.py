@@ -41,7 +41,7 @@ ROW_BYTES_MAX: Final = 1024
 RENEWAL_S: Final = 0.5
 """Seconds that a poll, which all logs share, waits for the key of one of them."""
 UNKNOWN: Final = 2**31 - 1
-"""As the number of known entries: no rows of the log are to be returned."""
+"""The number of received entries in a query that is to return no rows of the log."""
 
 
 @dataclass(frozen=True, slots=True)

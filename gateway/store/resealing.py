@@ -47,7 +47,7 @@ SEALED: Final = {
     if table != "flushes"
     and (sealed := {column: how for column, how in columns.items() if how in _OPENED})
 }
-"""What is opened of each table: its columns, and how each is kept."""
+"""The columns of each table that are opened, and how each is kept."""
 KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 """The primary keys of the tables that have content, without the tenant, with their types."""
 
@@ -75,7 +75,7 @@ def _write(table: str) -> Statement:
     )
 
 
-# Who moves parts of flushes holds these until that is committed.
+# A process that moves parts of flushes holds these locks until its commit.
 _LOCK_WRITERS: Final = Statement("""
 SELECT owner FROM writers WHERE tenant_id = :tenant ORDER BY owner FOR NO KEY UPDATE
 """)
@@ -168,7 +168,7 @@ def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow)
 def _resealed_log(
     cipher: ContentCipher, stored: bytes, response: bytes, epoch: int, first_entry: int
 ) -> bytes:
-    # One frame for the whole row.
+    # Seal the whole row as one frame.
     entries = cipher.open_entries(stored, response)
     return cipher.seal_entries(entries, response, epoch, first_entry)
 

@@ -313,7 +313,7 @@ async def queue_all(
     async with begin as connection:
         for tenant_id, group in groups:
             await turn_to(connection, tenant_id)
-            # Of one tenant, and of one moment: whichever policy was read last is the one.
+            # All are of one tenant, so the policy that was read last applies to all.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
             cipher = connection.cipher(tenant_id)

@@ -1,8 +1,8 @@
 """Wrapped data keys of tenants, in a database of their own.
 
-Of its own because of backups: whoever destroys a key destroys what it sealed in every backup of
-the content, but only if none of these has the wrapped key. So this database has a short backup
-retention, and no migrations either: it is one table, made by `prepare`.
+It is separate because of backups: destroying a key makes its content unreadable in every backup,
+but only if no backup of the content has the wrapped key. So this database has a short backup
+retention. It has no migrations either: it is one table, made by `prepare`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ GROUP BY tenant_id
 HAVING max(created_at) < clock_timestamp() - make_interval(secs => :settled_s)
 ORDER BY tenant_id
 """)
-# What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
+# Overwritten keys stay in dead rows until a full vacuum, which rewrites the pages.
 _VACUUM: Final = "VACUUM FULL tenant_keys"
 ALL: Final = 2**31 - 1
 
@@ -136,7 +136,7 @@ class TenantKeys:
     async def destroy(self, tenant_id: TenantId, *, before: int = ALL) -> int:
         """Overwrite wrapped keys with smaller numbers for good; return the number of rows.
 
-        What they sealed is unreadable from then on, wherever it is stored.
+        Content that they sealed is unreadable from then on, wherever it is stored.
         """
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}

@@ -45,7 +45,7 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """Details of a line besides its tokens: what it is for, and how it came about.
+    """Details of a line besides its tokens: its subject and its origin.
 
     `attempts` counts the backends and replicas that generated it. `tools` are calls of hosted tools
     by their type.

@@ -1,1 +1,1 @@
-"""Telemetry for operators: log events and metrics, and nothing of what users say."""
+"""Telemetry for operators: log events and metrics, without content of requests."""

@@ -35,7 +35,7 @@ Format = Literal["auto", "json", "console"]
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
 """Libraries of which only warnings are logged."""
 SILENT: Final = ("mcp",)
-"""Libraries that quote what others say in what they log: nothing of them is."""
+"""Libraries whose log records quote content; none of these are written."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
@@ -121,7 +121,7 @@ class EventLog:
 
 
 class _Lines:
-    """Output of rendered events, each in one write; `stream` None: what is standard error then.
+    """Output of rendered events, each in one write; `stream` None: standard error at that time.
 
     An event that cannot be written is lost, as with Python's own logging: a full disk must not end
     requests.

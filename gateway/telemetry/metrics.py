@@ -42,7 +42,7 @@ MORE_SERVERS: Final = "(more)"
 UNREGISTERED_SERVER: Final = "(not registered)"
 ToolBound = Literal["time", "result_ids", "result_bytes", "repeats", "running"]
 LIMITS: Final = (*get_args(What), "budget")
-"""What may refuse a request."""
+"""Kinds of limits that refuse requests."""
 SECONDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -70,8 +70,8 @@ class Totals(NamedTuple):
 
 
 class Children(dict[tuple[str, ...], T]):
-    """The children of a metric, each by the values of its labels and made when it is first asked
-    for: in the library each look-up costs more than what is counted.
+    """The children of a metric by the values of their labels, made at their first use. A look-up in
+    the library costs more than the event that is counted.
     """
 
     def __init__(self, metric: T) -> None:
@@ -692,7 +692,7 @@ class Metrics:
         self._mcp_sessions.labels(self._mcp_server(server)).inc(change)
 
     def mcp_listed(self, server: str, outcome: str, seconds: float) -> None:
-        # `outcome` is `ok`, `timeout`, `busy` (not asked for lack of room), `cancelled` or `error`.
+        # `outcome` is `ok`, `timeout`, `busy` (not sent for lack of room), `cancelled` or `error`.
         self._mcp_list_seconds.labels(self._mcp_server(server), outcome).observe(seconds)
 
     def _mcp_server(self, label: str) -> str:

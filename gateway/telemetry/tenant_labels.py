@@ -13,8 +13,8 @@ KEPT_SHARE: Final = 0.5
 """Part of the use of a tenant that still counts after each ranking."""
 FORGOTTEN_USE: Final = 1.0
 ADVANTAGE: Final = 2.0
-"""How many times the use of a named tenant another one must have to take its label. Two of about
-the same use would otherwise take it from each other again and again."""
+"""Factor by which the use of another tenant must exceed that of a named one to take its label. Two
+tenants of about the same use would otherwise take it from each other again and again."""
 
 
 class TenantLabels:

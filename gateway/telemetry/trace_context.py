@@ -1,6 +1,6 @@
 """The span that the current task works for. Nothing of OpenTelemetry is imported here.
 
-Each place that has something to tell a span asks for it, and finds None while traces are off.
+Code that adds to a span gets it here, and gets None while traces are off.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SpanKind = Literal["client", "internal"]
 class Span(Protocol):
     """A span, which may be the current one of a context.
 
-    One that is not recorded is passed on all the same: then nobody behind this gateway decides
-    anew whether to record.
+    One that is not recorded is passed on all the same, so that servers behind this gateway do not
+    decide anew whether to record.
     """
 
     @property
@@ -67,7 +67,7 @@ class Span(Protocol):
 
 
 CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
-"""Whatever the current task sends names this span as its parent, recorded or not."""
+"""Requests that the current task sends name this span as their parent, recorded or not."""
 
 
 def recorded() -> Span | None:

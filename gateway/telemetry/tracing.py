@@ -1,4 +1,4 @@
-"""Traces: spans of requests and of what is done for them, sent by OpenTelemetry's SDK.
+"""Traces: spans of requests and of their parts, sent by OpenTelemetry's SDK.
 
 Imported only where `telemetry.traces` is on. The SDK reads its environment variables itself
 (`OTEL_EXPORTER_OTLP_*`, `OTEL_BSP_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`); the sampler
@@ -126,7 +126,7 @@ class Tracing:
         self._complaints = Complaints()
         _SDK.addHandler(self._complaints)
         _SDK.propagate = False
-        # What the environment says of the process goes before what it says of itself.
+        # Attributes of the process in the environment take precedence over these.
         resource = Resource.create(
             {
                 "service.name": "harmony-gateway",
@@ -146,8 +146,8 @@ class Tracing:
     ) -> OtelSpan:
         """Begin the span of a request, and make it the current one.
 
-        The span that `headers` name is its parent, or else linked: a client that nobody trusts must
-        not decide what is recorded.
+        The span that `headers` name is its parent, or else linked: an untrusted client must not
+        decide what is recorded.
         """
         remote = _remote(headers)
         parent, links = Context(), list[trace.Link]()

@@ -104,8 +104,8 @@ class KeyTerms:
     """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
 
     `scopes` are words of `tenancy.permissions`. `networks` are those that its requests come from.
-    `models` are names of models that they may ask for; one that ends in `*` stands for all names
-    that begin so.
+    `models` are names of models that they may use; one that ends in `*` stands for all names that
+    begin so.
     """
 
     kind: KeyKind = "project"
@@ -189,7 +189,7 @@ class Principal:
     (`tenancy.issuers`)."""
     end_user: str | None = None
     """End user of a `token`, as its issuer names them; it overrides the one of the request."""
-    # What follows from the others is asked for several times a request, and decided once a key.
+    # Derived from the others once a key, because each request reads them several times.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""
     project: ProjectId = field(init=False, repr=False, compare=False)

@@ -1,18 +1,17 @@
-"""Tokens of issuers that a tenant trusts: what its claims are mapped to, and whom they stand for.
+"""Tokens of issuers that a tenant trusts: the attributes of their claims, and rules on these.
 
-An identity provider is an issuer with an audience, and whence its keys come. Its rules say which of
-its tokens act for which service account, and so for which project: all attributes that a rule names
-must have the values that it names. Attributes are the claims of a token by their names, and those
-that the provider makes of claims by expressions such as `assertion.repository` or
-`assertion['kubernetes.io'].namespace`.
+An identity provider is an issuer with an audience and a source of keys. Its rules map tokens to a
+service account, and so to a project: all attributes that a rule names must have the values that it
+names. Attributes are the claims of a token by their names, and those that the provider makes of
+claims by expressions such as `assertion.repository` or `assertion['kubernetes.io'].namespace`.
 
-Two attributes mean something of their own: `harmony.end_user` is whom a request is for (without it
-the claim `sub`), `harmony.scopes` which scopes the token may have, of those that its rule gives.
+Two attributes have a meaning of their own: `harmony.end_user` is the end user of a request (by
+default the claim `sub`), and `harmony.scopes` narrows the scopes that the token gets from its rule.
 
-Issuers of operators have no rules: their tokens say for which tenant they are (`harmony.tenant`),
-and may say for which of its projects (`harmony.project`) and as what (`harmony.role`).
+Issuers of operators have no rules: their tokens name their tenant (`harmony.tenant`), and may name
+one of its projects (`harmony.project`) and a role (`harmony.role`).
 
-Whose a bearer token is that names no tenant is told by its issuer and audience alone, so these must
+A bearer token that names no tenant belongs to the tenant of its issuer and audience, so these must
 be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
 takes the header `OpenAI-Organization` beside it.
 """
@@ -36,8 +35,8 @@ Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
-"""Algorithms that can be allowed: all of them have a public key. With a secret one (HS256) whoever
-verifies could sign, too, and a public key could be taken for the secret."""
+"""Algorithms that can be allowed: all of them have a public key. With a secret one (HS256) every
+verifier could sign, too, and a public key could be taken for the secret."""
 DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
 END_USER: Final = "harmony.end_user"
 SCOPES_GRANTED: Final = "harmony.scopes"
@@ -56,6 +55,7 @@ Value: TypeAlias = str | bool | int | float
 Attribute: TypeAlias = Value | tuple[Value, ...]
 """A list of values has each of them: `groups` that are [a, b] match `a`."""
 
+DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 _FIRST: Final = re.compile(r"assertion(?=[.\[])")
 _ORGANIZATION: Final = re.compile(r"org-[0-9a-f]{32}(?![0-9a-f])")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
@@ -71,6 +71,14 @@ class KeySource(NamedTuple):
     discovery_url: str | None = None
     jwks_url: str | None = None
     jwks: bytes | None = None
+
+
+def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
+    """Return the key source of an issuer, with the usual discovery URL unless another is given.
+
+    https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
+    """
+    return KeySource(discovery_url=discovery_url or issuer.rstrip("/") + DISCOVERY_PATH)
 
 
 class Transformation(NamedTuple):

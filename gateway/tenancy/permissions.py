@@ -1,9 +1,9 @@
-"""What keys may do: scopes of project keys, roles of admin keys and of operators.
+"""Permissions of keys: scopes of project keys, roles of admin keys and of operators.
 
-A key of a project without scopes may do all. A request takes a `Need`, by its route and method
-(`api.access.authentication` has the table); a key has it that has one of the scopes that give it.
+A key of a project without scopes may do everything. A request needs a `Need`, by its route and
+method (`api.access.authentication` has the table); a key fulfils it with any scope that grants it.
 
-A route of the admin planes names the permission that it takes (`admin.routes`); a role is a fixed
+A route of the admin planes names the permission that it needs (`admin.routes`); a role is a fixed
 set of these. A reader has every permission that ends in `.read`.
 """
 

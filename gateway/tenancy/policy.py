@@ -45,7 +45,7 @@ reason."""
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 """The values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
-"""New values by name: None takes a value back, what is left out stays."""
+"""New values by name: None removes a value, omitted ones stay."""
 
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
@@ -228,7 +228,7 @@ def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelPermissions:
-    """Models that a project or a key may ask for: these alone, or all but these. A name that ends
+    """Models that a project or a key may use: these alone, or all but these. A name that ends
     in `*` stands for all names that begin so.
     """
 
@@ -264,8 +264,8 @@ ALL_CONTROLS: Final = ProjectControls()
 
 @dataclass(frozen=True, slots=True)
 class NarrowedPolicy(TenantPolicy):
-    """A tenant's policy as it counts for the requests of one key, whose project or terms let it ask
-    for fewer models, or whose project gives less.
+    """A tenant's policy for the requests of one key, narrowed by the models and controls of its
+    project and its terms.
     """
 
     permissions: tuple[ModelPermissions, ...] = ()

@@ -9,9 +9,9 @@ from typing import Final
 from gateway.errors import InvalidRequest
 
 ZERO: Final = "zero_data_retention"
-"""Nothing is written of what is said: neither requests nor what became of them."""
+"""No content is written: neither requests nor responses."""
 NONE: Final = "none"
-"""Nothing special: what is stored stays as long as the policy of the tenant says."""
+"""The default: content is stored as long as the policy of the tenant says."""
 ORGANIZATION_DEFAULT: Final = "organization_default"
 """Type of a project that has the type of its tenant."""
 OF_ORGANIZATIONS: Final = (ZERO, NONE)
@@ -22,7 +22,7 @@ UNSUPPORTED: Final = (
     "enhanced_zero_data_retention",
     "enhanced_modified_abuse_monitoring",
 )
-"""OpenAI's others: nobody monitors anything here, so there is nothing to modify."""
+"""OpenAI's others: nothing is monitored here, so there is nothing to modify."""
 
 
 def keeps_nothing(organization: str | None, project: str | None) -> bool:

@@ -5,7 +5,7 @@ both, so that who reads one (a scanner, this gateway) can tell a mistyped key fr
 without asking anybody. Keys from before had the prefix `sk-` and no checksum; they stay good.
 
 Since a secret has 256 random bits, one HMAC-SHA256 under a pepper is enough to store it. While a
-pepper is replaced two are in use: what is found by the hash of the previous one is hashed again.
+pepper is replaced two are in use: a secret that matches under the previous one is hashed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HINT_CHARS: Final = 4
 _CHECK_CHARS: Final = 6
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PEPPER_IDS: Final = 2**15
-"""As many as a `smallint` has that are not negative."""
+"""The number of values of a `smallint` that are not negative."""
 
 
 def secret_of(kind: SecretKind, random: bytes) -> str:

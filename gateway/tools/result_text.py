@@ -1,7 +1,7 @@
-"""Text of results: without characters that nobody sees, and shortened for the model.
+"""Text of results: without invisible characters, and shortened for the model.
 
-Characters that a reader does not see, or that change how others are read, a model may obey. What
-tools return, wherever it comes from, loses them before a model or a client is shown it.
+A model may obey characters that a reader does not see, or that change how others are read. So they
+are removed from all results of tools before a model or a client sees these.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def truncated(text: str, ids_max: int, count_ids: Callable[[str], int], advice: 
         excess = count_ids(cut) - ids_max
         if excess <= 0:
             return cut
-        # Where parts meet ids may be others than in the parts.
+        # Joining parts can change the ids at their borders, and so their number.
         room -= excess
     return _beginning(text, ids_max, count_ids)
 
@@ -87,7 +87,7 @@ def _note(missing: int, advice: str) -> str:
 def _is_short(text: str, ids_max: int, count_ids: Callable[[str], int]) -> bool:
     if len(text) * BYTES_PER_CHAR_MAX <= ids_max:
         return True
-    # Of a text of megabytes it is enough to know that its beginning is too long already.
+    # If the beginning alone is too long, the rest of the text need not be counted.
     beginning = text[: ids_max * CHARS_PER_ID * 2]
     count = count_ids(beginning)
     return count <= ids_max and (len(beginning) == len(text) or count_ids(text) <= ids_max)

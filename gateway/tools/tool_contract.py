@@ -77,7 +77,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """Properties of a call before it runs. `repeatable`: it may run again when nobody knows how far
+    """Properties of a call before it runs. `repeatable`: it may run again if it is unknown how far
     it came. `shown`: the fields that its item shows from now on.
     """
 
@@ -159,7 +159,7 @@ class ToolSession(Protocol):
     """
 
     def start(self, call: ToolCall) -> ToolStart:
-        """Return what is known of a call before it runs. Does no I/O, and raises nothing."""
+        """Return the properties of a call before it runs. Does no I/O, and raises nothing."""
         ...
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
@@ -189,6 +189,6 @@ class HostedTools(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolFamily:
-    """`HostedTools` by how a session of theirs is made."""
+    """`HostedTools` made of a function that creates their sessions."""
 
     session: Callable[[ToolScope], ToolSession]

@@ -1,8 +1,8 @@
-"""Runs the calls of all hosted tools, each in the session that knows its tool, within bounds.
+"""Run the calls of all hosted tools, each in the session of its tool, within bounds.
 
-A session does its work and says what came of it; how long it may take, how many calls run at once,
-how much of a result the model is shown, and when there have been enough calls is decided here,
-alike for all tools. Whatever happens in one, its caller gets a result.
+A session executes a call and returns its result. The bounds of time, of concurrency, of the size of
+results and of the number of calls are enforced here, alike for all tools. The caller gets a result
+even if a session fails.
 
 | bound                                   | outcome of a call beyond it             |
 |-----------------------------------------|-----------------------------------------|
@@ -158,7 +158,7 @@ SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "python": frozenset({"transport_error"}),
     "mcp": frozenset({"transport_error", "timeout"}),
 }
-"""Outcomes that tell of the server, and not of the page that was asked for, or of slow code."""
+"""Outcomes that are failures of the server, rather than of the requested page or of slow code."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """Pattern of a string in JSON. One that is not closed goes on to the end: otherwise each quote in
 it would begin another."""
@@ -186,9 +186,9 @@ class ToolLimits:
     """Bounds of a single call, and of all those that run at once.
 
     After `breaker_failures_max` failures in a row a server is not called for `breaker_rest_s` by
-    that tenant. `repeats_max` is how often in a row a call with the same arguments is run. What is
-    no answer of a tool is `error_ids_max` ids at most, and so is every result once a response has
-    had its share of ids.
+    that tenant. `repeats_max` is how often in a row a call with the same arguments is run.
+    Errors have at most `error_ids_max` ids, and so has every result once a response has used its
+    share of ids.
     """
 
     call_max_s: Mapping[ToolKind, float] = field(default_factory=lambda: CALL_MAX_S)
@@ -375,7 +375,7 @@ class _Session:
         budget, limits = self.scope.grants.budget, self.executor.limits
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
         ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
-        # What no prompt can hold must not fail a response whose call had its effect.
+        # Characters that UTF-8 cannot encode must not fail a response whose call had its effect.
         returned = result.output.encode("utf-8", "replace")
         output = returned.decode()
         self.result_bytes += len(returned)
@@ -386,7 +386,7 @@ class _Session:
         self.result_ids += ids
         if len(shown) != len(output):
             self.executor.metrics.tool_truncated(kind_of(call.name))
-        # Who takes the response over counts on from here.
+        # A process that takes the response over continues the count with this.
         state = {**result.state, RESULT_BYTES: len(returned)}
         return replace(result, output=shown, state=state)
 

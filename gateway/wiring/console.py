@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.admin.transactions import Ownership
 from gateway.errors import StartupError, installation
+from gateway.services.sign_in import SignIn
 from gateway.wiring.admin import admin_services
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def console(
     from gateway.console.sessions import Sessions
 
     base = process.foundation
+    chosen = base.settings.console.sign_in
     tenant = admin_services(base.settings, base.database, process.access, process.models)
     sessions = Sessions(base.database, process.access.peppers)
     return Console(
@@ -56,10 +58,11 @@ def console(
             Ownership(base.database),
             api_port=base.settings.server.port,
             models=lambda: [model.id for model in process.models.list()],
-            playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
             is_ending=lambda: process.replica.dependencies.supervisor.is_draining,
+            playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
         public_url=base.settings.console.public_url,
+        sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
         trusted_proxies=trusted_proxies,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class McpRoom:
-    """Room of MCP tools: `servers` are asked when a response is created; `tools` are called;
+    """Room of MCP tools: `servers` list tools when a response is created; `tools` are called;
     `builtins` are the browser and Python of operators' servers; `sessions` hold all connections
     while their `run` runs.
     """

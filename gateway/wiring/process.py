@@ -20,7 +20,7 @@ from gateway.services.access import OwnKey
 from gateway.services.containers import Containers, Files
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
-from gateway.services.federation import KEYS_BYTES_MAX, Federation, KeyFetcher, KeySets
+from gateway.services.federation import KEYS_BYTES_MAX, Federation, IssuerClient, KeySets
 from gateway.services.health import DatabaseCheck, Health
 from gateway.services.models import Models
 from gateway.services.proxy import Proxy
@@ -162,7 +162,7 @@ class Process:
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
-        # What the block leaves undone is handed over or ended.
+        # At the end of the block, hand unfinished work over or end it.
         base, replica = self.foundation, self.replica
         try:
             await replica.rooms.start()
@@ -254,7 +254,7 @@ def _federation(base: Foundation) -> Federation:
     http = client(policy, EgressLimits(body_bytes_max=KEYS_BYTES_MAX))
     return Federation(
         base.database,
-        KeySets(KeyFetcher(http, policy, metrics=base.metrics)),
+        KeySets(IssuerClient(http, policy, metrics=base.metrics)),
         base.sealer,
         token_lifetime_s=chosen.exchanged_token_s,
         defaults=base.settings.tenant_policy,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of what a server of containers reports of a run, at most."""
+"""Bytes that a server of containers reports of a run, at most."""
 
 
 def containers(

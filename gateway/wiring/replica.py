@@ -65,7 +65,7 @@ CALLS_WAIT_S: Final = 30.0
 LISTEN_PAUSE_S: Final = 1.0
 """Between two attempts to listen to one."""
 CLAIM_INTERVAL_S: Final = 0.5
-"""Between two looks for work that nobody announced."""
+"""Time between two polls for work without a notice."""
 QUIET_INTERVALS: Final = 5
 """Multiple of `CLAIM_INTERVAL_S` between two looks for work while there is none, where other
 replicas announce work."""
@@ -369,7 +369,7 @@ def _dependencies(
             flusher.heads,
             WriterBounds(flush_interval_s=FLUSH_INTERVAL_S),
             metrics=base.metrics,
-            # While nobody listens, nobody is known to follow a log, and nothing is told.
+            # Without listeners no follower of a log is known, and no notice is sent.
             committed=notifier.committed,
             flusher=flusher,
         ),

@@ -1,4 +1,4 @@
-"""The rooms of hosted tools: each is built, and what it needs imported, where it is enabled."""
+"""The rooms of hosted tools: each is imported and built only if it is enabled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BUILTINS_INTERVAL_S: Final = 5.0
 """Between two looks whether the operator has registered a server for browser or Python."""
 APPROVAL_TTL_S: Final = 86_400.0
-"""Within which a call that was asked about can be approved."""
+"""Time in which a call can be approved after the request for approval."""
 BEHIND_MCP: Final = "mcp"
 """The engine of Python where an operator's MCP server runs it."""
 _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {

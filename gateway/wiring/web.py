@@ -1,4 +1,4 @@
-"""The browser of a process: who is asked to search, and where pages may be fetched from."""
+"""The browser of a process: its search providers, and the sources of pages."""
 
 from __future__ import annotations
 

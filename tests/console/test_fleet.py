@@ -41,12 +41,12 @@ def test_rates_are_added_up_and_of_times_the_worst_counts() -> None:
         number.label: number
         for number in fleet_of([snapshot("a", samples=one), snapshot("b", samples=two)]).numbers
     }
-    assert numbers["Requests a second"].value == 12
+    assert numbers["Requests/s"].value == 12
     assert numbers["Queue wait, p95"].value == 21
     assert numbers["Queue wait, p95"].tone == "bad"
-    assert numbers["Requests a second"].tone == ""
+    assert numbers["Requests/s"].tone == ""
     # The newest of both are of one moment, so the second replica began a sample later.
-    assert numbers["Requests a second"].line == "0.0,24.0 120.0,2.0"
+    assert numbers["Requests/s"].line == "0.0,24.0 120.0,2.0"
     assert numbers["Queue wait, p95"].line == "0.0,15.7 120.0,2.0"
 
 

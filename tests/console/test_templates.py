@@ -7,10 +7,10 @@ from hashlib import sha256
 
 import pytest
 
+from gateway.console import BASE
 from gateway.console.application import _HEADERS, FORM_TOKEN, FRAGMENT
 from gateway.console.pages import PAGES
 from gateway.console.rendering import FOLDER, Templates, visible
-from gateway.console.sessions import BASE
 from gateway.console.static_files import FOLDER as STATIC
 
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.html"))

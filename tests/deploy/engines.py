@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tests.deploy.isolation import Namespaces
 
 ROOT: Final = Path(__file__).parents[2]
-COMPOSE_FILE: Final = ROOT / "deploy" / "compose.yaml"
+COMPOSE_FILES: Final = tuple(
+    ROOT / folder / "compose.yaml" for folder in ("deploy", "tests/deploy")
+)
 MADE: Final = ROOT / ".make" / "deploy"
 PROJECT: Final = "harmony-gateway-test"
 READY_WITHIN_S: Final = 120
@@ -36,8 +38,9 @@ IMAGE_BEFORE: Final = f"{IMAGE}:before"
 BUILD_MAX_S: Final = 1_800
 """Seconds that a build takes at most: the first one, on a busy machine, installs all packages."""
 REPLICAS: Final = ("gateway-1", "gateway-2")
+BACKENDS: Final = ("simulator", "obedient")
 REVISION: Final = "revision-under-test"
-_NEEDED: Final = ("podman", "buildah", "mmdebstrap", "unshare", "nsenter", "ip")
+_NEEDED: Final = ("podman", "buildah", "mmdebstrap", "iptables", "unshare", "nsenter", "ip")
 
 
 class Engine:
@@ -71,8 +74,8 @@ class Engine:
         )
 
     def _composed(self, *arguments: str) -> list[str]:
-        project = ["-p", PROJECT, "-f", str(COMPOSE_FILE)]
-        return [*self._begin, *self.compose_program, *project, *arguments]
+        files = [word for path in COMPOSE_FILES for word in ("-f", str(path))]
+        return [*self._begin, *self.compose_program, "-p", PROJECT, *files, *arguments]
 
     def up(self) -> None:
         """Build the image, start everything, return when it can answer."""
@@ -181,7 +184,7 @@ class Podman(Engine):
 
     @override
     def up(self) -> None:
-        for service in ("postgres", "simulator"):
+        for service in ("postgres", *BACKENDS):
             self.begin(service)
         self.compose("up", "--detach", "--no-build", "--no-deps", "migrate")
         if self.command("wait", self.container("migrate")).strip() != "0":

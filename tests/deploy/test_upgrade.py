@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import json
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from typing_extensions import override
 
 from tests.deploy.engines import IMAGE, IMAGE_BEFORE, REPLICAS, ROOT
 from tests.fakes.http_client import http_client
@@ -31,6 +33,7 @@ BACKGROUND_EACH = 4
 """One of so many clients has responses in the background, and resumes their streams."""
 FIFTEEN_SECONDS = "[[sim tokens_per_s=4 tokens=60 think=none]] go"
 PATIENCE_S = 120.0
+COMPLAINTS_MAX = 50
 Json = dict[str, Any]
 
 
@@ -61,7 +64,7 @@ class Load:
             self.streams += 1
 
     async def _stream(self, *, background: bool) -> list[Json]:
-        body = {"model": "gpt-oss-20b", "input": FIFTEEN_SECONDS, "background": background}
+        body = {"model": "gpt-oss-120b", "input": FIFTEEN_SECONDS, "background": background}
         events: list[Json] = []
         request = self.client.build_request("POST", "/v1/responses", json=body | {"stream": True})
         async for event in self._events(request):
@@ -92,6 +95,8 @@ class Refused(Exception):
     """An answer that is no stream."""
 
 
+LATEST = "--max-count=20"
+"""Of the commits that touch what makes the schema."""
 SCHEMA = ("migrations/versions", "gateway/store/tables")
 
 
@@ -111,8 +116,9 @@ def release_before() -> str:
     (*_, newest) = ["", *git("tag", "--merged", "HEAD~1", "--sort=version:refname").split()]
     if newest:
         return newest.decode()
-    of_schema = ("log", "-1", "--first-parent", "-m", "--format=%H", "HEAD", "--", *SCHEMA)
-    first = git(*of_schema).decode().strip()
+    wanted = tables("HEAD")
+    touching = git("log", LATEST, "--format=%H", "HEAD", "--", *SCHEMA).decode().split()
+    (*_, first) = ["HEAD", *(commit for commit in touching if tables(commit) == wanted)]
     commits = int(git("rev-list", "--count", f"{first}..HEAD"))
     changed = git("diff", "--shortstat", first, "HEAD", "--", "gateway").decode().strip()
     if not changed:
@@ -121,17 +127,42 @@ def release_before() -> str:
     return first
 
 
+def tables(commit: str) -> list[str]:
+    """What makes the schema at a commit, without what is said of it."""
+    paths = git("ls-tree", "-r", "--name-only", commit, "--", *SCHEMA).decode().split()
+    trees = [ast.parse(git("show", f"{commit}:{path}")) for path in paths]
+    return [ast.dump(WithoutWords().visit(tree)) for tree in trees]
+
+
+class WithoutWords(ast.NodeTransformer):
+    """Leaves docstrings out."""
+
+    @override
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else node
+
+
 def unpack(commit: str, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit))) as tree:
         tree.extractall(folder, filter="data")
 
 
-def replace(engine: Engine, image: str) -> None:
-    """Have both replicas run this image."""
+def replace(engine: Engine, image: str) -> list[str]:
+    """Have both replicas run this image; returns what those before it complained of."""
     engine.use(image)
-    engine.replace(*REPLICAS)
+    complained = []
+    for replica in REPLICAS:
+        complained += complaints(engine, replica)
+        engine.replace(replica)
     wanted = engine.command("image", "inspect", "--format", "{{.Id}}", image).strip()
     assert [engine.inspect(replica)["Image"] for replica in REPLICAS] == [wanted, wanted]
+    return complained
+
+
+def complaints(engine: Engine, replica: str) -> list[str]:
+    """The last that it logged beside what is usual."""
+    lines = engine.logs(replica).splitlines()
+    return [line for line in lines if '"info"' not in line][-COMPLAINTS_MAX:]
 
 
 async def test_replicas_are_replaced_under_load_and_no_stream_fails(
@@ -146,7 +177,7 @@ async def test_replicas_are_replaced_under_load_and_no_stream_fails(
     async with http_client(
         deployment.url, headers=headers, timeout=PATIENCE_S, limits=limits, trust_env=False
     ) as client:
-        load = Load(client)
+        load, complained = Load(client), list[str]()
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(load.ask(background=number % BACKGROUND_EACH == 0))
@@ -154,11 +185,14 @@ async def test_replicas_are_replaced_under_load_and_no_stream_fails(
                 await load.begun.acquire()
             try:
                 for image in (IMAGE_BEFORE, IMAGE):
-                    await asyncio.to_thread(replace, engine, image)
+                    complained += await asyncio.to_thread(replace, engine, image)
             finally:
                 engine.use(IMAGE)
                 load.over.set()
     print(f"{load.streams} streams, {load.resumed} resumed, {len(load.failures)} failed")
     print(*Counter(load.failures).most_common(5), sep="\n")
+    for replica in REPLICAS:
+        complained += complaints(engine, replica)
+    print(*complained, sep="\n")
     assert load.failures == []
     assert load.resumed > 0

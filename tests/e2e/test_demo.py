@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx2
 import psutil
 import pytest
 
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 60.0
 END_S = 20.0
 LINES_MAX = 150
-FIRST_LINES_MAX = 20
+FIRST_LINES_MAX = 21
 PYTHON = re.compile(r"^\S+ -c '\n[^']*'$", re.MULTILINE)
 """The command of a Python program, as it is printed and pasted."""
 UNREACHABLE = "backends: [{name: none, url: 'http://127.0.0.1:9'}]\n"
@@ -295,6 +296,8 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert f"http://127.0.0.1:{port}" in printed
         assert "I am a scripted server, not a model" in printed
         assert "✓ cited " not in printed, "without --examples"
+        link = matched(r"(?<=^Console, once within ten minutes: ).*$", printed)
+        assert signed_in(link) == "Now"
         children = psutil.Process(process.pid).children(recursive=True)
         source = matched(r"^\. .*demo\.env$", printed)
         curl = matched(r"^curl .*\\\n.*$", printed)
@@ -309,6 +312,17 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert "Traceback" not in process.stdout.read()
     assert children
     assert [child for child in children if lives(child)] == []
+
+
+def signed_in(link: str) -> str:
+    """The heading of the page that the link leads to."""
+    base, _, token = link.partition("?token=")
+    with httpx2.Client(follow_redirects=True, trust_env=False) as client:
+        headers = {"sec-fetch-site": "same-origin"}
+        page = client.post(base, data={"token": token}, headers=headers)
+        again = client.post(base, data={"token": token}, headers=headers)
+    assert (page.status_code, again.status_code) == (200, 403)
+    return matched(r"(?<=<h1>)\w+(?=</h1>)", page.text)
 
 
 def matched(pattern: str, printed: str) -> str:

@@ -20,6 +20,7 @@ WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 EXCEPTED = frozenset(
     {
         "admin/inspection.py",
+        "admin/responses.py",
         "cli/demo.py",
         "cli/serve.py",
         "console",

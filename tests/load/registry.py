@@ -69,6 +69,7 @@ def workloads() -> tuple[Workload, ...]:
     from tests.load.workloads.stall import Stall
     from tests.load.workloads.stored import Stored
     from tests.load.workloads.streams import MANY, PACED, SATURATED
+    from tests.load.workloads.traces import Traces
 
     return (
         SATURATED,
@@ -87,6 +88,7 @@ def workloads() -> tuple[Workload, ...]:
         RoutingDecision(),
         OnePostgres(),
         Overload(),
+        Traces(),
     )
 
 

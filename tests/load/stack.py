@@ -23,7 +23,7 @@ from tests.load.systems import SYSTEMS
 from tests.load.tape import write_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.load.marks import Marks
@@ -75,16 +75,24 @@ class Stack:
             self._running[program] = child
         return self._running[program]
 
-    def fresh(self, program: Program, **config: Any) -> AbstractContextManager[Child]:
-        """A new process of a program, beside any that runs; `config` are sections of a gateway's
-        settings file. Raises `RunVoid` when it does not start."""
+    def fresh(
+        self,
+        program: Program,
+        *,
+        module: str = "gateway",
+        environ: Mapping[str, str] | None = None,
+        **config: Any,
+    ) -> AbstractContextManager[Child]:
+        """A new process of a program, beside any that runs. Of a gateway: `module` is run with
+        these variables, and `config` are sections of its settings file. Raises `RunVoid` when it
+        does not start."""
         folder = self.new_path(program)
         folder.mkdir()
         if program == "backend":
             return replaying(folder, self.programs, self.tape, self.marks)
         if program == "gateway":
             self._logs[program] = folder / "gateway.log"
-            return self._gateway(folder, config)
+            return self._gateway(folder, module, environ or {}, config)
         start = {
             "nginx": peers.nginx,
             "sglang-router": peers.sglang_router,
@@ -114,7 +122,9 @@ class Stack:
         self._ending.close()
 
     @contextmanager
-    def _gateway(self, folder: Path, config: dict[str, Any]) -> Iterator[Child]:
+    def _gateway(
+        self, folder: Path, module: str, more: Mapping[str, str], config: dict[str, Any]
+    ) -> Iterator[Child]:
         """`serve` with every setting at its default but where things are, and `_ROOM`."""
         environ = {
             name: value
@@ -128,8 +138,9 @@ class Stack:
             "GATEWAY_CONFIG": str(file),
             "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
             "DATABASE_URL": self.database_url,
+            **more,
         }
-        arguments = [sys.executable, "-m", "gateway", "serve", "--port", "0"]
+        arguments = [sys.executable, "-m", module, "serve", "--port", "0"]
         with processes.server(arguments, folder / "gateway.log", environ) as child:
             yield child
 

@@ -88,8 +88,11 @@ def test_the_replicas_are_alike_and_behind_the_proxy() -> None:
     assert first == second
     asked = SERVICES["proxy"]["environment"]
     assert [asked["GATEWAY_1"], asked["GATEWAY_2"]] == [f"{name}:8000" for name in REPLICAS]
-    (file,) = SERVICES["proxy"]["volumes"]
-    assert (DEPLOY / file.partition(":")[0]).is_file()
+    assert [asked["CONSOLE_1"], asked["CONSOLE_2"]] == [f"{name}:9000" for name in REPLICAS]
+    for file in SERVICES["proxy"]["volumes"]:
+        here, there, _ = file.split(":")
+        assert (DEPLOY / here).is_file()
+        assert there in SERVICES["proxy"]["command"]
 
 
 def test_only_the_proxy_publishes_a_port_and_it_is_the_one_the_gateway_listens_on() -> None:
@@ -99,7 +102,9 @@ def test_only_the_proxy_publishes_a_port_and_it_is_the_one_the_gateway_listens_o
     assert COMPOSE["networks"]["database"] == {"internal": True}
     assert SERVICES["simulator"]["networks"] == ["backends"]
     port = str(load_settings(environ={}).server.port)
-    (published,) = SERVICES["proxy"]["ports"]
+    published, console = SERVICES["proxy"]["ports"]
+    assert console == "${CONSOLE_PUBLISHED:-127.0.0.1:9000}:9000"
+    assert GATEWAY["environment"]["GATEWAY_ADMIN__PORT"] == "9000"
     assert SERVICES["proxy"]["environment"]["PORT"] == port
     assert published == f"${{GATEWAY_PUBLISHED:-127.0.0.1:{port}}}:{port}"
     assert instructions("EXPOSE") == [port]
@@ -220,7 +225,11 @@ def test_no_service_has_a_secret_in_its_environment() -> None:
         environment = service.get("environment", {})
         read = {name: value for name, value in environment.items() if name.endswith(FILE_SUFFIX)}
         plain = environment.keys() - read.keys()
-        assert plain <= {"GATEWAY_MODELS", "GATEWAY_BACKENDS", "GATEWAY_SERVER__DRAIN_NOTICE_S"}
+        assert plain <= {
+            *("GATEWAY_MODELS", "GATEWAY_BACKENDS", "GATEWAY_SERVER__DRAIN_NOTICE_S"),
+            *("GATEWAY_ADMIN__HOST", "GATEWAY_ADMIN__PORT"),
+            *("GATEWAY_CONSOLE__ENABLED", "GATEWAY_CONSOLE__PUBLIC_URL"),
+        }
         assert {name.removesuffix(FILE_SUFFIX) for name in read} | plain <= known
         assert sorted(read.values()) == sorted(
             SECRETS_FOLDER + secret for secret in service.get("secrets", [])
@@ -230,13 +239,14 @@ def test_no_service_has_a_secret_in_its_environment() -> None:
 def test_the_environment_in_the_compose_file_is_valid(tmp_path: Path) -> None:
     made_secrets(tmp_path)
     environ = {
-        name: value.replace(SECRETS_FOLDER, f"{tmp_path}/")
+        name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value).replace(SECRETS_FOLDER, f"{tmp_path}/")
         for name, value in GATEWAY["environment"].items()
     }
     settings = load_settings(environ=environ)
     assert [backend.url for backend in settings.backends] == ["http://simulator:8100"]
     assert settings.database_url.startswith("postgresql://harmony_gateway:")
     assert len(settings.pepper) == 64
+    assert settings.console.public_url == "http://127.0.0.1:9000"
 
 
 def test_what_serves_and_what_owns_the_tables_are_different_roles(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Bearer key → Principal and dialect, and what the key may do, before any route that needs one.
 
-A WebSocket outlives what was known when it was opened, so each of its requests asks again:
-`scope["authenticate"]` returns the principal of its key as it is now.
+The key of a WebSocket may change after its opening, so each of its requests authenticates again:
+`scope["authenticate"]` returns the current principal of its key.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Authentication:
             base = scope.get("root_path", "") + BASE_PATH
             is_below = scope["path"].startswith(f"{base}/v1/")
             if is_below:
-                # Routes are looked up by what follows it; logs and errors show the whole path.
+                # Routes are looked up by the rest of the path; logs and errors show all of it.
                 scope["root_path"] = base
             credentials = credentials_of(scope)
             if credentials.secret is not None:

@@ -1,8 +1,8 @@
 """The address of the client behind the proxies that the operator trusts.
 
-Each proxy adds to `X-Forwarded-For` the address that it was asked from, at the end. So the list is
-read from its end, as long as the address that wrote an entry is trusted: the first that is not is
-the client's. What stands before it, anybody may have written.
+Each proxy appends the address of its peer to `X-Forwarded-For`. So the list is read from its end,
+as long as the address that wrote an entry is trusted: the first that is not is the client's.
+Entries before it may have been forged.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The OpenAPI document of what is served, and a page that shows it."""
+"""The OpenAPI document of the served routes, and a page that shows it."""

@@ -72,7 +72,6 @@ class PolicyRow:
     name: str
     value: str | int
     is_own: bool
-    words: Sequence[str]
     description: str
 
 
@@ -112,10 +111,11 @@ async def view_tenant(call: Call) -> TenantView:
 
 def _policy(detail: TenantDetail) -> list[PolicyRow]:
     own, effective = dict(detail.own), detail.policy.shown()
-    return [
-        PolicyRow(name, effective[name], name in own, value.words, value.option_help)
+    rows = [
+        PolicyRow(name, effective[name], name in own, value.purpose or value.option_help)
         for name, value in POLICY_VALUES.items()
     ]
+    return sorted(rows, key=lambda row: not row.is_own)
 
 
 def path_of(name: str, rest: str = "") -> str:

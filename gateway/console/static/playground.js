@@ -115,8 +115,7 @@ if (form) {
       if (wasStopped) {
         answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
         goToEnd();
-      }
-      else failure(answer, "The gateway cannot be reached. Ask again.");
+      } else failure(answer, "The gateway cannot be reached. Ask again.");
     }
     if (answer.querySelector(".notice.bad") && !answer.querySelector(".item") && !question.value) question.value = asked;
     controller = null;

@@ -1,9 +1,8 @@
 """Models with a chat template, as the rest of the gateway sees them.
 
-A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. What the prompt
-puts into the model's mouth (`<think>` and the like) is cut off it, and stands in the log as what
-the turn began with. So a turn is always read from the beginning of the assistant's message, by
-whoever folds its log.
+A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
+the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
+So a turn is always read from the beginning of the assistant's message, wherever its log is folded.
 
 The turns of one response that follow each other go on in one message of the assistant, but behind
 the result of a hosted tool: that is framed as the template does it (`template`).
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
 
 TAIL_IDS: Final = 64
-"""Number of last ids of a prompt that are searched for what it puts into the model's mouth."""
+"""Number of last ids of a prompt that are searched for its prefill of the answer."""
 SIZE_STEP: Final = 512
 """Models have rows for so many ids more than their tokenizer, to be divided among devices."""
 _BRACE: Final = "{"
@@ -418,7 +417,7 @@ class ChatFormat(ServerRenderedFormat):
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._lexicon.encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
-            # What stood behind the thought was taken back, white space and all.
+            # The ids behind the thought were cut off, its white space among them.
             return [*ids, *self._lexicon.encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 

@@ -5,8 +5,8 @@ text can be taken for one. Where a marker is spelled in letters, text in front o
 bound: there calls are bound only if nothing stands before them.
 
 A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
-behind it, behind a call, at the front of a call that was put into the model's mouth, and in the
-middle of JSON, where it is made of what the beginning leaves over.
+behind it, behind a call, at the front of a prefilled call, and in the middle of JSON, where it is
+the rest of the language behind the beginning.
 
 Arguments in tags come in the order of the schema; those that are not required may be left out. A
 value that may be text is text, in which no marker stands; any other one is JSON of its schema.
@@ -170,7 +170,7 @@ def turn_constraint(
 
     if message or place.where is Where.BODY:
         return made()
-    # How a turn goes that has not begun depends on nothing else.
+    # The grammar of a turn that has not begun depends on nothing else, so it is cached.
     return rules.derive(("chat", syntax, vocabulary, place.where, place.called, options), made)
 
 
@@ -183,7 +183,7 @@ class _Callable:
 
 
 class _Turn:
-    """The grammars of one request: of a whole turn, and of what is left of one."""
+    """The grammars of one request: of a whole turn, and of the rest of one."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Turn:
         markers = tuple(sorted(self._lexicon.texts))
         return Constraint(rest, None, len(self._tools), exact=self._exact, markers=markers)
 
-    # What is left of a turn.
+    # The rest of a turn that has begun.
 
     def _rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if place.where is Where.BODY:
@@ -296,7 +296,7 @@ class _Turn:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
 
-    # What a turn may be.
+    # A whole turn.
 
     def _whole(self) -> Node | None:
         rest = self._behind_thought()

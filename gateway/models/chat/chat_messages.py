@@ -233,9 +233,9 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
 
 @dataclass(slots=True)
 class ChatConversation:
-    """The messages of a prompt, and about how long what each item became is.
+    """The messages of a prompt, and the approximate length of the messages of each item.
 
-    `sizes` are characters by the index of the item; those of what no item became are under
+    `sizes` are characters by the index of the item; those of messages without an item are under
     `PREAMBLE`.
     """
 

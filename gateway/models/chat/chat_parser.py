@@ -7,10 +7,10 @@ A turn is thoughts, text for the user, and calls, one behind the other, with mar
 
 Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
 
-1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted, what
-   is no call becomes text for the user, and a call that breaks off is passed on as far as it went.
-2. It never looks ahead, and no cut of the ids leads anywhere else. The events of some ids depend
-   on them alone.
+1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
+   invalid calls become text for the user, and a call that breaks off is passed on up to its end.
+2. It never looks ahead, and the result does not depend on how the ids are cut into chunks. The
+   events of some ids depend on them alone.
 3. No marker that is an id ever becomes text, and no text the marker that is an id.
 
 What may stream and what must wait: text streams, but for what may be the beginning of a marker that
@@ -20,8 +20,8 @@ until its function is named.
 Models put white space between a marker and text. It belongs to the marker, and is not part of the
 text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
 
-Text before a call that is demanded is commentary; nobody can tell before a call that is not. A
-model without tools makes no calls: what looks like a call is text.
+Text before a required call is commentary; text before an optional one may be the answer. A model
+without tools makes no calls: text that looks like a call stays text.
 """
 
 from __future__ import annotations
@@ -423,7 +423,7 @@ class ChatParser:
         thought, prose = self._syntax.reasoning, self._prose
         is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
         if is_late and thought is not None and marker == thought.opening:
-            # Who has begun to answer speaks of thoughts, and does not begin one.
+            # A thought does not begin inside an answer: the marker is text of the answer.
             self._write(marked)
         else:
             self._mark(marker, marked[0].start, marked[-1].end)
@@ -621,7 +621,7 @@ class ChatParser:
     def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
         for event in reader.close(cut=cut):
             if isinstance(event, Left):
-                # Without a marker it is what it looks like: an answer.
+                # Without a marker, text is an answer.
                 region = self._region or []
                 prose = self._begin_content(self._start)
                 self._write(region)

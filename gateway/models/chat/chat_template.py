@@ -1,7 +1,7 @@
 """Learn what a model's chat template does, from a server that renders a few small conversations.
 
-The gateway does not run templates. It cuts what a run needs between two turns out of what the
-template made: the ids between a call and its result, those around the result, and those that open
+The gateway does not run templates. It cuts the ids that a run needs between two turns out of
+rendered conversations: those between a call and its result, around the result, and those that open
 the next turn. So a turn that follows a hosted tool is generated behind exactly the ids that the
 model has read and written before, and the result is framed as it would be in a new prompt.
 """

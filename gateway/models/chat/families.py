@@ -100,8 +100,8 @@ PRESETS: Final = (
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first whose pattern is in a model's name counts. What was distilled into a Qwen has the name
-of that behind its own, and a number may be a size (`Qwen-32B`).
+"""The first preset whose pattern is in a model's name counts. A model distilled into a Qwen has
+that name behind its own, and a number may be a size (`Qwen-32B`).
 """
 
 

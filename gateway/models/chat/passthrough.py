@@ -1,14 +1,14 @@
 """Models whose servers take a conversation and return text: Ollama, TGI, llama.cpp, hosted APIs.
 
-No ids are to be had from them. So a prompt is the conversation itself, packed as lines of JSON, one
-message each, and a turn is the text that came, with marks between its parts (`gateway.text_ids`):
+Such servers return no ids. So a prompt is the conversation itself, packed as lines of JSON, one
+message each, and a turn is its text, with marks between the parts (`gateway.text_ids`):
 
     THOUGHT text  |  ANSWER text  |  CALL name ARGUMENTS text  |  END
 
-Nothing is put into the model's mouth, and nobody can go on with a turn that was begun
-(`Framing.is_text`). A model of format `chat` that sees is asked in this way, too, where there is
-something to be seen. The laws of `TextParser` are those of the other parsers: it is total, and no
-cut of the ids leads anywhere else.
+A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`).
+Requests with images to models of format `chat` are sent in this way, too. `TextParser` keeps the
+laws of the other parsers: it accepts any input, and its result does not depend on how the ids are
+cut into chunks.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def text_piece(token: int) -> TokenPiece:
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and what it is sent.
+    """Format of one model: how its server handles thoughts and calls, and the form of requests.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.

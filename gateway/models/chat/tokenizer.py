@@ -129,7 +129,7 @@ class Vocabulary:
         self._texts = dict(added)
         self._ids = {text: token for token, text in added.items()}
         self.pieces = Pieces(pieces)
-        """The bytes of every id; empty for specials and for what is no id."""
+        """The bytes of every id; empty for specials and unused ids."""
         self.size = len(pieces)
         """Number of ids: each is below it."""
         spelled = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
@@ -302,7 +302,7 @@ LEXICONS_KEPT: Final = 64
 
 
 class Matcher:
-    """Finder of some markers in text, and of what may be the beginning of one at its end."""
+    """Finder of some markers in text, and of a possible beginning of one at its end."""
 
     __slots__ = ("_pattern", "_texts", "firsts")
 

@@ -1,12 +1,11 @@
 """The arguments of a call, read as they come: what of them is one JSON value.
 
-That is what a client takes them for. What models write is that value, sometimes with whitespace
-around it, in a code fence, with a bracket too many, sometimes twice, now and then nothing, and now
-and then no JSON at all. So what may open a fence is held until it is known whether a value follows;
-then text flows through as it comes up to the end of the first complete value, and what follows is
-held until the message is over: whitespace, exact repeats, and brackets and quotes that close
-nothing are dropped, anything else is passed on as it is. Whatever happens, the pieces handed out,
-joined, are the arguments.
+That is the form that clients expect. Models write that value, sometimes with whitespace around it,
+in a code fence, with a surplus bracket, sometimes twice, now and then nothing, and now and then no
+JSON at all. So a possible opening of a fence is held until it is clear whether a value follows.
+Then text is passed on as it comes up to the end of the first complete value. Text behind it is held
+until the message is over: whitespace, exact repeats, and brackets and quotes that close nothing are
+dropped, anything else is passed on. In each case the returned pieces, joined, are the arguments.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """End the arguments: return their last piece, and what they are."""
+        """End the arguments: return their last piece, and their state."""
         if self._phase is _Phase.BLANK and not self._fenced:
             return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
         if self._phase is not _Phase.AFTER:

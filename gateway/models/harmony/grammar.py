@@ -8,7 +8,7 @@ which are two for a call, and three for the type of a body that is JSON. Calls o
 have their own channel and types; what Python is called with may be any text.
 
 A grammar can only begin where the ids so far decide what comes next. That is so before a message,
-within a text, and in the middle of JSON, where it is made of what the beginning leaves over
+within a text, and in the middle of JSON, where it is the rest of the language behind the beginning
 (`json_language.remainder_of`).
 """
 
@@ -103,7 +103,7 @@ def turn_constraint(
 
     if message or place.where is Where.BODY:
         return made()
-    # How a turn goes that has not begun depends on nothing else.
+    # The grammar of a turn that has not begun depends on nothing else, so it is cached.
     return rules.derive(("harmony", place.where, options), made)
 
 
@@ -146,7 +146,7 @@ class _Callable:
 
 
 class _Turn:
-    """The grammars of one request: of a whole turn, and of what is left of one."""
+    """The grammars of one request: of a whole turn, and of the rest of one."""
 
     def __init__(self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary) -> None:
         allowed = () if rules.calls == "none" else sorted(rules.allowed)

@@ -284,7 +284,7 @@ class _WrittenMessage:
 
     @property
     def is_kept(self) -> bool:
-        # Nobody can answer a call that was cut off.
+        # A call that was cut off cannot have an output.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
@@ -295,7 +295,7 @@ def rerendered_ids(
 
     They are messages, and another is begun behind each turn. A turn is its ids, prefill
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
-    left out: nobody can answer it.
+    left out, because it cannot have an output.
     """
     rerendered: list[int] = []
     for ids, finish in turns:
@@ -444,21 +444,21 @@ class HarmonyFormat(Renderer, FixedFormat):
         ]
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
-        pieces, found = self.vocabulary.pieces, []
+        pieces, token_pieces = self.vocabulary.pieces, []
         for token in ids:
             if token >= FIRST_SPECIAL:
                 if part != "body" or token not in _DROPPED_IN_BODY:
                     part = _BEHIND.get(token, part)
                 name = _MARKERS.get(token) or f"<|reserved_{token}|>"
-                found.append(TokenPiece(name.encode(), "marker", part))
+                token_pieces.append(TokenPiece(name.encode(), "marker", part))
                 continue
             if token == RECIPIENT_PREFIX[0] and part in _ADDRESSED:
                 part = "recipient"
-            found.append(TokenPiece(pieces[token], part, part))
-        return found
+            token_pieces.append(TokenPiece(pieces[token], part, part))
+        return token_pieces
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        # Beside an answer in a format preambles are reasoning.
+        # If the answer has a format, preambles are reasoning.
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)

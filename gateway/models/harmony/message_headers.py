@@ -227,7 +227,7 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
 def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
     """Decide by recipient, then by channel.
 
-    `tools` are the names of what may be called; None when the request allows no calls at all.
+    `tools` are the names that may be called; None when the request allows no calls at all.
     """
     for recipient in header.recipients:
         if name := _declared_name(recipient, tools or frozenset()):
@@ -336,7 +336,8 @@ def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Messa
         return MessageRoute(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
     if namespace in _BUILTINS:
         return MessageRoute(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
-    # An answer is for the user, whatever else its header says; arguments for nobody are not.
+    # An answer is for the user, whatever else its header says; arguments without a recipient are
+    # not.
     kind = SegmentKind.FINAL if header.channel == "final" else SegmentKind.REASONING
     return MessageRoute(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
 

@@ -225,7 +225,7 @@ class SegmentWriter:
         `tokens` are the positions of the ids that spell it, if they are known.
         """
         if draft.callee and not draft.braced and (front := text.lstrip()):
-            # What may be a call begins like one, or is what its header says.
+            # A body that begins with a brace is read as a call; any other is what its header says.
             draft.braced = front.startswith("{")
             if not draft.braced:
                 self._follow_header(draft)
@@ -284,7 +284,7 @@ class SegmentWriter:
             if not closing.cut:
                 self._emit(draft, conclusion.text)
                 self.touch(draft, conclusion.rules)
-                # A hosted tool itself reports to the model what is wrong.
+                # A hosted tool reports errors of its arguments to the model itself.
                 broken = conclusion.is_broken and not draft.is_hosted
             elif Rule.EMPTY_ARGUMENTS not in conclusion.rules:
                 # None at all may have been about to come.
@@ -409,8 +409,8 @@ class _Orphan:
 class Parser:
     """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
 
-    `tools` are the names of what may be called, None when calls are not allowed; `hosted` are those
-    of them that the gateway runs itself: nothing is guessed to be a call of them. A header of more
+    `tools` are the names that may be called, None when calls are not allowed; `hosted` are those of
+    them that the gateway runs itself: no message is guessed to be a call of these. A header of more
     than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
     text comes with the positions of its ids, and up to the last id that ends with a character.
     Without `preambles` text on the way to an answer is reasoning.

@@ -81,9 +81,9 @@ DOUBTS: Final = frozenset(
         Rule.AFTER_ANSWER,
     }
 )
-"""The rules that guess for whom a message is. Behind a whole answer such a message is dropped.
+"""Rules that guess the recipient of a message. Behind a whole answer such a message is dropped.
 
-Every other rule knows what was meant: a misspelt tool, a forgotten marker, words too many.
+Every other rule is sure of the meaning: a misspelt tool, a missing marker, surplus words.
 """
 _READ: Final = frozenset({Rule.NO_CHANNEL})
 """Doubts that the position of a message settles: without a known channel it is reasoning if another
@@ -95,9 +95,9 @@ _JUNK: Final = frozenset(
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return the rules among these that guess for whom a message is (`DOUBTS`).
+    """Return the rules among these that guess the recipient of a message (`DOUBTS`).
 
-    An undeclared function is such a guess only where the header is full of junk.
+    An undeclared function counts as a guess only if the header has junk.
     """
     applied = tuple(rules)
     is_junk = not _JUNK.isdisjoint(applied)

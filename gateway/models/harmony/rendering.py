@@ -115,8 +115,8 @@ _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uf
 class HarmonyMessage:
     """A message of a prompt; `text` is all that stands between its header and its end.
 
-    `author` is the role, or of what a tool returned the name of the tool. `is_json` and `is_code`:
-    the header says so.
+    `author` is the role, or the name of the tool whose result it is. `is_json` and `is_code` are
+    the content type in the header.
     """
 
     author: str
@@ -441,8 +441,8 @@ class Renderer(MessageWriter):
     """
 
     def __init__(self, vocabulary: Vocabulary, *, repeated_ids_max: int = 1 << 22) -> None:
-        """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
-        `ID_BYTES` each; what they were made from counts, too.
+        """`repeated_ids_max` bounds the cached ids of declarations and items, of `ID_BYTES` each;
+        their sources count, too.
         """
         super().__init__(vocabulary)
         self.vocabulary = vocabulary

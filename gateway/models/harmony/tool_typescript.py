@@ -33,7 +33,7 @@ DEPTH_MAX: Final = 32
 NODES_MAX: Final = 40_000
 """Schemas, properties and enum values of all tools of one request, at most, `$ref`s inlined."""
 INLINED_NODES_MAX: Final = 2_000
-"""Those of them that come from `$ref`s, of one schema: recursive definitions could otherwise fill a
+"""Nodes of one schema that come from its `$ref`s: recursive definitions could otherwise fill a
 context window."""
 CHARACTERS_MAX: Final = 2_000_000
 """Characters of all keys, descriptions, defaults and literals of one request, at most."""
@@ -131,7 +131,7 @@ class SchemaNormaliser:
         return None if target is MISSING else target
 
     def _merge(self, first: Schema, second: Schema) -> Schema:
-        # Where the two differ the first one wins.
+        # For keywords that both have, the first schema wins.
         self._spend(sum(len(as_dict(both.get("properties"))) for both in (first, second)))
         merged = second | first
         properties = dict(as_dict(first.get("properties")))

@@ -63,7 +63,7 @@ NAMED_SPECIALS: Final = {
     "<|message|>": MESSAGE,
     "<|call|>": CALL,
 }
-# What the standard library's incremental decoder calls; its own Python around that costs more.
+# Called directly, because the Python code of the incremental decoder around it costs more.
 _decode = codecs.utf_8_decode
 _SEPARATOR: Final = b"\x7f"
 

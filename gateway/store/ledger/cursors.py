@@ -1,18 +1,18 @@
 """Read usage lines of all tenants in the order of transactions that are over, and remember how far.
 
 A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
-so a line may become visible behind one with a greater id. But of transactions below the horizon
-(`pg_snapshot_xmin`) none is under way: what they wrote is there, and nothing more will come. So a
-reader that reads lines below the horizon, and continues from there, reads each line once, however
-slow a transaction was.
+so a line may become visible behind one with a greater id. But all transactions below the horizon
+(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader that
+reads lines below the horizon, and continues from there, reads each line once, however slow a
+transaction was.
 
 Ids are compared within one cluster. A dump that is restored into another cluster brings lines and
 cursors whose ids that cluster has not reached yet (`Horizon.is_foreign`), until an upgrade makes
 its ids go on behind those (`store.migration.migrate`).
 
-Sinks take lines elsewhere, batch by batch. A batch is bounded before it is sent, and the bound kept
-with the cursor: whoever has to send it again, after a crash or as another process, sends the same
-lines. Below the horizon none is added.
+Sinks send lines elsewhere, batch by batch. The end of a batch is stored with the cursor before it
+is sent, so that a repetition, after a crash or by another process, sends the same lines: below the
+horizon none is added.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""SQL of what one line adds to each sum."""
+"""SQL of the amount that one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
@@ -240,15 +240,17 @@ _SNAPSHOT: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
 )
-"""The cursor is a value to the planner then, so that it looks for what is behind by its index."""
+"""With these the planner knows the cursor's value, and reads the lines behind it by an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSpan:
-    """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
-    `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
-    Where sums by the hour may have become sums by the day, both are at the beginning of a day, and
-    the question is asked by the day.
+    """Lines with `start` <= at < `end`.
+
+    For `inner_start` <= at < `inner_end` sums by `sums` ("minute" or "hour", at whose beginnings
+    both bounds are) are read instead of lines; None: only lines are read. Where sums by the hour
+    may have become sums by the day, both bounds are beginnings of days, and so is the unit of the
+    query.
     """
 
     start: datetime

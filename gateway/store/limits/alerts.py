@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Attempts until a delivery is given up; each failure is logged."""
+"""Attempts at a delivery, at most; each failure is logged."""
 OPERATORS: Final = "operator"
 """The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 
@@ -76,7 +76,7 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Alert when so much is spent. `channel` says who is told and how, as its JSON was given."""
+    """Alert at a threshold of spending. `channel` is the JSON of its recipients and transport."""
 
     id: UUID
     scope: Scope

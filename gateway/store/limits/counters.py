@@ -41,7 +41,8 @@ PRESENT: Final = "replica"
 
 Key = tuple[UUID, str]
 
-# Who does not know yet that a limit was raised takes nothing away of what that gave: see `resize`.
+# A replica that still has the lower capacity of a limit that was raised does not cut the level
+# that the raise has added: see `resize`.
 _BUCKETS: Final = Statement("""
 WITH asked AS (
     SELECT * FROM unnest(
@@ -70,7 +71,7 @@ FROM filled AS f
 WHERE b.tenant_id = f.tenant_id AND b.name = f.name
 RETURNING b.tenant_id, b.name, b.granted, b.level
 """)
-# A bucket that nobody has used is full.
+# An unused bucket is full.
 _MAKE: Final = Statement("""
 INSERT INTO buckets (tenant_id, name, level, at, granted)
 SELECT one.tenant_id, one.name, one.capacity, clock_timestamp(), 0
@@ -202,7 +203,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """Reply of `exchange`: of each bucket what is granted and what is left; what all have `spent`;
+    """Reply of `exchange`: the granted tokens and the level of each bucket; the total of `spent`;
     and with `is_round` the requests in progress of other replicas (`elsewhere`) and the number of
     these replicas (`others`). `stored` are measurements of stored bytes.
     """
@@ -231,7 +232,7 @@ async def exchange(
 
 
 async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
-    """Read what is left and spent of limits and budgets, taking nothing."""
+    """Read levels of buckets and the spending of budgets, taking nothing."""
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]

@@ -14,7 +14,7 @@ from gateway.store.schema import APP_ROLE, EVERYONE
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A look-up that the role of tenants may execute, and nobody else but the owner."""
+    """A look-up that only the role of tenants and the owner may execute."""
 
     name: str
     parameters: str

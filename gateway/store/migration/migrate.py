@@ -81,7 +81,7 @@ async def upgrade(
     def work(connection: Connection) -> Repaired:
         make_roles(connection)
         command.upgrade(alembic_config(connection, on_step), "head")
-        # Who serves without owning the tables sees by it which revision they are at.
+        # A role that serves without owning the tables needs it to read their revision.
         connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
         repaired = repair_access(connection)
         if not _continue_ids(connection):

@@ -1,7 +1,7 @@
 """Verify what this release needs of a database to serve from it, and restore what it can.
 
-The migrations make all of it; but a dump that is restored without the cluster's roles loses what
-was granted to them, yet has the newest revision, and people change databases by hand. A requirement
+The migrations make all of it; but a dump that is restored without the cluster's roles loses their
+privileges, yet has the newest revision, and people change databases by hand. A requirement
 is a line of text, which the catalog either has or lacks (`CATALOG`, of nothing but the catalog):
 errors quote the text of a missing one. Statements can restore the access of roles: every upgrade
 runs them, before and after it migrates. They cannot restore columns and keys, because there were
@@ -135,8 +135,8 @@ def _policies_of(table: str, access: Access) -> Iterator[Requirement]:
 
 
 def _may_as_owner(table: str) -> str:
-    # As `pg_get_expr` writes it, which verification compares it with. A user who inherits the role
-    # of tenants has its privileges, so privileges cannot keep these rows from what serves.
+    # Spelled like the output of `pg_get_expr`, with which verification compares it. A user who
+    # inherits the role of tenants has its privileges, so privileges cannot hide these rows from it.
     of_table = f"pg_class.oid = '{table}'::regclass::oid"
     owner = f"SELECT pg_class.relowner FROM pg_class WHERE {of_table}"  # noqa: S608 - a name of ours
     return f"pg_has_role(({owner}), 'USAGE')"
@@ -302,8 +302,8 @@ FROM pg_policy AS p JOIN ({_TABLE_ROWS}) AS t ON t.oid = p.polrelid
 WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
 """  # noqa: S608 - constants
 CATALOG: Final = (_OBJECTS, _PRIVILEGES, _POLICIES)
-"""Queries of what is there: a line of text, or a policy's table, name, roles and condition."""
-# A server from PostgreSQL 17 on tells a policy's condition only when nobody has the table locked.
+"""Queries of existing objects: a line of text, or a policy's table, name, roles and condition."""
+# From PostgreSQL 17 on, reading a policy's condition waits for locks of its table.
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
 
@@ -438,7 +438,7 @@ def repair_access(connection: Connection) -> Repaired:
 
 
 def _word(requirement: Requirement) -> str:
-    # Of a policy: its text without the condition.
+    # The text without the condition that policies have.
     return requirement.text.partition(": ")[0]
 
 

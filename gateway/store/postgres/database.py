@@ -64,9 +64,9 @@ _ENTER: Final = (
 _OF_PROJECT: Final = "; SET LOCAL app.project_id = '{project}'"
 _DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
 # One plan for any number of rows. Row-level security hides from the planner how many rows there
-# are: it takes them for one, and would compare each of the table with each that was sent. Where
-# only such a join is left its cost is a fine in the billions, for which a server that may compile
-# statements compiles them: for more than a second, each time.
+# are: it expects one, and would compare each row of the table with each that was sent. If only such
+# a join is possible, its cost has a penalty in the billions, for which a server with JIT compiles
+# the statement: for more than a second, each time.
 _IN_BULK: Final = (
     "; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_nestloop = off;"
     " SET LOCAL jit = off"
@@ -144,7 +144,7 @@ class State:
     """State of a connection from its opening on, and the settings that it keeps."""
 
     is_direct: bool = False
-    """At its other end is the server that executes its statements, so what it is told stays."""
+    """It leads to the server itself, not to a pooler, so settings of its session stay."""
     is_for_runs: bool = False
     """True if it has the role, and the limits, of `Database.runs_transaction` for good."""
     is_new: bool = True
@@ -383,7 +383,7 @@ class Database:
         """SQL that limits a transaction to `_project`."""
         self._whole = self
         self.write_fault = ""
-        """Why writes fail, as the last that did says; empty while none is known to."""
+        """The reason why the last write failed; empty while no failure is known."""
 
     @property
     def taken(self) -> int:
@@ -526,7 +526,7 @@ class Database:
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
 
     def owner_transaction(self) -> Transaction:
-        # As the owner of the tables: tenants, keys, the schema; no content.
+        # With the role that owns the tables: for tenants, keys and the schema, not for content.
         return self._begin(_ENTER_AS_OWNER)
 
     async def maintain(self, statement: str) -> None:
@@ -595,7 +595,7 @@ async def _is_direct(session: Session) -> bool:
 def _is_intact(error: BaseException) -> bool:
     # After a cancellation nobody can tell whether the connection may be used again.
     if isinstance(error, asyncpg.InvalidCachedStatementError):
-        # What is prepared on it was made for tables that have changed.
+        # The statements prepared on it are of tables that have changed since.
         return False
     if isinstance(error, asyncpg.PostgresError):
         return not ends_connection(error)

@@ -1,8 +1,8 @@
-"""What asyncpg is told and what it says: database URLs as operators write them, and errors.
+"""Translation between asyncpg and the store: operators' database URLs, and errors.
 
 This is the one place where errors of asyncpg and the socket become `StoreError`s. The text of a
-database error may quote rows. Only of errors that cannot (who may not do what, what is not there,
-what the server has run out of) it goes into the message, of others their kind alone. SQLSTATE
+database error may quote rows. So only texts of errors that cannot quote any (privileges, missing
+objects, exhausted resources) go into the message; of others it has only their kind. SQLSTATE
 classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
 """
 

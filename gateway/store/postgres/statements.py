@@ -42,9 +42,9 @@ class Statement:
             return places.setdefault(match[1], f"${len(places) + 1}")
 
         self.text = text
-        """As it was written."""
+        """The statement with its parameters by name."""
         self.sql = _PARAMETER.sub(place, text)
-        """With `$1`, `$2` … for the parameters `names`, in this order."""
+        """The statement with `$1`, `$2` … for the parameters `names`, in this order."""
         self.names = tuple(places)
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
@@ -80,7 +80,7 @@ class Rows:
             tuple(f"{name}_{column}_{at}" for column in self.columns) for at in range(FORMS[-1])
         ]
         self.names = ", ".join(self.columns)
-        """As a list of columns."""
+        """The columns as a list in SQL."""
 
     @cached_property
     def source(self) -> str:

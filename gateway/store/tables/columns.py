@@ -58,7 +58,7 @@ class Kept(Enum):
     SEALED = "sealed"
     """Value that only the tenant's key opens."""
     NAME = "sealed so that equal ones look equal"
-    """Value that is looked up: whoever reads the table sees which rows have the same."""
+    """Value that is looked up: a reader of the table sees which rows have the same one."""
     LOG = "sealed in frames"
     ELSEWHERE = "sealed by who writes it"
     """Value under a key of the gateway, not of the tenant."""
@@ -90,11 +90,11 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The privileges of the two roles, and who sees rows besides their tenant.
+    """The privileges of the two roles, and the readers of rows besides their tenant.
 
-    `operated`: whoever is not in a tenant's transaction. `of_runs`: the role of runs. `shared`:
-    everybody sees the rows of the nil tenant. `of_projects`: a transaction for one project sees the
-    rows of that one only. `of_others`: rows it is not true of are the owner's alone.
+    `operated`: every transaction without a tenant. `of_runs`: the role of runs. `shared`: every
+    transaction reads the rows of the nil tenant. `of_projects`: a transaction for one project sees
+    the rows of that one only. `of_others`: only the owner sees rows for which it is false.
     """
 
     app: str = ""
@@ -211,7 +211,7 @@ def _content(kind: str) -> Callable[..., Column[Any]]:
     return column
 
 
-# Whoever adds a column that can hold content has to say how it is kept.
+# A new column that can hold content must say how it is kept.
 text: Final = _content("text")
 bytea: Final = _content("bytea")
 texts: Final = _content("text[]")
@@ -276,7 +276,7 @@ SETTINGS: Final = Lifetime()
 """Rows go with their tenant, or where somebody removes them."""
 OF_NO_TENANT: Final = Lifetime(stays="of no tenant, or numbers of the moment")
 DERIVED: Final = "counters that are made of the rest, or of the moment"
-"""Why a table is not exported."""
+"""Reason of tables that are not exported."""
 ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
 """Rows are updated often: half of each page is left for their next versions."""
 EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"

@@ -69,8 +69,8 @@ _READ_BY_ALL: Final = (
     "(tx IS NULL OR tx < (SELECT min(tx) FROM usage_cursors))"
     " AND EXISTS (SELECT FROM usage_cursors WHERE name = 'rollup')"
 )
-# No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
-# above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
+# No foreign key: usage outlives the response. `seq`: 0 is the response, greater numbers are
+# corrections (kind `adjustment`, with a `reason` and an `author`), signed.
 # `tx`: the transaction that wrote it (`store.ledger.cursors`). `tools`: calls by tool, as JSON.
 # `end_user` and `tags`: see `gateway.metering`.
 usage: Final = table(
@@ -111,7 +111,7 @@ usage: Final = table(
     access=Access(app="SELECT, INSERT", runs="SELECT, DELETE", of_runs=True),
 )
 # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
-# line has null, these have what it means: the default project, no background.
+# line has null, these have its meaning: the default project, no background.
 usage_hours: Final = table(
     "usage_hours",
     *_summed_by(),
@@ -135,7 +135,7 @@ usage_minutes: Final = table(
     is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
-# What those by the hour become after a while: none is in both.
+# Sums by the hour become sums by the day after a while; each line is counted in one of the two.
 usage_days: Final = table(
     "usage_days",
     *_summed_by(),
@@ -163,10 +163,10 @@ usage_end_user_days: Final = table(
     access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
     is_upserted=True,
 )
-# How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
-# line of this place. `batch`: how many batches; `moved_at`: when. `end_*`: where the batch ends
-# that is under way, by `holder`, whose turn it is until `held_until`.
-# `stopped`: why it goes on only when an operator says so.
+# Progress of the readers of all tenants' usage lines (rows of the nil tenant): the line that a
+# reader has read last. `batch`: number of batches; `moved_at`: time of the last one. `end_*`: end
+# of the batch that `holder` is reading, with a lease until `held_until`. `stopped`: why the reader
+# waits for an operator.
 usage_cursors: Final = table(
     "usage_cursors",
     tenant_id(),
@@ -190,7 +190,7 @@ usage_cursors: Final = table(
     not_exported="of no tenant",
     is_upserted=True,
 )
-# Of one tenant, or of all, under the nil one. Only added to; an end is set once.
+# Prices of one tenant, or, with the nil tenant, of all. Rows are only added; an end is set once.
 prices: Final = table(
     "prices",
     tenant_id(),
@@ -205,7 +205,7 @@ prices: Final = table(
     access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True, shared=True),
     not_exported="the operator's",
 )
-# What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.rules`.
+# Limits of the tenant, a project or a key (`scope`, `scope_id`): see `gateway.limits.rules`.
 limits: Final = table(
     "limits",
     tenant_id(),
@@ -256,8 +256,8 @@ spend_alerts: Final = table(
     lifetime=SETTINGS,
     access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
 )
-# `told`: the ways by which it was told (words with spaces between them); `sent_at`: since when
-# by all.
+# `told`: the channels that have delivered it (words with spaces between them); `sent_at`: the time
+# when all had.
 alert_firings: Final = table(
     "alert_firings",
     tenant_id(),
@@ -273,8 +273,8 @@ alert_firings: Final = table(
     not_exported=DERIVED,
     is_upserted=True,
 )
-# What each replica has spent of a meter in one interval, ever more; the replica '' is what
-# reconciliation found besides.
+# Running total of a meter that each replica has spent in one interval; the replica '' holds the
+# corrections of reconciliation.
 spend: Final = table(
     "spend",
     tenant_id(),
@@ -288,7 +288,7 @@ spend: Final = table(
     not_exported=DERIVED,
     is_upserted=True,
 )
-# What is left in a bucket that all replicas share, and what it gave last. UNLOGGED.
+# Level of a bucket that all replicas share, and the amount that it granted last. UNLOGGED.
 buckets: Final = table(
     "buckets",
     tenant_id(),
@@ -302,7 +302,7 @@ buckets: Final = table(
     is_upserted=True,
     prefixes=["UNLOGGED"],
 )
-# What is under way, or set aside, in each replica. UNLOGGED.
+# Requests in progress, or amounts reserved, in each replica. UNLOGGED.
 limit_reports: Final = table(
     "limit_reports",
     tenant_id(),
@@ -316,8 +316,8 @@ limit_reports: Final = table(
     is_upserted=True,
     prefixes=["UNLOGGED"],
 )
-# What was stored when that was measured last (`replication.storage_meter`); under the nil project
-# all that the tenant has. `bytes` and `at` are null until it was measured.
+# Stored bytes at the last measurement (`replication.storage_meter`); the nil project's row has the
+# total of the tenant. `bytes` and `at` are null before the first measurement.
 stored_bytes: Final = table(
     "stored_bytes",
     tenant_id(),

@@ -1,5 +1,5 @@
-"""Define the tables of responses, their logs and items, and of conversations; and those by which
-replicas tell each other what they do with them.
+"""Tables of responses, their logs and items, and of conversations; and those in which replicas
+exchange their state of these.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _item() -> list[Column[Any]]:
 
 # `parent_id` is no foreign key: a parent may be deleted, and then its descendants say so.
 # `conversation_*`: the conversation it continues, its items below that position.
-# `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
+# `durable`: its log is in `events`. `streamed`: the request was for a stream.
 # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
 # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
 # `tool_state`: what the hosted tools of its successors have to know (`protocol.grants`).
@@ -111,7 +111,7 @@ responses: Final = table(
     index(
         "tenant_id", "id", name="ix_responses_running", where="status IN ('queued', 'in_progress')"
     ),
-    # For claims: of each key that has something queued the oldest, and what is generated.
+    # For claims: the oldest queued response of each key, and responses that are generated.
     index("tenant_id", "key_id", "id", name="ix_responses_queued", where="status = 'queued'"),
     index(
         "tenant_id", "id", name="ix_responses_generated", where="status = 'in_progress' AND durable"
@@ -130,8 +130,8 @@ responses: Final = table(
     bound_by=("id",),
     postgresql_with=ROOM_FOR_UPDATES,
 )
-# An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
-# `includable`: the fields that it is shown with where `include` asks for them, as JSON.
+# An item is a context item, with columns for queries. `ids` null: not rendered yet. `includable`:
+# the fields that `include` adds to it, as JSON.
 messages: Final = table(
     "messages",
     tenant_id(),
@@ -164,7 +164,7 @@ idempotency_keys: Final = table(
     not_exported="secrets, and digests of what others have",
     is_upserted=True,
 )
-# What a request gave to be sent to MCP servers, sealed; gone when its response ends.
+# Credentials of a request for MCP servers, sealed; removed when its response ends.
 run_secrets: Final = table(
     "run_secrets",
     tenant_id(),
@@ -194,7 +194,7 @@ events: Final = table(
     is_log=True,
     postgresql_partition_by="RANGE (day)",
 )
-# How far a process has come with the log of a tenant, and whether it may go on: see `flushes`.
+# Progress of a process in writing the log of a tenant, and whether it may go on: see `flushes`.
 writers: Final = table(
     "writers",
     tenant_id(),
@@ -277,9 +277,9 @@ traces: Final = table(
     bound_by=("key",),
     is_upserted=True,
 )
-# How far what a tenant has was brought under its key `number`: behind the row with the key
-# `place` (JSON) of `of_table`; null: at the beginning of the next pass. Rows that were written
-# in this pass, and in all; until when no other process goes on with it.
+# Progress of resealing a tenant's content with its key `number`: the last row is that with the key
+# `place` (JSON) in `of_table`; null: at the beginning of the next pass. `written`, `total`: rows
+# written in this pass, and in all. `held_until`: the lease of the process that works on it.
 reseals: Final = table(
     "reseals",
     tenant_id(),
@@ -296,8 +296,8 @@ reseals: Final = table(
     not_exported="how the gateway works",
     is_upserted=True,
 )
-# What replicas tell each other of where they sent prompts (`upstreams.routing.exchange`): rows
-# of all tenants, under the nil one, without content. UNLOGGED: a crash may empty it.
+# Placements of prompts that replicas exchange (`upstreams.routing.exchange`): rows of the nil
+# tenant, without content. UNLOGGED: a crash may empty it.
 placements: Final = table(
     "placements",
     tenant_id(),
@@ -323,7 +323,7 @@ backend_drains: Final = table(
     not_exported="of no tenant",
     is_upserted=True,
 )
-# What is under way at them, by each replica's own account. UNLOGGED.
+# Requests in flight at drained backends, as each replica counts its own. UNLOGGED.
 drain_reports: Final = table(
     "drain_reports",
     tenant_id(),
@@ -337,8 +337,8 @@ drain_reports: Final = table(
     is_upserted=True,
     prefixes=["UNLOGGED"],
 )
-# What tenants were served in background, and one response is expected to cost
-# (`store.claim_order`); under the nil one where the last claim began. UNLOGGED.
+# Service that tenants got in background, and the expected cost of a response
+# (`store.claim_order`); the nil tenant's row is where the last claim began. UNLOGGED.
 background_shares: Final = table(
     "background_shares",
     tenant_id(),
@@ -352,7 +352,7 @@ background_shares: Final = table(
     prefixes=["UNLOGGED"],
 )
 
-# Of digests, because an index entry is limited to 2,704 bytes and a client's id is not.
+# Keys are digests, because an index entry has at most 2,704 bytes and a client's id has no limit.
 Index("ix_messages_tenant_id_item_id", messages.c.tenant_id, func.sha256(messages.c.item_id))
 Index(
     "ix_conversation_items_tenant_id_item_id",

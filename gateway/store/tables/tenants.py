@@ -77,7 +77,7 @@ tenants: Final = table(
     text("retention_type", Kept.WORD, null=True),
     # Its data goes some days later, which was done at `purged_at`.
     time("deleted_at", null=True),
-    # Nothing of it is removed meanwhile, whatever its age.
+    # While it is set, no data of the tenant is removed, whatever its age.
     time("held_at", null=True),
     time("purged_at", null=True),
     unique("name"),
@@ -90,8 +90,8 @@ tenants: Final = table(
     access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True),
     not_exported="the operator's",
 )
-# The default project of a tenant has the tenant's id. It may have no row: what is null here
-# holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+# The default project of a tenant has the tenant's id. It may have no row, which is the same as a
+# row of nulls. `models`: those that it may use, or not, by `models_mode`; null: no list.
 # `service_tiers`: those that it may have besides the usual one; null: all of its tenant's.
 projects: Final = table(
     "projects",
@@ -204,7 +204,7 @@ identity_providers: Final = table(
     lifetime=SETTINGS,
     access=Access(app="SELECT, INSERT, UPDATE", operated=True, of_others="tenants IS NULL"),
 )
-# Which of their tokens act for a service account; `matchers` are JSON.
+# Rules by which an issuer's tokens act for a service account; `matchers` are JSON.
 federation_rules: Final = table(
     "federation_rules",
     tenant_id(),
@@ -235,7 +235,7 @@ content_consents: Final = table(
     not_exported="of the moment; the audit log has it",
     is_upserted=True,
 )
-# Of those who run the gateway, under the nil tenant.
+# Keys of operators, who run the gateway; rows of the nil tenant.
 operator_keys: Final = table(
     "operator_keys",
     tenant_id(),
@@ -254,8 +254,8 @@ operator_keys: Final = table(
     access=Access(operated=True),
     not_exported="of no tenant",
 )
-# Who changed what, chained (`gateway.audit`); the nil tenant's are the operator's. `actor`
-# and `details` are JSON. No foreign key: it outlives the tenant.
+# Changes and their actors, chained (`gateway.audit`); the nil tenant has the operator's chain.
+# `actor` and `details` are JSON. No foreign key: the log outlives the tenant.
 audit_log: Final = table(
     "audit_log",
     tenant_id(),

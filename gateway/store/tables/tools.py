@@ -29,8 +29,8 @@ from gateway.store.tables.columns import (
     uuid,
 )
 
-# What the browser of a tenant was shown. `key` is a digest of the page, `asked` of the URL that
-# led to it; `links` are separated by line ends.
+# Pages that a tenant's browser was shown. `key` is a digest of the page, `asked` of the requested
+# URL; `links` are separated by line ends.
 tool_pages: Final = table(
     "tool_pages",
     tenant_id(),
@@ -88,7 +88,7 @@ mcp_servers: Final = table(
     lifetime=SETTINGS,
     access=Access(app=EVERYTHING),
 )
-# Approvals that were asked for; `used_by`: the response that used it. Digests and times only.
+# Requests for approval; `used_by`: the response that used it. Digests and times only.
 tool_approvals: Final = table(
     "tool_approvals",
     tenant_id(),
@@ -178,8 +178,8 @@ containers: Final = table(
     is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
-# `name`: the path of a file of a container, else the name that it was uploaded by. One of a
-# container is of the container's project, whatever `project_id` says.
+# `name`: the path of a file of a container, else the name of its upload. A file of a container
+# belongs to the container's project, whatever `project_id` says.
 files: Final = table(
     "files",
     tenant_id(),

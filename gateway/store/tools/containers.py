@@ -1,7 +1,7 @@
-"""Containers of the code interpreter: which there are, until when, and who has their interpreter.
+"""Containers of the code interpreter: their lifetimes, and the processes with their interpreters.
 
-A row outlives the interpreter: another process that needs the container takes it over, and whoever
-had it before finds at its next run that the epoch is not its own any more.
+A row outlives the interpreter: another process that needs the container takes it over, and the
+process before it finds at its next run that the epoch is not its own any more.
 """
 
 from __future__ import annotations

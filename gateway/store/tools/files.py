@@ -82,7 +82,7 @@ INSERT INTO file_chunks (tenant_id, file_id, number, content)
 SELECT tenant_id, :id, number, content FROM file_chunks
 WHERE tenant_id = :tenant_id AND file_id = :copied
 """)
-# Whoever writes a file of a container waits for others that do.
+# Transactions that write files of the same container wait for each other.
 _LOCK_CONTAINER: Final = Statement("""
 SELECT true FROM containers WHERE tenant_id = :tenant AND id = :container FOR NO KEY UPDATE
 """)

@@ -1,12 +1,12 @@
 """Calls of hosted tools: their audit, and the approvals of those of MCP servers.
 
-The audit has one row for each attempt at a call that the gateway answered. It says who called what
-when, and how much that was, in numbers and digests: no argument and no result is kept. It outlives
-the response, like its usage.
+The audit has one row for each attempt at a call that the gateway answered: the caller, the tool,
+the time and sizes, in numbers and digests. No argument and no result is kept. The rows outlive the
+response, like its usage.
 
-An approval says what was asked for, and what came of it. Each can be used once. Its row holds
-digests and times only, so that it may exist for responses that are not stored: digests under a key
-that is not in the database, so that nobody who reads it can try arguments.
+An approval is a request and its outcome, and can be used once. Its row holds digests and times
+only, so that it may exist for responses that are not stored. The digests are made with a key that
+is not in the database, so that a reader of the database cannot guess arguments.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _row(call: AuditedCall) -> dict[str, Any]:
     row = {name: getattr(call, name) for name in _COLUMNS if name != "response_id"}
     row["response_id"] = call.response
     row["hosts"] = " ".join(call.hosts) or None
-    # Names of servers and tools are theirs: PostgreSQL's text refuses some of what they may hold.
+    # Names of servers and tools may hold characters that PostgreSQL's text refuses.
     for name in _NAMES:
         row[name] = row[name] and row[name].encode("utf-8", "replace")
     return row
@@ -129,8 +129,8 @@ def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
 
 
 Consumed = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""Outcome of the use of an approval: it counts; nobody requested it, or it is long gone; it came
-too late; another response used it; it was requested for another call, or its server or tool has
+"""Outcome of the use of an approval: it counts; there is no such request any more; it came too
+late; another response used it; it was requested for another call, or its server or tool has
 changed."""
 
 _ASK_APPROVAL: Final = Statement("""
@@ -138,8 +138,8 @@ INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)
 VALUES (:tenant, :request_id, :digest, now(), now() + make_interval(secs => :ttl_s))
 ON CONFLICT (tenant_id, request_id) DO NOTHING
 """)
-# One statement: of two responses that use the same approval at once, the second waits for the row,
-# finds it used, and changes nothing.
+# If two responses use the same approval at once, the second waits for the row, finds it used, and
+# changes nothing.
 _CONSUME_APPROVAL: Final = Statement("""
 UPDATE tool_approvals SET used_by = :used_by, used_at = now()
 WHERE tenant_id = :tenant AND request_id = :request_id

@@ -1,6 +1,6 @@
 """Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-A page that was shown is kept by a digest of what it says, as long as responses are: a later call
+A page that was shown is kept by a digest of its content, as long as responses are: a later call
 scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
 
 The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
@@ -128,9 +128,9 @@ def _page(row: Row, cipher: ContentCipher) -> StoredPage:
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
-"""Words behind are not found: Postgres keeps a megabyte of words of one text at most."""
+"""Words behind are not indexed: Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
-"""As `gateway.tools.browser.page.link` writes links: here they are their words."""
+"""Links in the form of `gateway.tools.browser.page.link`; only their words are indexed."""
 _WORDS: Final = (
     f"regexp_replace(left(CAST(:text AS text), {INDEXED_CHARS_MAX}), '{_LINK}', '\\1', 'g')"
 )
@@ -163,7 +163,7 @@ WHERE tenant_id IN (:tenant, :everyone) AND key = :key
 ORDER BY tenant_id = :everyone
 LIMIT 1
 """)
-# Where no page has all words, those that have some of them are better than none.
+# With `any_word`, pages that have some of the words match, for searches that no page matches fully.
 _SEARCH: Final = Statement(f"""
 WITH asked AS (
     SELECT websearch_to_tsquery(CAST(CAST(:language AS text) AS regconfig), :query) AS words

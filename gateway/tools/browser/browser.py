@@ -2,9 +2,9 @@
 
     call + pages shown so far → Shown(text for the model, facts for the log)
 
-What was shown are pages, each by its cursor; they are a fold of the facts of the calls before,
-those of earlier responses of the same chain included. The text of pages is in a `PageStore`, by the
-key that the facts tell. `BrowserTools` is what the engine calls.
+The pages shown so far, by cursor, are a fold of the facts of earlier calls, also of those in
+earlier responses of the chain. The text of pages is in a `PageStore`, by the key in the facts. The
+engine calls `BrowserTools`.
 
 Source: https://github.com/openai/gpt-oss, gpt_oss/tools/simple_browser; where it differs: a page is
 kept by its cursor and not by its URL, `topn` counts, and a find in results of a search is refused.
@@ -588,7 +588,7 @@ def _action(shown: Shown) -> Mapping[str, Any]:
 
 
 def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
-    # Of calls that ended before. A damaged state has no page.
+    # Yield the pages that earlier calls showed. A damaged state has no page.
     for state in states:
         try:
             yield _PAGE.validate_python(state.get("page"))

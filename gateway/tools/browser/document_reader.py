@@ -1,6 +1,6 @@
-"""Have documents read by processes, which are killed when one takes too long or nobody waits.
+"""Read documents in child processes, which are killed after a timeout or when a caller gives up.
 
-A process that has read a page reads the next one: to start it takes longer than most pages do.
+A process that has read a page reads the next one: starting it takes longer than most pages do.
 """
 
 from __future__ import annotations

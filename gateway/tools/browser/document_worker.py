@@ -1,8 +1,8 @@
 """A program that reads documents, one after the other, until its standard input ends.
 
-It runs in processes of its own, with little memory and time, because a stranger wrote what it
-reads: `python -I document_worker.py LIMITS`, these as JSON. A document comes as two frames, its
-head (JSON) and its body; what is answered is one (JSON).
+It runs in processes of its own, with little memory and time, because documents are untrusted:
+`python -I document_worker.py LIMITS`, with the limits as JSON. A document comes as two frames, its
+head (JSON) and its body; the answer is one frame (JSON).
 """
 
 from __future__ import annotations

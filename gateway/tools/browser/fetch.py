@@ -1,7 +1,7 @@
-"""A URL → its bytes, as far as a polite visitor who was told by a stranger may have them.
+"""Fetch a URL that an untrusted source named, as far as policy and politeness allow.
 
-Every redirect is checked as the first URL was. `robots.txt` comes through the same door, and is
-kept for a day. A host is visited by few at once, and not in quick succession.
+Every redirect is checked like the first URL. `robots.txt` is fetched by the same client, and cached
+for a day. Few requests go to a host at once, and not in quick succession.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROBOTS_BYTES_MAX: Final = 512 * 1024
 HOSTS_MAX: Final = 1024
 """Hosts that are remembered, at most: their rules, and when they may be visited again."""
 RULES_LINES_MAX: Final = 100_000
-"""Lines of rules that are remembered of all hosts together, at most: whoever makes up names of
-hosts without end could have each of them kept with as many as fit into a `robots.txt`."""
+"""Lines of rules that are cached of all hosts together, at most: otherwise invented names of hosts
+could each fill the cache with a whole `robots.txt`."""
 _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}

@@ -230,8 +230,8 @@ class _Writer:
         elif tag == "img":
             self._image(attributes.get("alt") or "")
         elif tag == "a":
-            # Of links within links, which no page means, only the outermost is one: each of them
-            # would be read again with all those within it.
+            # Nested links are an author's mistake. Only the outermost counts: otherwise the text of
+            # each would be read again with that of all links within it.
             target = None if self._is_linked else self._target(attributes.get("href"))
             self._is_linked = self._is_linked or target is not None
             self._anchors.append((len(self._parts), target))

@@ -1,4 +1,4 @@
-"""Pages into the local index: what is at a URL, in a file, or in a folder."""
+"""Load pages into the local index: from a URL, a file, or a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE: Final = "https://pages.invalid/"
-"""Base URL of files whose URL nobody gave: it never leads anywhere (RFC 2606)."""
+"""Base URL of files without a URL: it never leads anywhere (RFC 2606)."""
 TYPES: Final = {
     ".html": "text/html",
     ".htm": "text/html",

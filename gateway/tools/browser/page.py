@@ -213,7 +213,7 @@ def _wrapped(line: str) -> Sequence[str]:
 _NOT_OF_PAGES: Final = frozenset(
     {"unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "utf-7"}
 )
-"""Codecs of Python that are no encodings of the web, and one that the web has given up."""
+"""Codecs of Python that are no encodings of the web, and UTF-7, which browsers refuse."""
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 

@@ -455,8 +455,8 @@ class IndexSource:
 
 @dataclass(frozen=True, slots=True)
 class McpSource:
-    """A tool of an MCP server. `call` maps its arguments to its text; whatever it raises means that
-    the server did not answer.
+    """A tool of an MCP server. `call` maps its arguments to its text; any exception means that the
+    server did not answer.
     """
 
     call: Callable[[dict[str, Any]], Awaitable[str]]
@@ -544,7 +544,7 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
     # Providers may ignore the domains of a query. A URL with a user name looks like one of another
     # host, and is never opened.
     try:
-        # Escaping makes names of hosts of what is none.
+        # Check the URL itself first: escaping can make a valid host of an invalid one.
         urlsplit(hit.url)
         parts = urlsplit(normalised(hit.url))
     except (*EGRESS_ERRORS, ValueError):

@@ -28,7 +28,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 class EgressRefused(Exception):
     """A connection that the policy forbids. `reason` is a label for metrics.
 
-    The message names no address: what a name resolves to inside of a network is nobody's business.
+    The message names no address, to disclose no names of an internal network.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -70,7 +70,7 @@ class NetworkPolicy:
 
     @classmethod
     def to(cls, destinations: Destinations, *, plain_http: bool = True) -> NetworkPolicy:
-        # What the operator's settings allow.
+        # The policy of the operator's settings.
         return cls(
             networks=tuple(map(ip_network, destinations.allowed_networks)),
             hosts=destinations.hosts,

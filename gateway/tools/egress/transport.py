@@ -119,8 +119,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
-    a body or of one event; None: nobody reads any at once.
+    """Bounds of every request that leaves through here. `values_max` bounds the values of JSON
+    (`ValueCount`) in a body or an event; None if its JSON is not parsed as a whole.
     """
 
     body_bytes_max: int = 5 * 1024 * 1024
@@ -274,7 +274,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Noted:
-    """A trace of httpcore2 that notes whom a request has left for, and passes on what it hears."""
+    """A trace of httpcore2 that notes the host a request was sent to, and passes all events on."""
 
     def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
         self._host = host

@@ -44,7 +44,7 @@ NEEDS_USER: Final = "the tool asks its user for input, which nobody can give her
 LOST: Final = "the connection to the server was lost"
 UNREADABLE: Final = "the server's answer is too long, or cannot be read"
 _ASKS_USER: Final = re.compile(r"elicitation|sampling|roots", re.IGNORECASE)
-"""Pattern of the SDK's names for what a server may ask of its client: none of it is offered."""
+"""Pattern of the SDK's names for requests of servers to clients: this client serves none."""
 _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
@@ -146,7 +146,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
     if code == PARSE_ERROR or message.startswith("SSE stream failed"):
         return McpError("http_error", 0, UNREADABLE, sent=sent)
     if message.startswith(_UNREAD):
-        # What was asked may have been done all the same.
+        # The server may have executed the request all the same.
         return McpError("http_error", 0, message, sent=sent)
     if code == CONNECTION_CLOSED:
         return McpError("http_error", 0, LOST, sent=sent)

@@ -63,7 +63,7 @@ Matches = Callable[[str, bool], bool]
 
 
 def matches(wanted: ToolFilter | None) -> Matches:
-    """Return the rule of a filter: a tool has to satisfy what is given."""
+    """Return the rule of a filter: a tool has to satisfy all members that the filter has."""
     if wanted is None:
         return lambda _name, _is_read_only: True
     names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
@@ -257,14 +257,14 @@ class McpServers:
     def _grant_tools(
         self, tools: Sequence[ServerTool], entry: RequestedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
-        # As granted and as shown. Raises `McpError` for too many tools.
+        # Return the tools as granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
         is_requested = matches(entry.tool.allowed_tools)
         asks = needs_approval(entry.tool.require_approval)
         for tool in tools:
-            # What may be called is narrowed by what the server says of its tools; a lie gains it
+            # The server's own list can only narrow the tools that may be called, so a lie gains it
             # nothing.
             is_offered = server.allowed_tools is None or tool.name in server.allowed_tools
             if not is_offered or not is_requested(tool.name, tool.read_only):
@@ -354,7 +354,7 @@ def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
-        # Under names that the server chose there are schemas, whatever the names are.
+        # The value of each name that the server chose is a schema, even if it is a keyword.
         return {
             _require_visible(key): _clean(inner, depth_left - 1)
             if is_named

@@ -1,20 +1,20 @@
-"""Built-in tools of the model that an operator's MCP server does the work of.
+"""Built-in tools of the model that an operator's MCP server executes.
 
     browser    the server's tools `search`, `open` and `find`
     python     its tool `python`, which takes the code
     search     its tool `search`, which the gateway's own browser asks for hits
 
-As vLLM does, the server is told in `x-session-id` which response a call is of, so that it can keep
-pages and variables apart. So each response has a connection of its own.
+As in vLLM, the header `x-session-id` identifies the response that a call belongs to, so that the
+server can keep pages and variables apart. So each response has a connection of its own.
 
-Such a server counts its cursors anew with each session. The model is shown cursors that go on along
-the chain of responses, as those of the gateway's own browser do: each page that a server shows has
-the next one here, and calls say to the server what it calls them. A page of an earlier response is
-opened there once more before anything is done with it.
+Such a server numbers its cursors anew in each session. The model sees cursors that continue along
+the chain of responses, like those of the gateway's own browser: each page that a server shows gets
+the next number here, and calls are translated to the server's number. A page of an earlier response
+is opened again in the new session before its first use.
 
-Where the domains that may be read are bounded, what a server shows is withheld unless its head says
-that it is of one of them. Title and URL are a stranger's words: a head that can be read in several
-ways must be of such a domain in each of them, and is cited in none.
+If the domains are restricted, a display is withheld unless its header names an allowed domain.
+Title and URL are untrusted text: if a header can be read in several ways, each of them must be of
+an allowed domain, and none is cited.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Browsing:
             return output, {}
         page = display.page(function)
         if function == "find" and (searched := self._searched(about)) is not None:
-            # gpt-oss's browser gives what it found a URL that leads nowhere.
+            # gpt-oss's browser gives results of a find a URL that leads nowhere.
             page |= {"url": "", "of": searched.cursor}
         state = {"page": {**page, "cursor": self._next}, "theirs": page["cursor"]}
         self._remember(state)
@@ -222,7 +222,7 @@ class Browsing:
             return False
         if display.urls:
             return all(map(self._may_read, display.urls))
-        # Results have no URL. They were found on what was shown, or are still at hand.
+        # Results have no URL. They are of a page that was shown, or of a search.
         last = max(self._pages, default=-1)
         page = self._pages.get(last if about is None else about)
         return function in _KINDS or (page is not None and not page.url)
@@ -259,7 +259,7 @@ def _address(url: str) -> str:
 
 
 def _host(url: str) -> str | None:
-    # None for what is no URL of the web; empty where other clients may read another host.
+    # None for a URL that is not of the web; empty if clients may disagree on its host.
     address = _BEFORE_URL.sub("", url, count=1)
     if address.partition(":")[0].lower() not in _WEB:
         return None

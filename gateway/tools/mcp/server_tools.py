@@ -1,8 +1,9 @@
 """The tools of MCP servers, as the engine calls them.
 
-What may be called is what the grants say, whatever a server says meanwhile. A call that certainly
-never reached its server is made once more; one that may have is made again only if an operator's
-trusted server says that it may be. What a result says is data: it changes nothing here.
+The grants alone decide which tools may be called, whatever a server lists meanwhile. A call that
+certainly never reached its server is made once more; one that may have reached it is repeated only
+if a trusted server of an operator declares it repeatable. Results are data, and change nothing
+here.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ SERVER_ERRORS: Final = 500
 """HTTP statuses from here on do not say that nothing was done."""
 IDEMPOTENCY_KEY: Final = "harmony-gateway/idempotency-key"
 DEADLINE: Final = "harmony-gateway/deadline"
-"""Key of `_meta`: unix seconds after which nobody waits for the call any more."""
+"""Key of `_meta`: deadline of the call, in Unix seconds."""
 NOBODY_KNOWS: Final = (
     "Nobody knows whether the call had an effect. Do not simply repeat it: find out first, by a "
     "call that only reads, if there is one."
@@ -115,7 +116,7 @@ _log = EventLog(__name__)
 
 
 class McpToolSession(ToolSession):
-    """The tools of MCP servers that one response may use. Whoever runs `sessions` holds them."""
+    """The tools of MCP servers that one response may use. The owner of `sessions` closes these."""
 
     def __init__(
         self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits, scope: ToolScope

@@ -121,10 +121,10 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server that may be used. `headers` are those that the operator gave for it.
+    """A server that may be used. `headers` are those that the operator registered.
 
-    `is_trusted`: what it says of its tools is believed. `always_asks`: every call needs approval,
-    whatever a request says. `allowed_tools` None: all. `call_timeout_s` None: the setting's.
+    `is_trusted`: its annotations of tools are trusted. `always_asks`: every call needs approval,
+    whatever the request says. `allowed_tools` None: all. `call_timeout_s` None: the setting's.
     """
 
     identity: str
@@ -330,9 +330,8 @@ def named_identity(url: str, key: bytes) -> str:
 
 
 def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
-    """Return what is needed beside a grant to call its server.
-
-    These are the headers of the request, and the URL where the request named it.
+    """Return the secrets that a call needs beside a grant: the headers of the request, and its URL
+    if the request named one.
     """
     if server.identity.startswith(REGISTERED):
         return dict(sent)

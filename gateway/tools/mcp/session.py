@@ -1,8 +1,8 @@
 """Connection to an MCP server, owned by a task of its own.
 
 The SDK's client has to be left in the task that entered it, and a server that dies cancels that
-task. So the owner only waits: calls run in tasks below it, and their callers hold futures. Whatever
-happens to the server, a caller gets an `McpError`.
+task. So the owner only waits: calls run in tasks below it, and their callers hold futures. Any
+failure of the server is an `McpError` for the caller.
 
     streamable HTTP    `server/discover`, and where that is unknown the `initialize` handshake
     SSE                where a server answers a POST with 400, 404 or 405, as those before 2025 do
@@ -10,10 +10,10 @@ happens to the server, a caller gets an `McpError`.
 The SDK is imported with the first session: it costs half a second and 20 MiB.
 
 Tools that cannot be read are left out of a server's listing, so that they do not cost the rest. The
-SDK reads a page of tools as a whole: one that is not as the protocol wants it, such as an input
-schema without `"type": "object"`, is an error of all of them. So of a page that it would refuse it
-is asked of each tool alone, before it sees the page. Where no tool is left the page stays as it
-was, for the SDK to refuse.
+SDK validates a page of tools as a whole: one invalid tool, such as one with an input schema without
+`"type": "object"`, fails all of them. So if the SDK would refuse a page, each tool is validated
+alone first, and invalid ones are removed. If no tool is left the page stays as it was, and the SDK
+refuses it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ToolCheck:
         )
 
     def _fault(self, page: Mapping[str, Any]) -> str | None:
-        # Where and why the SDK would reject a page; None: it would not.
+        # Return where and why the SDK would reject a page, or None.
         from mcp.types.methods import parse_server_result
 
         assert self.version is not None
@@ -220,8 +220,8 @@ class ServerTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolPages:
-    """All tools of a server. `ttl_s` is how long it says that they may be kept; 0: it does not.
-    `instructions` is what it says of itself.
+    """All tools of a server. `ttl_s` is how long they may be cached; 0 if the server does not say.
+    `instructions` is the server's description of itself.
     """
 
     tools: tuple[ServerTool, ...]
@@ -239,7 +239,7 @@ of nothing but brackets most of a second."""
 
 @dataclass(frozen=True, slots=True)
 class McpLimits:
-    """Bounds of MCP servers: of what one lists, of a connection, of all connections, of a call."""
+    """Bounds of MCP servers: of a listing, of a connection, of all connections, of a call."""
 
     connect_timeout_s: float = 10.0
     list_timeout_s: float = 10.0
@@ -267,17 +267,17 @@ class McpLimits:
     call_timeout_s: float = 60.0
     arguments_bytes_max: int = 64 * 1024
     output_bytes_max: int = 256 * 1024
-    """Bytes of what is shown of a result, and kept."""
+    """Bytes of a result that are shown and stored."""
     result_ids_max: int = 8192
-    """Ids of what the model reads of it."""
+    """Ids of a result that the model reads."""
     error_ids_max: int = 512
 
 
 class McpSession:
-    """Calls of one server with one set of credentials: those that the clients of `connect` send.
+    """Session with one server under one set of credentials, which the clients of `connect` send.
 
-    `run` is the owner's work: to be started as a task, and cancelled to end the session. It ends by
-    itself when nobody has asked anything for `idle_s`, and when the server is lost; then `is_over`.
+    `run` is the owner's task: start it, and cancel it to end the session. It ends by itself when
+    the session was idle for `idle_s`, and when the server is lost; `is_over` is set then.
     """
 
     def __init__(
@@ -374,11 +374,11 @@ class McpSession:
                 self._instructions = client.instructions or ""
                 listening = tasks.create_task(self._watch(client))
                 while (job := await self._next_job()) is not None:
-                    # With SSE answers come by another request: what a POST failed with, the SDK
-                    # tells nobody.
+                    # With SSE answers come by another request, and the SDK does not report
+                    # a POST that failed.
                     job.exchange = HttpTrace(self._give_up if transport == "sse" else None)
                     tasks.create_task(job.run(client))
-                # From here on others are asked instead; a server may take its time to hear of it.
+                # New calls use another session from here on; closing this one may take long.
                 self.is_over = True
                 listening.cancel()
                 clock = asyncio.get_running_loop().time
@@ -401,7 +401,7 @@ class McpSession:
             self._on_list_changed()
 
     async def _next_job(self) -> _Job[Any] | None:
-        # None: the session was idle for `idle_s`, or is retired and nobody waits.
+        # None: the session was idle for `idle_s`, or is retired without waiting calls.
         while not self._is_abandoned:
             if self._is_retired and not self._waiting:
                 return None

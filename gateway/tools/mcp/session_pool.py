@@ -1,12 +1,12 @@
 """All connections of a process to MCP servers: one for each tenant, server and set of credentials.
 
 A connection is made for the first question, shared by all who ask the same server with the same
-credentials for the same tenant, and ended when nobody has asked for long. What one of them is given
-never goes to another: its HTTP client is its own.
+credentials for the same tenant, and ended when it has not been used for long. Connections share
+nothing: each has an HTTP client of its own.
 
-There are so many of all tenants together, and so many of each. Who finds none waits. A slot that
-becomes free goes to the tenant that holds the fewest, and among its questions to the first: whoever
-asks the most waits behind the others.
+The number of connections is bounded in all and for each tenant. If none is free, a call waits. A
+slot that becomes free goes to the tenant that holds the fewest, and there to the oldest call, so
+tenants with many calls wait behind the others.
 """
 
 from __future__ import annotations
@@ -112,22 +112,22 @@ BUSY: Final = -32000
 STOPPING: Final = "the gateway is stopping"
 USER_AGENT: Final = "harmony-gateway"
 TRANSPORT_TTL_S: Final = 3600.0
-"""After so long it is found out again which transport a server has."""
+"""Time until the transport of a server is detected again."""
 TRANSPORTS_MAX: Final = 4096
 KEEP_ALIVE_S: Final = 4.0
-"""A request must not meet a connection that its server is just closing: nobody could tell whether
-it was executed. Most servers keep one for 5 s or more."""
+"""A request must not use a connection that its server is just closing: it would be unknown whether
+it was executed. Most servers keep connections for 5 s or more."""
 ANSWERS_BY_SSE: Final = 64
 """Answers of the greatest length, after which a connection by the older transport is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server as one tenant speaks to it, and what it is sent: `headers`, by lower-case names.
+    """A server as one tenant uses it. `headers` are sent with each request, by lower-case names.
 
-    `credential` is a digest of those, and `server` who it is, whatever its URL. `is_registered`: an
-    operator named its URL, not a request. `response` is set where a server is to know which
-    response a call is of: then it has a connection of its own.
+    `credential` is a digest of the headers, and `server` the identity, whatever its URL.
+    `is_registered`: an operator named its URL, not a request. `response` is set for a server that
+    gets the id of the response with each call: such a response has a connection of its own.
     """
 
     tenant_id: TenantId
@@ -182,7 +182,7 @@ class SessionPool:
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
         self.on_list_changed: Callable[[Peer], None] = lambda _: None
-        """Told of a server that says that its tools are others now."""
+        """Called with a server that announces a change of its tools."""
 
     @property
     def count(self) -> int:
@@ -234,7 +234,7 @@ class SessionPool:
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)
 
-        # Its requests are made by the task of the session, for whoever asks.
+        # The task of the session makes the requests, so note the host for this caller here.
         host = urlsplit(peer.url).hostname or ""
         try:
             result = await self._ask(peer, ask, timeout_s)

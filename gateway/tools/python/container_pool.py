@@ -5,7 +5,7 @@
 
 A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
 runs code in it, an interpreter in some process. The interpreter may be lost at any time: then
-another one is opened, the files are put into it, and the model is told that its variables are gone.
+another one is opened, the files are put into it, and the model reads that its variables are gone.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class LiveContainer:
 
 
 class ContainerPool:
-    """All containers whose interpreter is here. Every failure of an engine is told as
-    `EngineBroken`, of the database as `StoreError`.
+    """All containers whose interpreter is in this process. Every failure of an engine is raised as
+    `EngineBroken`, every failure of the database as `StoreError`.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class ContainerPool:
         while True:
             live = await self._place(tenant_id, uuid)
             async with live.lock:
-                # Whoever had it before may have given it up.
+                # The holder of the lock before may have closed the container.
                 if self._live.get(live.key) is live:
                     yield live
                     return
@@ -507,7 +507,7 @@ class ContainerPool:
         is_lost = True
         try:
             images = await self._images(live, ran.images, notes)
-            # A container may tell of more files than anybody should look at: it has none but these.
+            # A container may report any number of names. Only files that it holds count.
             for name in live.held.keys() & set(ran.gone):
                 gone = live.held.pop(name)
                 await files.delete(

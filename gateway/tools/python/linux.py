@@ -85,7 +85,7 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT: Final = 0x40000000
 """Calls of a second numbering on x86_64, which the table does not know."""
 _LOOKED_AT: Final = frozenset({"clone", "clone3", "socket", "socketpair"})
-"""Calls that depend on what they are passed."""
+"""Calls that are allowed or not by their arguments."""
 _CLONE_NEWUSER: Final = 0x10000000
 
 
@@ -267,8 +267,8 @@ if ends:
     libc.prctl(1, 9)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""A program that stops being root, has itself killed when this process ends, where that is asked
-for, and becomes another program. uvloop starts none as a user.
+"""A program that gives up root, on request has itself killed when this process ends, and becomes
+another program. uvloop cannot start a process as another user.
 """
 
 
@@ -460,8 +460,8 @@ class LinuxEngine(ContainerEngine):
             os.write(write, seccomp_filter(platform.machine()))
             os.close(write)
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
-            # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves an
-            # orphan that waits for it for ever; a worker finds out that nobody is there.
+            # bwrap ends with this process once it is set up (`--die-with-parent`). If it is killed
+            # before, its child waits for it for ever; a worker notices that its pipes are closed.
             launched = _launched(uid, "goes on")
             return await WorkerContainer.start([*launched, *words], pass_fds=[read])
         finally:

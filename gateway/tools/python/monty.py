@@ -117,7 +117,7 @@ class MontyContainer(Container):
             return ran
 
     async def _feed(self, code: str, printed: Printed) -> tuple[bool, str]:
-        # True if it failed, and what is shown behind its output.
+        # Return True if the code failed, and the text to show behind its output.
         room = max(0, self._data_max - sum(size for size, _ in self._files().values()))
         try:
             with self._library.MountDir(

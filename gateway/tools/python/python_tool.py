@@ -41,7 +41,7 @@ GONE: Final = "All variables and imports are gone; files that earlier calls wrot
 def plain(text: str) -> str:
     """Remove colours, overwritten text, and invisible or direction-changing characters."""
     lines = _ANSI.sub("", text).split("\n")
-    # What a progress bar wrote over is not there any more.
+    # Text that a progress bar has overwritten is removed.
     shown = (line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in lines)
     return without_unseen("\n".join(shown))
 
@@ -124,8 +124,7 @@ def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
 
 NAME: Final = "builtin:python"
 PRINTED_SHARE: Final = 4
-"""Multiple of the characters that are shown (`logs_chars_max`) that is read of what code
-printed."""
+"""Factor by which more characters of the output are read than shown (`logs_chars_max`)."""
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
@@ -213,7 +212,7 @@ class PythonSession(ToolSession):
         return self._result_of(grant, code_of(call.arguments), execution)
 
     def _key(self, call: ToolCall) -> str:
-        # The same for all attempts of a call, so that the run is found again.
+        # All attempts of a call share the key, so that a later one finds the run.
         return f"{self._scope.response.hex}.{call.ordinal}"
 
     def _result_of(self, grant: PythonGrant, code: str, execution: Execution) -> ToolResult:

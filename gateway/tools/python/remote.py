@@ -1,8 +1,8 @@
 """Containers that are elsewhere: the protocol of `worker_server.py`, over HTTP.
 
-A container is known there by an unguessable id, which is its handle: whoever has it goes on with
-the container, so a run outlives the gateway that began it. What the server says is validated as
-what a sandbox says: it speaks for one.
+A container has an unguessable id there, which is its handle: any process with the handle can use
+the container, so a run outlives the gateway that began it. Answers of the server are validated like
+those of a sandbox, because they come from one.
 """
 
 from __future__ import annotations

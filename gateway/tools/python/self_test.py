@@ -87,7 +87,7 @@ ATTACKS: Final[Mapping[str, str]] = {
     "make a mount namespace": _LIBC + "assert libc.unshare(0x00020000) == 0",
     "trace a process": _LIBC + "parent = os.getppid()\n"
     "assert libc.ptrace(16, parent, None, None) == 0\n"
-    # Who is traced stands still: it may be the server of all containers.
+    # A traced process is stopped, and it may be the server of all containers: let it go on.
     "os.waitpid(parent, 0x40000000)\n"
     "assert libc.ptrace(17, parent, None, None) == 0",
     "use io_uring": _LIBC + "assert libc.syscall(425, 8, ctypes.create_string_buffer(512)) >= 0",
@@ -145,7 +145,7 @@ _WORKS: Final = "print(6 * 7)"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engine that runs Python, with what it can do; and why others do not."""
+    """The engine that runs Python with its capabilities, and why others were refused."""
 
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None

@@ -1,7 +1,7 @@
 """A container that is a process of this machine, which speaks the protocol of `worker.py`.
 
-How the process is walled in is the business of whoever starts it (`linux.py`). Files go into an
-interpreter and out of it in pieces, one in each message.
+The caller that starts the process isolates it (`linux.py`). Files go into an interpreter and out of
+it in pieces, one in each message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORDS_BYTES_MAX: Final = 1000
 UNBEGUN_GRACE_S: Final = 2.0
 """For the end of one that is still being started."""
 RESULTS_MAX: Final = 8
-"""Results of past runs that are kept for whoever asks again."""
+"""Results of past runs that are kept for repeated requests."""
 
 
 async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
@@ -78,9 +78,9 @@ async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: 
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """Our ends of what a worker reads and writes, and what was said before it was one.
+    """Our ends of a worker's pipes; `words` holds the output of its start.
 
-    They are pipes of our own making: those that uvloop makes are sockets, which code must not have.
+    The pipes are made here, because uvloop makes sockets instead, which code must not have.
     """
 
     reader: asyncio.StreamReader
@@ -208,7 +208,7 @@ class WorkerContainer(Container):
         try:
             done, _ = await asyncio.wait({answer}, timeout=timeout_s)
             if done and answer.result().status == "interrupted":
-                # Nobody did that but the code itself.
+                # This process sent no interrupt, so the code raised it itself.
                 return answer.result().model_copy(update={"status": "error"})
             if not done:
                 await self._write({"interrupt": number})
@@ -225,7 +225,7 @@ class WorkerContainer(Container):
             answer.cancel()
 
     async def _abandon(self, number: int, answer: asyncio.Task[RunResult]) -> None:
-        # Nobody waits for the run. A container that cannot be interrupted is ended.
+        # Interrupt a run whose result nobody needs. End a container that does not react.
         try:
             await self._write({"interrupt": number})
             async with asyncio.timeout(INTERRUPT_GRACE_S):

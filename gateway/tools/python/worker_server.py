@@ -11,9 +11,9 @@
     GET    /containers/ID/files?path=&bytes_max=      read one
     DELETE /containers/ID/files?path=
 
-Every request shows a token. A run belongs to its container, not to the connection that asked for
-it: who was cut off asks again under the same key. A run is begun once for its key. 422 says why a
-file was refused. A container that is not used for `idle_s` is ended.
+Every request has a token. A run belongs to its container, not to the connection that began it: a
+client that was cut off repeats the request with the same key. A run is begun once for its key. 422
+says why a file was refused. A container that is not used for `idle_s` is ended.
 
 It is an ASGI application; any server runs it, behind a network that only gateways reach.
 """
@@ -193,7 +193,7 @@ class WorkerServer:
                 run_request.code, timeout_s=run_request.timeout_s, key=run_request.key
             )
             run = served.runs[run_request.key] = loop.create_task(work)
-            # It may be that nobody asks what came of it.
+            # Retrieve the exception, because the result may never be requested.
             run.add_done_callback(lambda over: over.cancelled() or over.exception())
             for key in list(served.runs)[:-RUNS_MAX]:
                 if served.runs[key].done():

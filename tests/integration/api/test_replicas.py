@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     Start = Callable[[], Awaitable[tuple[RunningGateway, httpx2.AsyncClient]]]
 
-SLOW = "[[sim tokens_per_s=200 tokens=400 think=none]] go"
-SLOW_TOKENS = 404
+SLOW = "[[sim tokens_per_s=200 tokens=800 think=none]] go"
+SLOW_TOKENS = 804
 ENDLESS = "[[sim tokens_per_s=100 tokens=100000 think=none]] go"
 
 

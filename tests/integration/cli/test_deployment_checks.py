@@ -285,9 +285,10 @@ STEADY = [0.5 + 0.02 * step for step in range(100)]
         ([3.0 + 0.0001 * step for step in range(200)], "error"),
         ([0.5 * (step // 10) + 0.0001 * step for step in range(10, 200)], "error"),
         (STEADY[:20], "warning"),
+        ([0.2] * 20, "warning"),
         ([], "warning"),
     ],
-    ids=["steady", "fast", "all at the end", "in lumps", "too few", "none"],
+    ids=["steady", "fast", "all at the end", "in lumps", "too few", "too few at once", "none"],
 )
 def test_events_that_were_held_back_are_told_from_those_that_were_not(
     times: list[float], level: str

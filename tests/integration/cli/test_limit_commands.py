@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.limits.stored_bytes import WHOLE_TENANT
+from gateway.replication import storage_meter
 from gateway.store import usage_lines
 from gateway.store.postgres.database import Database
 from gateway.store.tenants import tenant_named
@@ -50,6 +52,31 @@ def new_project(tenant: str = "acme") -> str:
 def new_key(tenant: str = "acme") -> str:
     made: str = json.loads(said(f"keys create {tenant} --json"))["id"]
     return made
+
+
+@pytest.mark.slow
+def test_the_fullest_limits_of_storage_are_listed_first(database_url: str) -> None:
+    said("tenants create globex")
+    said("limits set acme --stored-bytes 1000")
+    said("limits set globex --stored-bytes 100")
+    assert [one["stored"] for one in rows("limits storage")] == [None, None]
+    asyncio.run(measured(database_url, {"acme": 200, "globex": 90}))
+    found = [(one["tenant"], one["stored"], one["limit"]) for one in rows("limits storage")]
+    assert found == [("globex", 90, 100), ("acme", 200, 1000)]
+
+
+async def measured(database_url: str, stored_bytes: dict[str, int]) -> None:
+    """Write measurements of these tenants, as the meter does."""
+    database = Database(
+        database_url, pool_size_max=1, command_timeout_s=10.0, connect_timeout_s=10.0
+    )
+    try:
+        tenants = {(await tenant_named(database, name)).id: name for name in stored_bytes}
+        while (turn := await storage_meter.take_turn(database)) is not None:
+            sizes = {WHOLE_TENANT: stored_bytes[tenants[turn.tenant_id]]}
+            await storage_meter.write(database, turn, sizes, interval_s=60)
+    finally:
+        await database.close()
 
 
 @pytest.mark.slow

@@ -335,6 +335,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
         session = plain_row("console_sessions", tenant, uuid)
         await add_rows(connection, "console_sessions", session | {"hash": uuid.bytes})
+        await add_rows(connection, "content_consents", plain_row("content_consents", tenant, uuid))
     async with database.runs_transaction() as connection:
         for table in (
             *("usage_hours", "usage_minutes", "usage_days", "usage_end_user_days", "usage_cursors"),

@@ -11,6 +11,7 @@ import pytest
 NOT_NEEDED_YET = [
     "alembic",
     "cryptography",
+    "jinja2",
     "jsonschema_rs",
     "llguidance",
     "openai",
@@ -22,7 +23,7 @@ NOT_NEEDED_YET = [
     "structlog",
 ]
 """Each is some megabytes."""
-NOT_FOR_SERVING = ["gateway.admin", "gateway.devdb", "gateway.simulator"]
+NOT_FOR_SERVING = ["gateway.admin", "gateway.console.page", "gateway.devdb", "gateway.simulator"]
 """The admin API, which is off unless a setting says otherwise; what is there to try the gateway."""
 OF_THE_LIST = {
     "gateway.__main__",

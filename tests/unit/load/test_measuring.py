@@ -131,7 +131,7 @@ def test_copies_of_a_response_fill_every_column_of_its_tables() -> None:
 
 def test_every_target_of_a_workload_is_about_a_row_that_it_has() -> None:
     known = {workload.letter: workload for workload in registry.workloads()}
-    assert list(known) == list("abcdefghijklmnop")
+    assert list(known) == list("abcdefghijklmnopq")
     assert set(LONGEST) < set(FORMS)
     assert {target.row for target in known["l"].targets} == set(heavy.REQUESTS)
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from gateway.errors import IssuerUnavailable
 from gateway.services.federation import (
     KEYS_MAX,
-    KeyFetcher,
+    IssuerClient,
     KeyOrigin,
     KeySetPolicy,
     KeySets,
@@ -32,7 +32,7 @@ KEY = SigningKey.new("a").jwk
 ISSUER = KeyOrigin("https://a.example", KeySource(jwks_url="https://a.example/keys"))
 
 
-class Keys(KeyFetcher):
+class Keys(IssuerClient):
     """What issuers list; `is_away`: they do not answer. `gate`: they answer when it is set."""
 
     def __init__(self) -> None:

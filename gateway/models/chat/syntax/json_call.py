@@ -1,8 +1,8 @@
 """Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
 arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
-The arguments flow as soon as they begin and the name is known. A model that writes them first is
-listened to until the name came. Whatever the object holds besides is passed over.
+The arguments are streamed as soon as they begin and the name was read. If a model writes them
+first, they are held until the name comes. Other members of the object are ignored.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class JsonCall:
             self._raw.append(text[: len(text) - len(rest)])
         return events, rest
 
-    # Each step takes text from the front, and returns what is left.
+    # Each step takes text from the front, and returns the rest.
 
     def _before_key(self, text: str, events: list[CallEvent]) -> str:
         sign = text.lstrip(WHITE)[:1]
@@ -301,7 +301,7 @@ class JsonCall:
 
 
 class JsonBody:
-    """Reader of text from behind the name on. It passes on what is no JSON unchanged."""
+    """Reader of text from behind the name on. It passes on text that is no JSON unchanged."""
 
     def __init__(self) -> None:
         self._value: ArgumentsReader | None = None

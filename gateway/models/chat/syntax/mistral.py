@@ -73,7 +73,7 @@ class MistralReader:
                 return
             text = yield from self._STEPS[self._where](self, text)
 
-    # Each takes text from the front, and returns what is left.
+    # Each takes text from the front, and returns the rest.
 
     def _in_front(self, text: str) -> Step:
         self._word = (self._word + text).lstrip()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.admin.issuers import ProviderCreate, RuleCreate, discovered
+from gateway.admin.issuers import ProviderCreate, RuleCreate
 from gateway.admin.keys import (
     AccountKeyCreate,
     ProjectKeyUpdate,
@@ -29,7 +29,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import deleted_body
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, KeyTerms, ProjectId, ServiceAccount, TenantId
-from gateway.tenancy.issuers import KeySource
+from gateway.tenancy.issuers import KeySource, discovered
 from gateway.tenancy.permissions import SCOPES
 from tests.fakes.admin_bodies import GOOD
 from tests.fakes.cases import each
