@@ -49,7 +49,8 @@ def test_files_and_functions_are_short() -> None:
 
 def long_functions(text: str) -> list[str]:
     # What is shorter holds no function that is long: most of the tree is not walked.
-    found, nodes = [], [ast.parse(text)]
+    found: list[str] = []
+    nodes: list[ast.AST] = [ast.parse(text)]
     while nodes:
         for node in ast.iter_child_nodes(nodes.pop()):
             if getattr(node, "end_lineno", 0) - getattr(node, "lineno", 0) < FUNCTION_LINES_MAX:

@@ -84,6 +84,8 @@ if (form) {
   const [thread, question, state] = ["#thread", "#question", "#state"].map((one) => form.querySelector(one));
   const [sendButton, stopButton] = ["#send", "#stop"].map((one) => form.querySelector(one));
   let controller = null;
+  if (window.matchMedia("(max-width: 900px)").matches) form.querySelector(".knobs").open = false;
+  question.focus({ preventScroll: true });
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -110,8 +112,10 @@ if (form) {
         fetch(form.dataset.stop, { method: "POST", body: fields });
       }
       state.textContent = wasStopped ? "Stopped" : "";
-      if (wasStopped) answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
-      else failure(answer, "The gateway cannot be reached. Ask again.");
+      if (wasStopped) {
+        answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
+        goToEnd();
+      } else failure(answer, "The gateway cannot be reached. Ask again.");
     }
     if (answer.querySelector(".notice.bad") && !answer.querySelector(".item") && !question.value) question.value = asked;
     controller = null;
