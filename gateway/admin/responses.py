@@ -1,5 +1,5 @@
-"""`/admin/v1/responses/{id}`: one stored response, for operators: what happened to it and, once it
-is revealed, what was said.
+"""`/admin/v1/responses/{id}`: one stored response, for operators: its timeline and, once it is
+revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
 `content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
@@ -165,8 +165,8 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 
     def of(use_case: Callable[[str], Any]) -> Endpoint:
         async def endpoint(call: AdminCall) -> Json:
-            found: Json = await use_case(*call.path.values())
-            return found
+            answer: Json = await use_case(*call.path.values())
+            return answer
 
         return endpoint
 
@@ -176,8 +176,8 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
         return {"after": -1 if after is None else after, "limit": limit}
 
     async def events(call: AdminCall) -> Json:
-        asked = place(call.request.query_params, EVENTS_DEFAULT, EVENTS_MAX)
-        return await stored.events(call.author, call.path["response_id"], **asked)
+        bounds = place(call.request.query_params, EVENTS_DEFAULT, EVENTS_MAX)
+        return await stored.events(call.author, call.path["response_id"], **bounds)
 
     async def items(call: AdminCall) -> Json:
         query = call.request.query_params
@@ -220,14 +220,13 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 class Timed:
     """Execution of a response, and the moments it was computed from.
 
-    `is_known`: without that the response runs elsewhere, and its timeline is there when it has
-    ended.
+    Without `has_timeline` the response runs elsewhere, and its timeline is stored when it ends.
     """
 
     row: Row
     execution: Execution
     moments: Sequence[Moment]
-    is_known: bool
+    has_timeline: bool
 
 
 class StoredResponses:
@@ -274,7 +273,7 @@ class StoredResponses:
             if used is None
             else dict(zip(("service_tier", *COUNTS), used, strict=True)),
             "tool_calls": [_call_body(call) for call in calls],
-            "sentence": timed.execution.sentence if timed.is_known else None,
+            "sentence": timed.execution.sentence if timed.has_timeline else None,
             "content": {
                 "operator_content_access": access.policy,
                 "may_be_revealed": access.is_open,
@@ -291,11 +290,11 @@ class StoredResponses:
             "id": response_id,
             "object": "response.execution",
             "begin_ms": _begin_ms(timed.row),
-            "is_known": timed.is_known,
+            "is_known": timed.has_timeline,
             "is_over": execution.is_over,
             "duration_ms": execution.duration_ms,
             "first_token_ms": execution.first_token_ms,
-            "sentence": execution.sentence if timed.is_known else None,
+            "sentence": execution.sentence if timed.has_timeline else None,
             "totals": [
                 {"phase": phase, "words": PHASES[phase], "ms": ms}  # type: ignore[index] # it is one
                 for phase, ms in execution.totals.items()
@@ -333,8 +332,8 @@ class StoredResponses:
         row = await self._find(response_id)
         parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": RELATIVES_MAX}
         async with self._database.runs_transaction() as connection:
-            found = await connection.execute(_CHAIN, parameters)
-        return list_body(map(_turn_body, found), has_more=False)
+            rows = await connection.execute(_CHAIN, parameters)
+        return list_body(map(_turn_body, rows), has_more=False)
 
     async def conversation(self, conversation_id: str, *, after: str | None = None) -> Json:
         """Return the responses of a conversation with their usage, the oldest first."""
@@ -344,9 +343,9 @@ class StoredResponses:
             raise InvalidRequest("This is no such id.", code="invalid_value")
         parameters = {"id": uuid, "after": behind, "rows_max": RELATIVES_MAX + 1}
         async with self._database.runs_transaction() as connection:
-            found = list(await connection.execute(_CONVERSATION, parameters))
-        shown = map(_turn_body, found[:RELATIVES_MAX])
-        return list_body(shown, has_more=len(found) > RELATIVES_MAX)
+            rows = list(await connection.execute(_CONVERSATION, parameters))
+        shown = map(_turn_body, rows[:RELATIVES_MAX])
+        return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
         """Let the author read a response for `REVEAL_S`.
@@ -385,13 +384,13 @@ class StoredResponses:
             body = orjson.loads(stored.body)
         elif _has_log(stored):
             body = await self._feed.snapshot(tenant_id, head_of(stored))
-        found = await messages.input_items(self._database, tenant_id, stored.uuid, page)
+        page_rows = await messages.input_items(self._database, tenant_id, stored.uuid, page)
         return {
             "id": response_id,
             "object": "response.content",
             "response": body,
-            "input": [] if found is None else list(map(orjson.loads, found.rows)),
-            "has_more": found is not None and found.has_more,
+            "input": [] if page_rows is None else list(map(orjson.loads, page_rows.rows)),
+            "has_more": page_rows is not None and page_rows.has_more,
         }
 
     async def tokens(
@@ -469,7 +468,7 @@ class StoredResponses:
             moments = followed.fold.timeline.moments
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         execution = execution_of(moments, begin_ms=_begin_ms(row), now_ms=now_ms)
-        return Timed(row, execution, moments, is_known=bool(moments))
+        return Timed(row, execution, moments, has_timeline=bool(moments))
 
     async def _revealed_until(
         self, connection: Any, author: Author, row: Row, access: OperatorAccess
@@ -498,7 +497,7 @@ class StoredResponses:
         return tenant_id, stored
 
     async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        # Who scrolls, or follows, asks for page after page of the same log, which only grows.
+        # A reader that scrolls, or follows, reads page after page of the same, growing log.
         async with self._viewing:
             uuid, kept = self._kept
             view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)
@@ -540,9 +539,9 @@ class StoredResponses:
         view = TokenView(self._format_of(stored.model))
         parameters = {"tenant": tenant_id, "id": stored.uuid, "rows_max": ITEMS_MAX}
         async with self._database.transaction(tenant_id) as connection:
-            found = await connection.execute(_OUTPUT_IDS, parameters)
+            rows = await connection.execute(_OUTPUT_IDS, parameters)
             cipher = connection.cipher(tenant_id)
-        for index, row in enumerate(found):
+        for index, row in enumerate(rows):
             packed = content.opened(cipher, "messages", row, ("ids",))["ids"]
             view.add_item(index, () if packed is None else unpack_ids(packed))
         return view
@@ -550,8 +549,8 @@ class StoredResponses:
     async def _portions(
         self, tenant_id: TenantId, stored: StoredResponse, entries: int = 0
     ) -> AsyncIterator[Portion]:
-        # What is committed of the log behind its first entries, with a pause for other work after
-        # each slice of time.
+        # Reads the committed log after its first entries, with a pause for other work after each
+        # slice of time.
         read_bytes = 0
         until = monotonic() + SLICE_S
         while read_bytes < LOG_BYTES_MAX:

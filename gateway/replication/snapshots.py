@@ -224,6 +224,7 @@ def _response(run: Run) -> dict[str, Any]:
         "age_s": round(run.age_s, 1),
         "hops": fold.hops,
         "background": spec.durable,
+        "stored": spec.store,
     }
 
 
