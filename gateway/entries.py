@@ -53,10 +53,10 @@ from gateway.generation import (
     IN_TOKEN,
     UNTOLD,
     FinishReason,
+    ReportedUsage,
     TextLogprob,
     TextToken,
     TokenLogprob,
-    ToldUsage,
 )
 from gateway.text_ids import packed_text, unpacked_text
 
@@ -95,7 +95,7 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-# One is made for each token. The guard of a frozen one would make that four times as long.
+# Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
     """Ids as the model wrote them, in order; `logprobs`, if requested, has one for each."""
@@ -196,7 +196,7 @@ class TurnEnded:
 
     finish: FinishReason
     cached_tokens: int = 0
-    usage: ToldUsage | None = None
+    usage: ReportedUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,14 +493,14 @@ def _pack_text_ids(entry: Text) -> tuple[int, bytes]:
         return _TEXT, text
     if len(entry.logprobs) != len(entry.ids):
         raise ValueError("not one logprob for each id")
-    told = cast("tuple[TextLogprob, ...]", entry.logprobs)
-    return _TEXT, _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, told))
+    logprobs = cast("tuple[TextLogprob, ...]", entry.logprobs)
+    return _TEXT, _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, logprobs))
 
 
-def _pack_text_logprob(told: TextLogprob) -> bytes:
-    if told.tokens is None:
+def _pack_text_logprob(logprob: TextLogprob) -> bytes:
+    if logprob.tokens is None:
         return _pack_number(0)
-    return _pack_number(1 + len(told.tokens)) + b"".join(map(_pack_text_token, told.tokens))
+    return _pack_number(1 + len(logprob.tokens)) + b"".join(map(_pack_text_token, logprob.tokens))
 
 
 def _pack_text_token(token: TextToken) -> bytes:
@@ -522,10 +522,10 @@ def _unpack_text_ids(body: _Reader) -> Text:
         return Text(unpacked_text(content))
     body = _Reader(content[1:])
     ids = unpacked_text(body.counted())
-    told = Text(ids, tuple(_unpack_text_logprob(body) for _ in ids))
+    entry = Text(ids, tuple(_unpack_text_logprob(body) for _ in ids))
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
-    return told
+    return entry
 
 
 def _unpack_text_logprob(body: _Reader) -> TextLogprob:
@@ -593,11 +593,11 @@ def _pack_text(text: str | None) -> bytes:
     return _pack_number(1 + len(content)) + content
 
 
-def _pack_logprob(told: TokenLogprob) -> bytes:
-    _require_numbers(told)
+def _pack_logprob(token_logprob: TokenLogprob) -> bytes:
+    _require_numbers(token_logprob)
     try:
-        own = _LOGPROB.pack(told.logprob, len(told.top))
-        return own + b"".join(_ALTERNATIVE.pack(*one) for one in told.top)
+        own = _LOGPROB.pack(token_logprob.logprob, len(token_logprob.top))
+        return own + b"".join(_ALTERNATIVE.pack(*one) for one in token_logprob.top)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"a logprob cannot be packed: {error}") from error
 
@@ -605,14 +605,14 @@ def _pack_logprob(told: TokenLogprob) -> bytes:
 def _unpack_logprob(body: _Reader) -> TokenLogprob:
     logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
     top = _ALTERNATIVE.iter_unpack(body.take(count * _ALTERNATIVE.size))
-    told = TokenLogprob(logprob, tuple(top))
-    _require_numbers(told)
-    return told
+    token_logprob = TokenLogprob(logprob, tuple(top))
+    _require_numbers(token_logprob)
+    return token_logprob
 
 
-def _require_numbers(told: TokenLogprob | TextToken) -> None:
+def _require_numbers(token: TokenLogprob | TextToken) -> None:
     # JSON has no NaN or infinity. Raises `ValueError`.
-    if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
+    if not (math.isfinite(token.logprob) and all(math.isfinite(one) for _, one in token.top)):
         raise ValueError("a logprob in a log entry is not a number")
 
 
@@ -634,15 +634,15 @@ def _unpack_ids(content: bytes | bytearray) -> tuple[int, ...]:
     return struct.unpack(f"<{count}I", content)
 
 
-def _pack_usage(told: ToldUsage | None) -> bytes:
-    if told is None:
+def _pack_usage(usage: ReportedUsage | None) -> bytes:
+    if usage is None:
         return b""
-    counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
+    counts = usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_tokens
     return b"".join(map(_pack_number, counts))
 
 
-def _unpack_usage(body: _Reader) -> ToldUsage | None:
-    return None if body.is_at_end else ToldUsage(*(body.number() for _ in range(4)))
+def _unpack_usage(body: _Reader) -> ReportedUsage | None:
+    return None if body.is_at_end else ReportedUsage(*(body.number() for _ in range(4)))
 
 
 class _Form(NamedTuple):
@@ -662,7 +662,7 @@ _LABEL: Final = _Form(lambda text: _pack_bytes(text.encode()), lambda body: body
 _TEXT_OR_NONE: Final = _Form(_pack_text, _Reader.text)
 _IDS: Final = _Form(_pack_counted, _Reader.counted_ids)
 _USAGE: Final = _Form(_pack_usage, _unpack_usage)
-# What goes on to the end of the body.
+# The last field extends to the end of the body.
 _REST: Final = _Form(bytes, _Reader.rest)
 _REST_TEXT: Final = _Form(str.encode, lambda body: body.rest().decode())
 _REST_IDS: Final = _Form(_pack_ids, lambda body: _unpack_ids(body.rest()))

@@ -30,7 +30,7 @@ class FinishReason(Enum):
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached
     CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
-    # Of turns that are text: nobody can go on with them, and servers filter some.
+    # Only of turns of text: they cannot be continued, and some servers filter them.
     LOST = "lost"  # the server broke off, and another turn says it all again
     FILTERED = "filtered"  # the server's content filter ended it
 
@@ -104,7 +104,7 @@ class Sampling:
     def after(self, generated: int) -> Sampling:
         """Return the sampling for the rest of a turn, after `generated` ids.
 
-        A backend that continues starts its random numbers anew: with the same seed it would repeat
+        A backend that continues starts its random numbers again: with the same seed it would repeat
         those of the first ids, so the seed is derived from the number of ids.
         """
         if not generated:
@@ -116,8 +116,8 @@ class Sampling:
         return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
 
 
-# What a model may write, as a grammar over token ids and text that no engine's words show in. The
-# nodes mirror what engines can be told (structural tags of xgrammar 0.2 and later): markers are
+# Language that a model may write, as a grammar over token ids and text, independent of engines. The
+# nodes mirror what engines can express (structural tags of xgrammar 0.2 and later): markers are
 # token ids, everything else is text, however it is cut into ids.
 
 
@@ -187,7 +187,7 @@ class Repeated:
 Node = Token | Literal | AnyText | Json | Ebnf | InOrder | OneOf | Maybe | Repeated
 
 NOTHING: Final = InOrder(())
-"""All is said: what comes next can only be the end."""
+"""Only the end can follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +242,8 @@ class Route:
 class ChatTerms:
     """Terms of a request to a chat endpoint: its prompt is a conversation, and its answer text.
 
-    `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
-    an estimate of what is left of the window, and the server knows better. `thought` is that of
+    `limits_output`: `max_tokens` is the caller's limit. Otherwise it is only an estimate of the
+    rest of the window, and the server knows better. `thought` is that of
     `Framing`, `opens_thought` that of `Prompt`.
     """
 
@@ -295,7 +295,7 @@ class TokenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldUsage:
+class ReportedUsage:
     """Token counts of a turn of text, as its server reported them."""
 
     input_tokens: int
@@ -345,9 +345,9 @@ Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
 class TokenChunk:
     """Ids of one read from a backend, any number of them; the last chunk has the finish reason.
 
-    `logprobs` has one for each id when the request asked for them, otherwise it is None.
+    `logprobs` has one for each id if the request includes them, otherwise it is None.
     `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the
-    request's constraint. `upstream` names the backend; empty where it is not known. `usage` may
+    request's constraint. `upstream` names the backend; empty: unknown. `usage` may
     come with the finish of a turn of text.
     """
 
@@ -357,7 +357,7 @@ class TokenChunk:
     logprobs: Sequence[Likelihood] | None = None
     constrained: bool = False
     upstream: str = field(default="", compare=False)
-    usage: ToldUsage | None = None
+    usage: ReportedUsage | None = None
 
 
 class TokenSink(Protocol):
@@ -383,8 +383,8 @@ class SegmentKind(Enum):
     FINAL = "final"  # the answer
     FUNCTION_CALL = "function_call"  # commentary (or any channel) to=functions.NAME
 
-    # What only the rules of the request can tell; a parser knows the four above.
-    REFUSAL = "refusal"  # said instead of an answer in the format that was asked for
+    # Kinds that depend on the rules of the request; a parser knows the four above.
+    REFUSAL = "refusal"  # instead of an answer in the requested format
     CUSTOM_CALL = "custom_tool_call"
     LOCAL_SHELL_CALL = "local_shell_call"
     SHELL_CALL = "shell_call"
@@ -442,8 +442,8 @@ class SegmentStarted:
 class SegmentText:
     """More text of the open segment; never empty, never half a character, never a marker.
 
-    `tokens` are the positions of the ids that spell it, counted as in `SegmentEnded`; only a parser
-    that was asked to trace tells them, and only where text and ids agree byte for byte.
+    `tokens` are the positions of the ids that spell it, counted as in `SegmentEnded`; only a
+    tracing parser has them, and only if text and ids agree byte for byte.
     """
 
     text: str
@@ -457,7 +457,7 @@ class SegmentEnded:
     `start:end` are the ids of its whole message, header and terminator included, counted from the
     first id fed to this parser. `verbatim` is False when a recovery rule had a part in it, or its
     header has more in it than it says. `complete` is False for a message that was cut off. The next
-    prompt repeats a message that is both id for id; any other is rendered anew. `broken`: the
+    prompt repeats a message that is both id for id; any other is rendered again. `broken`: the
     arguments of a call end in the middle of their JSON, although nobody cut them off.
     """
 
@@ -555,15 +555,15 @@ class TokenParser(Protocol):
 
 @dataclass(slots=True)
 class TokenUsage:
-    """Token counts of one response, exact because they are counted from ids; of turns of text they
-    are those of the server, and `estimated` where it did not tell them.
+    """Token counts of one response, exact because they are counted from ids. Those of turns of text
+    are the server's, or `estimated` if it did not report them.
 
     `recomputed_tokens` were read again by another backend that went on, `voided_tokens` were
     generated and taken back; nobody pays for either. `tool_output_tokens` are the results of tools
     that the gateway ran: the input of the turns behind them has them, too. `tool_calls` are how
     many of these it answered, `web_searches` those that searched the web; one that was run again
-    is one. What was said is told by channel, messages with their headers: analysis, commentary,
-    final answers, and calls with their arguments. What belongs to no message is in neither.
+    is one. Output is also counted by channel, messages with their headers: analysis, commentary,
+    final answers, and calls with their arguments. Ids outside of messages are in none of these.
     """
 
     input_tokens: int = 0
@@ -595,10 +595,10 @@ class AnsweredCall:
 
 @dataclass(frozen=True, slots=True)
 class RenderedItem:
-    """An output item with the ids that stand for it in the next prompt (None: render it anew).
+    """An output item with the ids that stand for it in the next prompt (None: render it again).
 
-    `call` tells what cannot be told from an item without ids: what the model was told of a call.
-    `includable` are fields that only `include` shows, and its request did not ask for.
+    `call` has what an item without ids cannot show: the call as the model knows it. `includable`
+    are fields that only `include` shows, and its request did not include.
     """
 
     item: dict[str, object] = field(hash=False)

@@ -30,9 +30,9 @@ OF_PROCESSES: Final = ("tests/chaos/", "tests/e2e/")
 pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.conformance")
 
 # How long an example takes says more of the machine than of the code.
-settings.register_profile("untimed", settings(), deadline=None)
+settings.register_profile("untimed", settings(), deadline=None, max_examples=50)
 settings.register_profile("short", settings(), deadline=None, max_examples=10)
-settings.register_profile("long", settings(), deadline=None)
+settings.register_profile("long", settings(), deadline=None, max_examples=200)
 settings.load_profile("untimed")
 
 

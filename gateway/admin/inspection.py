@@ -114,9 +114,9 @@ def _parameters(query: QueryParams) -> Json:
 def _parsed(query: QueryParams, name: str, parse: Callable[[str], UUID | None]) -> UUID | None:
     if (text := query.get(name)) is None:
         return None
-    if (found := parse(text)) is None:
+    if (id_ := parse(text)) is None:
         raise InvalidRequest(f"'{name}' is no such id.", code="invalid_value", param=name)
-    return found
+    return id_
 
 
 def _moment(second: int) -> datetime:

@@ -225,7 +225,7 @@ class AdminAuthentication:
         await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope, credentials: Credentials, secret: str) -> None:
-        principal = self._access.known(secret) or await self._access.authenticate(secret)
+        principal = self._access.cached(secret) or await self._access.authenticate(secret)
         if scope["path"].startswith(ADMIN_PATHS):
             require_admin(principal)
         check_named(principal, credentials)

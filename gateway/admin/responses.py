@@ -1,5 +1,5 @@
-"""`/admin/v1/responses/{id}`: one stored response, for operators: what happened to it and, once it
-is revealed, what was said.
+"""`/admin/v1/responses/{id}`: one stored response, for operators: its timeline and, once it is
+revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
 `content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
@@ -9,6 +9,7 @@ log of the tenant is what lets the same operator read the response for `REVEAL_S
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from uuid import UUID
 
+    from starlette.datastructures import QueryParams
+
     from gateway.admin.content_access import OperatorAccess
     from gateway.admin.routes import AdminCall, Endpoint
     from gateway.audit import Author
@@ -68,6 +71,8 @@ TOKENS_DEFAULT: Final = 2048
 TOKENS_MAX: Final = 16_384
 KEPT_S: Final = 60.0
 """Seconds that the view of a log is kept for its next page."""
+WAIT_S: Final = 10.0
+"""Seconds that a request for tokens waits for more of them, at most."""
 EVENTS_DEFAULT: Final = 100
 EVENTS_MAX: Final = 1000
 ITEMS_MAX: Final = 100
@@ -160,22 +165,19 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 
     def of(use_case: Callable[[str], Any]) -> Endpoint:
         async def endpoint(call: AdminCall) -> Json:
-            found: Json = await use_case(*call.path.values())
-            return found
+            answer: Json = await use_case(*call.path.values())
+            return answer
 
         return endpoint
 
-    def paged(use_case: Callable[..., Any], default: int, most: int) -> Endpoint:
-        async def endpoint(call: AdminCall) -> Json:
-            query = call.request.query_params
-            after = integer(query, "after", minimum=-1)
-            limit = integer(query, "limit", minimum=1, maximum=most) or default
-            found: Json = await use_case(
-                call.author, *call.path.values(), after=-1 if after is None else after, limit=limit
-            )
-            return found
+    def place(query: QueryParams, default: int, most: int) -> dict[str, int]:
+        after = integer(query, "after", minimum=-1)
+        limit = integer(query, "limit", minimum=1, maximum=most) or default
+        return {"after": -1 if after is None else after, "limit": limit}
 
-        return endpoint
+    async def events(call: AdminCall) -> Json:
+        bounds = place(call.request.query_params, EVENTS_DEFAULT, EVENTS_MAX)
+        return await stored.events(call.author, call.path["response_id"], **bounds)
 
     async def items(call: AdminCall) -> Json:
         query = call.request.query_params
@@ -188,8 +190,16 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
         return await stored.conversation(call.path["conversation_id"], after=after)
 
     page = ("after", "limit")
-    tokens = paged(stored.tokens, TOKENS_DEFAULT, TOKENS_MAX)
-    events = paged(stored.events, EVENTS_DEFAULT, EVENTS_MAX)
+
+    async def tokens(call: AdminCall) -> Json:
+        query = call.request.query_params
+        return await stored.tokens(
+            call.author,
+            call.path["response_id"],
+            **place(query, TOKENS_DEFAULT, TOKENS_MAX),
+            seen=integer(query, "seen", minimum=0),
+        )
+
     return [
         AdminRoute("GET", ONE, reads, one),
         AdminRoute("GET", f"{ONE}/execution", reads, of(stored.execution)),
@@ -201,7 +211,7 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
         ),
         AdminRoute("POST", f"{ONE}/reveal", reads_content, reveal, Reveal),
         AdminRoute("GET", f"{ONE}/items", reads_content, items, query=page),
-        AdminRoute("GET", f"{ONE}/tokens", reads_content, tokens, query=page),
+        AdminRoute("GET", f"{ONE}/tokens", reads_content, tokens, query=(*page, "seen")),
         AdminRoute("GET", f"{ONE}/events", reads_content, events, query=page),
     ]  # fmt: skip
 
@@ -210,14 +220,13 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 class Timed:
     """Execution of a response, and the moments it was computed from.
 
-    `is_known`: without that the response runs elsewhere, and its timeline is there when it has
-    ended.
+    Without `has_timeline` the response runs elsewhere, and its timeline is stored when it ends.
     """
 
     row: Row
     execution: Execution
     moments: Sequence[Moment]
-    is_known: bool
+    has_timeline: bool
 
 
 class StoredResponses:
@@ -264,7 +273,7 @@ class StoredResponses:
             if used is None
             else dict(zip(("service_tier", *COUNTS), used, strict=True)),
             "tool_calls": [_call_body(call) for call in calls],
-            "sentence": timed.execution.sentence if timed.is_known else None,
+            "sentence": timed.execution.sentence if timed.has_timeline else None,
             "content": {
                 "operator_content_access": access.policy,
                 "may_be_revealed": access.is_open,
@@ -281,11 +290,11 @@ class StoredResponses:
             "id": response_id,
             "object": "response.execution",
             "begin_ms": _begin_ms(timed.row),
-            "is_known": timed.is_known,
+            "is_known": timed.has_timeline,
             "is_over": execution.is_over,
             "duration_ms": execution.duration_ms,
             "first_token_ms": execution.first_token_ms,
-            "sentence": execution.sentence if timed.is_known else None,
+            "sentence": execution.sentence if timed.has_timeline else None,
             "totals": [
                 {"phase": phase, "words": PHASES[phase], "ms": ms}  # type: ignore[index] # it is one
                 for phase, ms in execution.totals.items()
@@ -323,8 +332,8 @@ class StoredResponses:
         row = await self._find(response_id)
         parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": RELATIVES_MAX}
         async with self._database.runs_transaction() as connection:
-            found = await connection.execute(_CHAIN, parameters)
-        return list_body(map(_turn_body, found), has_more=False)
+            rows = await connection.execute(_CHAIN, parameters)
+        return list_body(map(_turn_body, rows), has_more=False)
 
     async def conversation(self, conversation_id: str, *, after: str | None = None) -> Json:
         """Return the responses of a conversation with their usage, the oldest first."""
@@ -334,9 +343,9 @@ class StoredResponses:
             raise InvalidRequest("This is no such id.", code="invalid_value")
         parameters = {"id": uuid, "after": behind, "rows_max": RELATIVES_MAX + 1}
         async with self._database.runs_transaction() as connection:
-            found = list(await connection.execute(_CONVERSATION, parameters))
-        shown = map(_turn_body, found[:RELATIVES_MAX])
-        return list_body(shown, has_more=len(found) > RELATIVES_MAX)
+            rows = list(await connection.execute(_CONVERSATION, parameters))
+        shown = map(_turn_body, rows[:RELATIVES_MAX])
+        return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
         """Let the author read a response for `REVEAL_S`.
@@ -346,7 +355,6 @@ class StoredResponses:
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         parameters = _reveals(author, row, within_s=3600.0)
-        until = datetime.now(UTC) + timedelta(seconds=REVEAL_S)
         async with self._database.transaction(tenant_id) as connection:
             (await find_access(connection, tenant_id)).check()
             if await connection.scalar(_REVEALS, parameters) >= REVEALS_MAX:
@@ -360,7 +368,8 @@ class StoredResponses:
                 ProjectId(row.project_id or row.tenant_id),
                 data={"reason": reason},
             )
-            await audit_log.record(connection, tenant_id, event)
+            entry = await audit_log.record(connection, tenant_id, event)
+        until = entry.at + timedelta(seconds=REVEAL_S)
         return {
             "id": response_id,
             "object": "response.reveal",
@@ -375,30 +384,44 @@ class StoredResponses:
             body = orjson.loads(stored.body)
         elif _has_log(stored):
             body = await self._feed.snapshot(tenant_id, head_of(stored))
-        found = await messages.input_items(self._database, tenant_id, stored.uuid, page)
+        page_rows = await messages.input_items(self._database, tenant_id, stored.uuid, page)
         return {
             "id": response_id,
             "object": "response.content",
             "response": body,
-            "input": [] if found is None else list(map(orjson.loads, found.rows)),
-            "has_more": found is not None and found.has_more,
+            "input": [] if page_rows is None else list(map(orjson.loads, page_rows.rows)),
+            "has_more": page_rows is not None and page_rows.has_more,
         }
 
     async def tokens(
-        self, author: Author, response_id: str, *, after: int = -1, limit: int = TOKENS_DEFAULT
+        self,
+        author: Author,
+        response_id: str,
+        *,
+        after: int = -1,
+        limit: int = TOKENS_DEFAULT,
+        seen: int | None = None,
     ) -> Json:
-        """Return runs of tokens behind position `after`."""
+        """Return runs of tokens behind position `after`.
+
+        With `seen` it waits, for `WAIT_S` at most, until the response has more tokens than that.
+        """
         tenant_id, stored = await self._open(author, response_id)
         view = await self._view(tenant_id, stored)
-        return {
+        if seen is not None and len(view) <= seen and not _is_over(view):
+            await self._until_more(tenant_id, stored, view)
+            view = await self._view(tenant_id, stored)
+        page: Json = {
             "id": response_id,
             "object": "response.tokens",
             "source": "log" if isinstance(view, LogView) else "items",
-            "is_over": not isinstance(view, LogView) or view.fold.is_finished,
+            "is_over": _is_over(view),
             "count": len(view),
             "data": view.page(after, limit),
             "has_more": after + 1 + limit < len(view),
         }
+        damage = view.damage if isinstance(view, LogView) else ""
+        return {**page, "damage": damage} if damage else page
 
     async def events(
         self, author: Author, response_id: str, *, after: int = -1, limit: int = EVENTS_DEFAULT
@@ -408,11 +431,13 @@ class StoredResponses:
         shown: list[Json] = []
         if _has_log(stored):
             fold = self._new_fold_for(head_of(stored))()
-            async for portion in self._portions(tenant_id, stored):
-                events = fold.replay(portion, after)
-                shown += [_event_body(one) for one in events if one.sequence_number > after]
-                if len(shown) > limit:
-                    break
+            # Those before the damage of a damaged log.
+            with suppress(ValueError):
+                async for portion in self._portions(tenant_id, stored):
+                    events = fold.replay(portion, after)
+                    shown += [_event_body(one) for one in events if one.sequence_number > after]
+                    if len(shown) > limit:
+                        break
         return {
             "id": response_id,
             "object": "list",
@@ -432,14 +457,18 @@ class StoredResponses:
 
     def _timed(self, row: Row) -> Timed:
         live = self._live_logs.get(row.id)
+        uuid, followed = self._kept
         moments: Sequence[Moment] = ()
         if row.timeline is not None:
             moments = unpacked_timeline(row.timeline)
         elif live is not None:
             moments = live.fold.timeline.moments
+        elif followed is not None and uuid == row.id:
+            # Somebody reads its log, wherever it is generated.
+            moments = followed.fold.timeline.moments
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         execution = execution_of(moments, begin_ms=_begin_ms(row), now_ms=now_ms)
-        return Timed(row, execution, moments, is_known=bool(moments))
+        return Timed(row, execution, moments, has_timeline=bool(moments))
 
     async def _revealed_until(
         self, connection: Any, author: Author, row: Row, access: OperatorAccess
@@ -468,13 +497,17 @@ class StoredResponses:
         return tenant_id, stored
 
     async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        # Who scrolls, or follows, asks for page after page of the same log, which only grows.
+        # A reader that scrolls, or follows, reads page after page of the same, growing log.
         async with self._viewing:
             uuid, kept = self._kept
             view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)
-            if _has_log(stored):
-                async for portion in self._portions(tenant_id, stored, view.next_entry):
-                    view.add(portion)
+            if _has_log(stored) and not view.damage:
+                try:
+                    async for portion in self._portions(tenant_id, stored, view.next_entry):
+                        view.add(portion)
+                except ValueError as error:
+                    # Who looks at a damaged log wants to see it.
+                    view.damage = str(error)
             if not view and stored.is_terminal:
                 return await self._view_of_items(tenant_id, stored)
             self._kept = stored.uuid, view
@@ -482,6 +515,19 @@ class StoredResponses:
                 self._forgetting.cancel()
             self._forgetting = asyncio.get_running_loop().call_later(KEPT_S, self._forget)
             return view
+
+    async def _until_more(
+        self, tenant_id: TenantId, stored: StoredResponse, view: TokenView
+    ) -> None:
+        # The follower that clients use: it wakes when the log goes on, whoever writes it.
+        def wake(events: Sequence[Event]) -> None:
+            if events:
+                raise _Awake
+
+        after = max(view.events, default=-1)
+        with suppress(TimeoutError, _Awake):
+            async with asyncio.timeout(WAIT_S):
+                await self._feed.stream(tenant_id, head_of(stored), wake, after=after)
 
     def _forget(self) -> None:
         self._kept = None, None
@@ -493,9 +539,9 @@ class StoredResponses:
         view = TokenView(self._format_of(stored.model))
         parameters = {"tenant": tenant_id, "id": stored.uuid, "rows_max": ITEMS_MAX}
         async with self._database.transaction(tenant_id) as connection:
-            found = await connection.execute(_OUTPUT_IDS, parameters)
+            rows = await connection.execute(_OUTPUT_IDS, parameters)
             cipher = connection.cipher(tenant_id)
-        for index, row in enumerate(found):
+        for index, row in enumerate(rows):
             packed = content.opened(cipher, "messages", row, ("ids",))["ids"]
             view.add_item(index, () if packed is None else unpack_ids(packed))
         return view
@@ -503,8 +549,8 @@ class StoredResponses:
     async def _portions(
         self, tenant_id: TenantId, stored: StoredResponse, entries: int = 0
     ) -> AsyncIterator[Portion]:
-        # What is committed of the log behind its first entries, with a pause for other work after
-        # each slice of time.
+        # Reads the committed log after its first entries, with a pause for other work after each
+        # slice of time.
         read_bytes = 0
         until = monotonic() + SLICE_S
         while read_bytes < LOG_BYTES_MAX:
@@ -524,6 +570,14 @@ class StoredResponses:
                         until = monotonic() + SLICE_S
             if entries == before:
                 return
+
+
+class _Awake(Exception):
+    """The log that is followed has gone on."""
+
+
+def _is_over(view: TokenView) -> bool:
+    return not isinstance(view, LogView) or view.fold.is_finished or bool(view.damage)
 
 
 def _has_log(stored: StoredResponse) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Awaitable, Callable, Collection
 
-    from gateway.generation import TokenChunk, ToldUsage
+    from gateway.generation import ReportedUsage, TokenChunk
 
     Ask = Callable[[array[int], "Heard"], Awaitable[None]]
     """Has a prompt answered in a few tokens. Raises `UpstreamError`."""
@@ -39,7 +39,7 @@ class Heard:
     """A token sink that keeps what came."""
 
     ids: list[int] = field(default_factory=list)
-    usage: ToldUsage | None = None
+    usage: ReportedUsage | None = None
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
         """Keep the ids and the usage of one chunk."""

@@ -205,14 +205,14 @@ def _listen(settings: Settings) -> socket.socket:
     # Without a configured port: the usual port, or the next that is free.
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
-    return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), is_told=True)
+    return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), reports_taken=True)
 
 
 def _listeners(
     listening: ExitStack, settings: Settings
 ) -> tuple[socket.socket, socket.socket | None, Settings]:
-    # Of the gateway and of its console, and the settings with their ports, which the console shows.
-    # None: what the console needs is not installed.
+    # Returns the sockets of the gateway and its console, and the settings with their ports, which
+    # the console shows. None: the console's packages are not installed.
     listener = listening.enter_context(_listen(settings))
     server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
     if not _has("console"):
@@ -234,7 +234,7 @@ def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) 
 async def _login_link(
     stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: terminal.Details
 ) -> str:
-    # Starts the console, which runs until the stack is closed. Empty: there is none.
+    # Starts the console, which runs until the stack is closed. Returns "" without one.
     for console in consoles:
         await stack.enter_async_context(console)
         details.step(terminal.OK, "console", f"{console.url}/console")
@@ -244,13 +244,13 @@ async def _login_link(
     return ""
 
 
-def _listen_at_one_of(ports: Sequence[int], *, is_told: bool = False) -> socket.socket:
+def _listen_at_one_of(ports: Sequence[int], *, reports_taken: bool = False) -> socket.socket:
     # The first that is free; where none is, any other.
     for candidate in ports:
         try:
             return listen(HOST, candidate, BACKLOG)
         except PortTaken:
-            if is_told:
+            if reports_taken:
                 detail = f"{candidate} is taken by another program; trying the next"
                 terminal.step(terminal.SKIPPED, "port", detail)
     return listen(HOST, 0, BACKLOG)
@@ -260,10 +260,10 @@ def _settings(
     backend_url: str, models: tuple[str, ...], port: int | None, tools: dict[str, Any]
 ) -> Settings:
     # The environment's settings, except for those of the demo: the user's database is not touched.
-    asked = {} if port is None else {"port": port}
+    listening = {} if port is None else {"port": port}
     by_messages = {"served_as": models[0], "format": "passthrough", "context_length": 131_072}
     arguments: dict[str, Any] = {
-        "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S, **asked},
+        "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S, **listening},
         "database": {"url": None},
         "auth": {"key_pepper": None},
         # SDKs have one base URL for both.
@@ -596,7 +596,7 @@ class Example:
     name: str
     question: str
     tool: dict[str, Any]
-    told: Callable[[Response], str]
+    describe: Callable[[Response], str]
     shown: str
     invitation: str
     include: tuple[str, ...] = ()
@@ -609,11 +609,11 @@ class Example:
         body = {"model": model, "input": self.question, "tools": [self.tool]}
         if self.include:
             body["include"] = list(self.include)
-        given = ",\n  ".join(f"{name}={json.dumps(value)}" for name, value in body.items())
+        arguments = ",\n  ".join(f"{name}={json.dumps(value)}" for name, value in body.items())
         return f"""\
 from openai import OpenAI
 r = OpenAI().responses.create(
-  {given})
+  {arguments})
 print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
@@ -629,16 +629,16 @@ print({self.shown})"""
         except OpenAIError as error:
             raise _unanswered(self, str(error)) from error
         try:
-            told = self.told(response)
+            summary = self.describe(response)
         except StopIteration as error:
             raise _unanswered(self, f"no call in {response.to_json()}") from error
         seconds = time.perf_counter() - started
-        terminal.step(terminal.OK, self.name, f"{self.question!r} → {told}", seconds)
+        terminal.step(terminal.OK, self.name, f"{self.question!r} → {summary}", seconds)
 
 
-def _unanswered(example: Example, found: str) -> StartupError:
+def _unanswered(example: Example, cause: str) -> StartupError:
     return StartupError(
-        f"the demo's example of {example.name} did not work: {found}",
+        f"the demo's example of {example.name} did not work: {cause}",
         remedy="See the lines above; `harmony-gateway doctor` looks at everything.",
     )
 
@@ -715,9 +715,9 @@ async def _fill_index(url: str, settings: Settings, details: terminal.Details) -
 
 async def _forget_sites(database: Database, noted: Path, url: str) -> None:
     # The file `noted` lists the sites of earlier demos.
-    known = _noted_sites(noted)
-    _note_sites(noted, {*known, url})
-    for other in known:
+    earlier = _noted_sites(noted)
+    _note_sites(noted, {*earlier, url})
+    for other in earlier:
         if other != url:
             await web_pages.remove_documents(database, None, other)
     _note_sites(noted, {url})

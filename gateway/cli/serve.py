@@ -45,8 +45,8 @@ def serve(
     replicas go on with what can be resumed, the rest may finish within server.drain_grace_s.
     SIGHUP reads the configuration again: backends, limits and log take effect at once.
     """
-    given = {"host": host, "port": port}
-    server = {name: value for name, value in given.items() if value is not None}
+    options = {"host": host, "port": port}
+    server = {name: value for name, value in options.items() if value is not None}
     run(_serve(partial(load_settings, config, {"server": server})))
 
 

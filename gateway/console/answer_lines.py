@@ -19,6 +19,7 @@ import orjson
 from gateway.console import BASE
 from gateway.console.rendering import count, duration, visible
 from gateway.protocol.stream_events import TERMINAL_TYPES
+from gateway.tools.python.container_pool import IMAGE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ FILE: Final = "/playground/file"
 JSON_CHARS_MAX: Final = 20_000
 """Characters of an item of another type that are shown, as JSON."""
 _FILE_URL: Final = re.compile(r"/v1/containers/([A-Za-z0-9_]+)/files/([A-Za-z0-9_-]+)/content")
-_IMAGE_DATA: Final = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+_IMAGE_DATA: Final = re.compile(f"data:(?:{'|'.join(IMAGE_KINDS.values())});base64,[A-Za-z0-9+/=]+")
 _REASONS: Final = {
     "max_output_tokens": "The answer ends here: it has as many tokens as it may. Raise 'Max "
     "tokens', or leave it empty.",
@@ -50,7 +51,7 @@ class Block(NamedTuple):
 
 
 class Citation(NamedTuple):
-    """What an answer refers to; `file` is the address of a file here, empty for what is not."""
+    """Reference of an answer; `file` is the address of a file here, empty for other references."""
 
     title: str
     url: str
@@ -182,12 +183,10 @@ class AnswerLines:
                 facts.append(("Tokens/s", count(round(written / (now - self._first_at)))))
         facts.append(("Took", duration(now - self._began_at)))
         if usage:
-            facts += [
-                ("Tokens in", count(usage["input_tokens"])),
-                ("cached", count(usage["input_tokens_details"]["cached_tokens"])),
-                ("Tokens out", count(written)),
-                ("thinking", count(usage["output_tokens_details"]["reasoning_tokens"])),
-            ]
+            cached = usage["input_tokens_details"]["cached_tokens"]
+            thinking = usage["output_tokens_details"]["reasoning_tokens"]
+            facts.append(("Tokens in", f"{count(usage['input_tokens'])} ({count(cached)} cached)"))
+            facts.append(("Tokens out", f"{count(written)} ({count(thinking)} thinking)"))
         return facts
 
     def _end(self, ending: Ending, *, can_go_on: bool = False) -> Line:

@@ -256,8 +256,8 @@ class Console:
         if session is None:
             raise PermissionDenied(_SIGN_IN)
         form = await self._form(request)
-        given = form.pop(FORM_TOKEN, "")
-        if not hmac.compare_digest(given.encode(), session.form_token.encode()):
+        token = form.pop(FORM_TOKEN, "")
+        if not hmac.compare_digest(token.encode(), session.form_token.encode()):
             raise PermissionDenied(_FORGED)
         return session, form
 
@@ -273,8 +273,8 @@ class Console:
     def _call(
         self, request: Request, session: Session, form: Mapping[str, str] | None = None
     ) -> Call:
-        given = [*request.path_params.values(), *request.query_params.values()]
-        if any("\0" in value for value in given):
+        values = [*request.path_params.values(), *request.query_params.values()]
+        if any("\0" in value for value in values):
             raise InvalidRequest("The address has a NUL character, which no name or id has.")
         return Call(
             session=session,
@@ -504,7 +504,7 @@ def _check_permission(session: Session, permission: OperatorPermission | None) -
 
 
 def _to_login(request: Request) -> Response:
-    # A script's request cannot sign in, so its page is told to go there.
+    # A script's request cannot sign in, so its page is redirected there.
     if FRAGMENT in request.headers or "hx-request" in request.headers:
         return Response(status_code=401, headers={"hx-redirect": LOGIN})
     return RedirectResponse(LOGIN, 303)

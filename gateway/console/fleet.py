@@ -202,8 +202,8 @@ def _first(seen: Sequence[Json], name: str) -> Any:
 
 
 def _failures(snapshots: Sequence[Json]) -> list[FailureGroup]:
-    found = [one for snapshot in snapshots for one in snapshot["failures"]]
-    newest = sorted(found, key=lambda one: -one["at"])[:FAILURES_SHOWN]
+    failures = [one for snapshot in snapshots for one in snapshot["failures"]]
+    newest = sorted(failures, key=lambda one: -one["at"])[:FAILURES_SHOWN]
     by_code: dict[str, list[Json]] = {}
     for one in newest:
         by_code.setdefault(one["code"], []).append(one)

@@ -7,7 +7,7 @@ of the response with a reason, which its tenant's audit log has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest, PermissionDenied
 from gateway.protocol.pages import PageParams
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.protocol.admin_bodies import Json
 
 ITEMS_MAX: Final = 1000
-"""Items of a context that is sent anew, at most."""
+"""Items of a context that a request refers to, at most."""
 PAGE_ITEMS: Final = 100
 
 
@@ -63,15 +63,16 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
     )
 
 
-async def context_of(call: Call, fork: Fork) -> tuple[dict[str, Any], list[Json]]:
+async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
     """Return the parameters and the items of input that a request continues the fork with.
 
-    Behind the last item it continues the response itself; before it, the items are sent anew.
-    Raises `InvalidRequest` for an item that is not there, and a context that is too long.
+    Behind the last item it continues the response itself; before it, it refers to each item of the
+    context, of which the API makes copies, with what tools returned to the model. Raises
+    `InvalidRequest` for an item that is not there, and a context that is too long.
     """
     stored = call.services.operator.responses
-    first = PageParams(limit=PAGE_ITEMS, order="asc")
-    content = await stored.items(call.author, fork.response_id, first)
+    page = PageParams(limit=PAGE_ITEMS, order="asc")
+    content = await stored.items(call.author, fork.response_id, page)
     output = (content["response"] or {}).get("output") or []
     if fork.item is None or fork.item == len(output) - 1:
         return {"previous_response_id": fork.response_id}, []
@@ -90,4 +91,5 @@ async def context_of(call: Call, fork: Fork) -> tuple[dict[str, Any], list[Json]
         page = PageParams(limit=PAGE_ITEMS, order="asc", after=items[-1]["id"])
         content = await stored.items(call.author, fork.response_id, page)
         items += content["input"]
-    return {}, [*items, *output[: fork.item + 1]]
+    copied = [*items, *output[: fork.item + 1]]
+    return {}, [{"type": "item_reference", "id": item["id"]} for item in copied]

@@ -110,12 +110,12 @@ class Download(NamedTuple):
 
 
 Answer: TypeAlias = "str | Rendered | Response"
-"""What follows an act: a path below /console to go to, a page, or what is neither."""
+"""Result of an act: a path below /console to go to, a page, or another response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What operators with a permission may do by a POST to `path`; None: all may."""
+    """Act of operators with a permission (None: of all), by a POST to `path`."""
 
     path: str
     permission: OperatorPermission | None

@@ -20,6 +20,7 @@ from gateway.admin.keys import AccountKeyCreate
 from gateway.api.client_connection import EXTENSION, connection_of
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.telemetry import logs
+from gateway.tools.python.container_pool import IMAGE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,13 +45,7 @@ KEY_TERMS: Final = AccountKeyCreate(
 )
 CREATE: Final = "/v1/responses"
 LINES_HEAD: Final = ((b"content-type", b"application/x-ndjson"), (b"x-accel-buffering", b"no"))
-_IMAGES: Final = (
-    (b"\x89PNG\r\n\x1a\n", b"image/png"),
-    (b"\xff\xd8\xff", b"image/jpeg"),
-    (b"GIF8", b"image/gif"),
-)
-"""First bytes of the images that browsers are shown as such. All else is a download."""
-_DOWNLOAD: Final = b"application/octet-stream"
+DOWNLOAD: Final = "application/octet-stream"
 _FILE_HEADERS: Final = frozenset({b"content-length", b"content-disposition"})
 
 
@@ -258,6 +253,7 @@ class FileAnswer(_ApiAnswer):
 
 
 def _typed(head: Message, begins: bytes) -> Message:
-    kind = next((kind for mark, kind in _IMAGES if begins.startswith(mark)), _DOWNLOAD)
+    # Browsers show an image only by its own type; what is not one is a download.
+    kinds = (kind for magic, kind in IMAGE_KINDS.items() if begins.startswith(magic))
     kept = [one for one in head["headers"] if one[0] in _FILE_HEADERS]
-    return {**head, "headers": [*kept, (b"content-type", kind)]}
+    return {**head, "headers": [*kept, (b"content-type", next(kinds, DOWNLOAD).encode())]}

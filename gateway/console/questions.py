@@ -28,7 +28,7 @@ SHOWN: Final[dict[HostedFamily, str]] = {
     "web_search": "web_search_call.action.sources",
     "code_interpreter": "code_interpreter_call.outputs",
 }
-"""What `include` asks for, so that it can be shown."""
+"""Values of `include`, for the fields that the page shows."""
 SCHEMA_NAME: Final = "answer"
 TEXTS: Final = ("model", "instructions", "service_tier")
 """Fields that are parameters as they stand."""

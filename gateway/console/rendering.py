@@ -32,7 +32,7 @@ def visible(value: object) -> object:
     """Return a text with the numbers of its invisible characters, any other value as it is."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return _HIDING.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+    return _HIDING.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", value)
 
 
 def duration(seconds: float) -> str:
@@ -102,5 +102,5 @@ class Templates:
         return self._environment.get_template(template).render(context)
 
     def fragment(self, template: str, block: str, context: Mapping[str, Any]) -> str:
-        found = self._environment.get_template(template)
-        return "".join(found.blocks[block](found.new_context(dict(context))))
+        loaded = self._environment.get_template(template)
+        return "".join(loaded.blocks[block](loaded.new_context(dict(context))))

@@ -35,7 +35,7 @@ from gateway import ids
 from gateway.cache import lasting_json
 from gateway.context.shortening import compaction_item, summary_message
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.protocol.call_items import asked_tool, author_of, call_of, hosted_call_id
+from gateway.protocol.call_items import approval_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
@@ -476,7 +476,7 @@ class _Intake:
             return self._context_item(ordinal, item, call_id, name, complete=complete)
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
-        context = self._context_item(ordinal, item, hosted_call_id(item), asked_tool(item))
+        context = self._context_item(ordinal, item, hosted_call_id(item), approval_tool(item))
         stored = self.stored.get(context.item_id) if item.type in _WITHOUT_RESULTS else None
         is_same = stored is not None and _says_the_same(stored, item)
         return context.with_ids(stored.ids) if stored and stored.ids and is_same else context

@@ -299,10 +299,10 @@ class Archive:
         ending_of: Callable[[StoredResponse], Finished | None],
     ) -> StoredResponse | None:
         # A running response is left alone if `ending_of` returns None.
-        found = await responses.load(self._database, tenant_id, uuid)
-        if found is None or found.is_terminal or ending_of(found) is None:
-            return found
-        reading = await self._read_ahead(tenant_id, found) if found.durable else None
+        response = await responses.load(self._database, tenant_id, uuid)
+        if response is None or response.is_terminal or ending_of(response) is None:
+            return response
+        reading = await self._read_ahead(tenant_id, response) if response.durable else None
         row: FinishedResponse | None = None
         plan: bytes | None = None
 

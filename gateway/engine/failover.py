@@ -3,9 +3,9 @@
 There is one layer of retries for each part of a model call, never one inside of another:
 
 * before the first id the pool tries several backends for one request, at no cost;
-* after it one backend at a time is asked, with the prompt and all ids so far. That is a hop;
-  `hops_max` of them are made for a response, counted from its log, so that takeovers do not start
-  the count anew. A backend that refuses has done no work, and is no hop;
+* after it one backend at a time is tried, with the prompt and all ids so far. That is a hop;
+  `hops_max` of them are made for a response, counted from its log, so that takeovers do not reset
+  the count. A backend that refuses has done no work, and is no hop;
 * a backend that took the request and was gone without a new id may have been brought down by it:
   `losses_max` of them in a row end the response, so that it does not walk through the fleet.
 """

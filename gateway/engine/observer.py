@@ -10,7 +10,7 @@ from gateway.errors import ClaimLost, ContentSealed, Overloaded, RequestError
 from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import PROVIDER, recorded
 from gateway.tools.tool_contract import kind_of
-from gateway.upstreams.attempt_span import asked_for
+from gateway.upstreams.attempt_span import sampling_attributes
 
 if TYPE_CHECKING:
     from gateway.engine.output_guard import OutputViolation
@@ -74,7 +74,7 @@ class Observer:
         """
         if isinstance(error, RequestError):
             return
-        # What the database itself refuses is counted there.
+        # Refusals by the database are counted there.
         if isinstance(error, (ClaimLost, ContentSealed)):
             self._metrics.store_failed(type(error).__name__)
         # An overload refuses many, as it should: that is no fault of each.
@@ -190,7 +190,7 @@ def _described(spec: RunSpec, finished: Finished, fold: Fold) -> dict[str, Any]:
     # Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
     usage, tier = fold.usage, _TIERS.get(spec.priority, "priority")
     described: dict[str, Any] = {
-        **asked_for(spec.sampling),
+        **sampling_attributes(spec.sampling),
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": spec.model,

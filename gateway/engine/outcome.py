@@ -59,7 +59,7 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
     It is never an empty `completed`: without visible output the response failed.
     """
     if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
-        # One that was cut would have gone on, had there been room.
+        # A response that was cut would have continued with more room.
         return Finished("incomplete", at, reason="max_output_tokens")
     if finish is FinishReason.FILTERED:
         return Finished("incomplete", at, reason="content_filter")
@@ -151,7 +151,7 @@ def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
 
 
 def used(usage: TokenUsage, *, is_whole: bool) -> Used:
-    # What a key is charged for a response; with `is_whole` it was answered to its end.
+    # The charge of a key for a response; `is_whole`: it was answered to its end.
     return Used(
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,

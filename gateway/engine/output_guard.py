@@ -15,7 +15,7 @@ with what is left:
 | a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
 | the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
 | a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
-| an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
+| an answer that does not match its format     | `invalid_structured_output` | the answer          |
 | the reasoning budget is used up              | `reasoning_budget`          | the answer          |
 | one thought after another                    | `thinks_on`                 | the answer          |
 | a preamble too long, where a call is required | `preamble_too_long`        | the call            |
@@ -23,18 +23,18 @@ with what is left:
 Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
 `grammar_failed`. Two end the response: `repetition` and `too_many_messages`.
 
-A turn that ended by itself and is none of these may be followed by another one, which says more:
-where it said nothing that the client can use, and (once, `continues_preambles`) where it said no
-more than a preamble, though tools may be called. Nothing is taken back then.
+A turn that ended by itself and is none of these may be followed by another one, which adds more:
+if it has nothing that the client can use, and (once, `continues_preambles`) if it has no more than
+a preamble, though tools may be called. Nothing is taken back then.
 
-Where a call is required and none has come, the next turn opens the call instead. Where one has
-come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
-would be followed by another one.
+If a call is required and missing, the next turn opens the call instead. After a call no other turn
+is needed: the client has something to do. Nor is one after an answer, which would be followed by
+another answer.
 
-A call that may be given anything is said on (`said_anew`) where it ends in the middle of its JSON.
+A call whose arguments are free is continued (`said_anew`) if it ends in the middle of its JSON.
 
-What the browser and Python are called with is theirs to refuse, who tell the model so; so is what a
-tool of an MCP server is called with, once no repair is left. A call that the gateway answers ends
+The browser and Python refuse wrong arguments themselves, and their result tells the model so; so
+does a tool of an MCP server, once no repair is left. A call that the gateway answers ends
 its turn, whatever the model closed it by. The rules are those of the fold, which may change with
 each of them (`Fold.rules`); budget and repairs are those of the whole response.
 """
@@ -74,13 +74,13 @@ CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
 BEGUN_ANEW: Final = "begun_anew"
 """Rule of a repair: another backend goes on, from the beginning of a message that nobody has
 seen."""
-SAID_ANEW: Final = "said_anew"
+BODY_REGENERATED: Final = "said_anew"
 """Rule of a repair: the part of a body that nobody has seen is generated again, though somebody may
 have seen its beginning."""
 GRAMMAR_FAILED: Final = "grammar_failed"
 """Rule of a repair: an engine could not go on with its grammar, so nobody gets one for the rest of
 the turn."""
-WITHIN_TURN: Final = frozenset({BEGUN_ANEW, SAID_ANEW, GRAMMAR_FAILED})
+WITHIN_TURN: Final = frozenset({BEGUN_ANEW, BODY_REGENERATED, GRAMMAR_FAILED})
 """Rules after whose repair the open turn goes on."""
 
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
@@ -163,8 +163,8 @@ class GuardLimits:
 class TurnEnding:
     """End of the open turn: by itself, with a repair (`rule`), or with the whole response.
 
-    A repair takes back all ids from position `start` on (None: none), counted in prefill and said;
-    `is_written` if the log has it already. `failure` is the code of a response that fails.
+    A repair takes back all ids from position `start` on (None: none), counted in prefill and
+    output; `is_written` if the log has it already. `failure` is the code of a response that fails.
     """
 
     finish: FinishReason = FinishReason.CUT
@@ -192,7 +192,7 @@ class OutputGuard:
         reasoning_budget: int | None,
         continues_preambles: Callable[[], bool] = lambda: True,
     ) -> None:
-        # Where `continues_preambles` returns True a turn that is only a preamble does not end the
+        # If `continues_preambles` returns True, a turn that is only a preamble does not end the
         # response if tools may be called.
         self._limits = limits
         self._continues_preambles = continues_preambles
@@ -228,10 +228,10 @@ class OutputGuard:
             self._hold_to(fold.rules)
         return self._rules
 
-    def passes(self, ids: Sequence[int], said: int) -> bool:
+    def passes(self, ids: Sequence[int], output_count: int) -> bool:
         """Return True if ids of a body are text that may be written without an inspection.
 
-        `said` counts the ids of the turn, these included.
+        `output_count` counts the output ids of the turn, these included.
         """
         if not self._is_free:
             return False
@@ -241,7 +241,9 @@ class OutputGuard:
         else:
             is_text = count <= WRITABLE_IDS_MAX and _are_text(ids, self.text_ids)
         # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
-        return is_text and (said < self._loop_ids_min or said % LOOP_CHECK_IDS >= count)
+        return is_text and (
+            output_count < self._loop_ids_min or output_count % LOOP_CHECK_IDS >= count
+        )
 
     def writable(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
         """Return how many ids from `at` on may be written before the next `inspect`.
@@ -255,19 +257,19 @@ class OutputGuard:
         is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
         if len(ids) == 1 and not is_bounded:
             return 1
-        said = _said_ids(fold)
+        output_ids = _output_ids(fold)
         count = _text_at(ids, at, self.text_ids)
         if not count:
             is_first = self._joins_header and not _position(fold)
             count = (is_first and self._format.plain_header(ids, at)) or 1
-        if 0 < self._limits.repeated_tokens_max <= len(said) + count:
-            count = min(count, LOOP_CHECK_IDS - len(said) % LOOP_CHECK_IDS)
+        if 0 < self._limits.repeated_tokens_max <= len(output_ids) + count:
+            count = min(count, LOOP_CHECK_IDS - len(output_ids) % LOOP_CHECK_IDS)
         if self._reasoning_budget is not None:
             count = min(count, self._reasoning_ids_left(fold, ids[at]))
         if self._preamble_ids_max and ids[at] in self.text_ids and self._is_owing_preamble(fold):
-            # All that was said and is no thought was said before the call.
-            said_before_ids = fold.output_tokens - fold.reasoning_tokens
-            count = min(count, max(0, self._preamble_ids_max - said_before_ids))
+            # All output that is no reasoning precedes the call.
+            before_call_ids = fold.output_tokens - fold.reasoning_tokens
+            count = min(count, max(0, self._preamble_ids_max - before_call_ids))
         return count
 
     def _is_owing_preamble(self, fold: Fold) -> bool:
@@ -314,12 +316,12 @@ class OutputGuard:
             return self._end_at_violation(fold, violation)
         if header is not None and (ending := self._inspect_header(fold, header)) is not None:
             return ending
-        said = fold.turns[-1].said
+        output_ids = fold.turns[-1].output_ids
         # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
         if (
-            len(said) >= self._loop_ids_min
-            and not len(said) % LOOP_CHECK_IDS
-            and self._is_loop(said)
+            len(output_ids) >= self._loop_ids_min
+            and not len(output_ids) % LOOP_CHECK_IDS
+            and self._is_loop(output_ids)
         ):
             return TurnEnding(FinishReason.LENGTH, REPETITION)
         if rules.stop and fold.stopped:
@@ -335,9 +337,9 @@ class OutputGuard:
 
     def _inspect_header(self, fold: Fold, header: ParserPosition) -> TurnEnding | None:
         if header.where is Where.OVER and self._is_hosted(header.name):
-            is_told = _said_ids(fold)[-1:] and _said_ids(fold)[-1] in self._format.stop_ids
+            is_ended = _output_ids(fold)[-1:] and _output_ids(fold)[-1] in self._format.stop_ids
             # Behind the id that ends a turn its backend says nothing more, either.
-            return None if is_told else TurnEnding(FinishReason.STOP)
+            return None if is_ended else TurnEnding(FinishReason.STOP)
         if header.broken is not None and self._may_be_anything(header.broken.name):
             return self._end_broken_call(fold, header.broken)
         # A header that is too long is none.
@@ -361,7 +363,7 @@ class OutputGuard:
     def _end_broken_call(self, fold: Fold, call: BrokenCall) -> TurnEnding:
         # A call ended in the middle of its JSON: the turn continues there, or the response fails.
         if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
-            return TurnEnding(rule=SAID_ANEW, start=call.end)
+            return TurnEnding(rule=BODY_REGENERATED, start=call.end)
         return TurnEnding(failure=INVALID_TOOL_CALL)
 
     def _may_be_anything(self, name: str) -> bool:
@@ -387,20 +389,22 @@ class OutputGuard:
         # A grammar took a marker in the middle of a checked body for text; the ids behind it would
         # not fit those before it.
         place, turn = fold.place, fold.open_turn
-        if turn is None or not turn.said or turn.said[-1] in self.text_ids:
+        if turn is None or not turn.output_ids or turn.output_ids[-1] in self.text_ids:
             return None
         marker = _position(fold) - 1
         if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
             return None
-        is_behind_header = self._format.has_body([*turn.prefill, *turn.said][place.start : -1])
-        return TurnEnding(rule=SAID_ANEW, start=marker) if is_behind_header else None
+        is_behind_header = self._format.has_body(
+            [*turn.prefill, *turn.output_ids][place.start : -1]
+        )
+        return TurnEnding(rule=BODY_REGENERATED, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
         # Message followed message without anything that was demanded.
         is_between = fold.place.where is Where.BETWEEN
         if not is_between or not self._lacks_demanded(fold):
             return False
-        return _said_ids(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
+        return _output_ids(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
 
     def _lacks_demanded(self, fold: Fold) -> bool:
         # A call, or an answer in a format where no call can come first.
@@ -409,10 +413,10 @@ class OutputGuard:
         lacks_answer = rules.answer is not None and not may_call and not fold.bodies
         return self.lacks_call(fold) or lacks_answer
 
-    def _is_loop(self, said: Sequence[int]) -> bool:
+    def _is_loop(self, ids: Sequence[int]) -> bool:
         size = self._limits.repeated_tokens_max
         return any(
-            said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
+            ids[-1] == ids[-1 - period] and ids[-size:] == ids[-size - period : -period]
             for period in range(1, PERIOD_IDS_MAX + 1)
         )
 
@@ -420,14 +424,14 @@ class OutputGuard:
         """Return the ending of a turn whose body does not match the request.
 
         If nobody has seen its end because no backend vouched for it, or if it broke off, the unseen
-        part can be generated again (`SAID_ANEW`).
+        part can be generated again (`BODY_REGENERATED`).
         """
         rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
         start = None
         if self._repairs_left(fold) > 0 and not body.seen:
             start = _unseen_from(fold, body.start)
         elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
-            rule, start = SAID_ANEW, _unseen_rest(fold)
+            rule, start = BODY_REGENERATED, _unseen_rest(fold)
         if start is None:
             return TurnEnding(failure=_cause(fold, body.start, code))
         return TurnEnding(rule=rule, start=start)
@@ -497,7 +501,7 @@ class OutputGuard:
         is_mute = not fold.visible and not fold.stopped
         if last is not FinishReason.STOP or not (is_mute or self.lacks_call(fold)):
             return None
-        # How many turns may end by themselves without anything that the client can use.
+        # Number of turns that may end by themselves without output that the client can use.
         rules = self._rules_of(fold)
         is_bound = rules.answer is not None or rules.calls == "required"
         empty_turns_max = max(1, self._repairs_left(fold)) if is_bound else 1
@@ -552,8 +556,8 @@ class OutputGuard:
         cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
         recoveries = fold.recoveries
         free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
-        said_anew = recoveries.get(SAID_ANEW, 0)
-        return self._limits.repairs_max - max(0, cut - free) - said_anew
+        regenerated = recoveries.get(BODY_REGENERATED, 0)
+        return self._limits.repairs_max - max(0, cut - free) - regenerated
 
 
 def _are_text(ids: Sequence[int], text_ids: range) -> bool:
@@ -586,14 +590,14 @@ def _stops(fold: Fold) -> int:
     return sum(turn.finish is FinishReason.STOP and not turn.result for turn in fold.turns)
 
 
-def _said_ids(fold: Fold) -> Sequence[int]:
+def _output_ids(fold: Fold) -> Sequence[int]:
     turn = fold.open_turn
-    return turn.said if turn is not None else ()
+    return turn.output_ids if turn is not None else ()
 
 
 def _position(fold: Fold) -> int:
     turn = fold.open_turn
-    return len(turn.prefill) + len(turn.said) if turn is not None else 0
+    return len(turn.prefill) + len(turn.output_ids) if turn is not None else 0
 
 
 def _unseen_from(fold: Fold, start: int) -> int | None:

@@ -28,7 +28,7 @@ from gateway.entries import (
     packed_entry,
 )
 from gateway.eventlog.fold_slices import check_complete, fold_rows
-from gateway.protocol.call_items import approval_request_of, asked_tool, call_of
+from gateway.protocol.call_items import approval_request_of, approval_tool, call_of
 from gateway.protocol.context_item import ContextItem, Kind, StoredItem
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store.endings import FinishedResponse
@@ -168,7 +168,7 @@ class Attempt:
 
 
 def _approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
-    # How a call of an MCP tool was approved, and the id of the approval request. The first value is
+    # The approval of a call of an MCP tool, and the id of the approval request. The first value is
     # "user", or "never" if no approval was needed. Both are None for other tools.
     grants = spec.head.grants
     if grants is None or kind_of(call.name) != "mcp":
@@ -204,7 +204,7 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
         hosts=attempt.hosts,
     )
     if spec.principal.keeps_nothing:
-        # Names and digests are of what was said.
+        # Names and digests derive from content.
         called = replace(called, server="", tool="", arguments_hash=b"", hosts=())
     return called
 
@@ -363,21 +363,21 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         role=item.get("role"),
         phase=item.get("phase"),
         call_id=item.get("call_id"),
-        # A compaction has no status: it is whole, or not there. What failed is whole, too.
+        # A compaction has no status: it is complete. Failed items are complete, too.
         complete=item.get("status") != "incomplete",
         ids=None if rendered.ids is None else array("I", rendered.ids),
         includable=None if rendered.includable is None else lasting_json(rendered.includable),
     )
     if context.is_call:
         return replace(context, name=call_of(cast("CallItem", context.item())).name)
-    if context.kind not in _ASKED_KINDS:
+    if context.kind not in _APPROVAL_KINDS:
         return context
     typed = context.item()
-    return replace(context, call_id=approval_request_of(typed), name=asked_tool(typed))
+    return replace(context, call_id=approval_request_of(typed), name=approval_tool(typed))
 
 
-_ASKED_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})
-"""An MCP approval request, and what it asks about."""
+_APPROVAL_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})
+"""MCP approval requests, and the calls that they are about."""
 
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
@@ -399,7 +399,7 @@ def _finished_row(
         body=fold.encoded_response(),
         recoveries=orjson.dumps(fold.recoveries),
         tokens=fold.usage,
-        # One that failed before it said anything may be asked for again under its key.
+        # A request that failed before any output may be repeated under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
         tool_state=fold.tool_state(),
         timeline=fold.timeline.packed(),

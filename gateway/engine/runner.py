@@ -62,7 +62,7 @@ class Run:
         self.begun = OnceEvent()
         """Event: the response is recorded as `store: true` promises, or the log says why not."""
         self.first_token_s: float | None = None
-        """Seconds from the request to the first id; None for one that another replica was given."""
+        """Seconds from the request to the first id; None if another replica received it."""
         self._journal = journal
         self.live = journal.live
         self._engine = engine
@@ -89,8 +89,8 @@ class Run:
 
         Raises the error that made the run fail before any output.
         """
-        is_known = await self.live.produced.within(within_s)
-        if is_known and self.failure is not None and not self.live.fold.output_tokens:
+        is_produced = await self.live.produced.within(within_s)
+        if is_produced and self.failure is not None and not self.live.fold.output_tokens:
             raise self.failure
 
     @property

@@ -97,7 +97,7 @@ class Supervisor:
 
     @property
     def runs(self) -> list[Run]:
-        # All that this process generates, in the order in which they began.
+        # The responses that this process generates, in the order in which they began.
         return [running.run for running in self._running.values()]
 
     @property
@@ -207,7 +207,7 @@ class Supervisor:
             await asyncio.wait(self._running)
 
     async def _flush(self, leaving: Iterable[Durable]) -> None:
-        # What has reached the log need not be generated again by another replica.
+        # Output that is in the log need not be generated again by another replica.
         try:
             async with asyncio.timeout(self._flush_wait_s), asyncio.TaskGroup() as group:
                 for one in leaving:

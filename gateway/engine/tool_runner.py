@@ -2,7 +2,7 @@
 
     TurnEnded(stop)                   the turn ended with a call of such a tool
       → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
-                                        asked for behind: prompt, turns, call, result
+                                        its prompt: prompt, turns, call, result
 
 A call that the user approved is run in the same way before the first turn.
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Fold
-    from gateway.eventlog.fold.hosted_calls import ApprovalAsked
+    from gateway.eventlog.fold.hosted_calls import UnapprovedCall
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
     from gateway.protocol.grants import McpTool, ServerGrant
@@ -160,14 +160,14 @@ class ToolRunner:
         Waits for the database as long as the response may take. Raises `StoreUnavailable` if the
         response is not durable, because no other process would continue it.
         """
-        asked, ask = self._fold.approval_request, self._engine.ask_approval
-        if asked is None or ask is None:
+        call, ask = self._fold.approval_request, self._engine.ask_approval
+        if call is None or ask is None:
             return
-        server, tool = self._find_granted(asked)
-        digest = approval_digest(server, tool, asked.arguments)
+        server, tool = self._find_granted(call)
+        digest = approval_digest(server, tool, call.arguments)
         while True:
             try:
-                await ask(self._claim.tenant_id, asked.request_id, digest)
+                await ask(self._claim.tenant_id, call.request_id, digest)
             except StoreUnavailable:
                 if not self._spec.durable:
                     raise
@@ -181,9 +181,9 @@ class ToolRunner:
             self._engine.calls.start(_close(self._session, self._task))
             self._session = None
 
-    def _find_granted(self, asked: ApprovalAsked) -> tuple[ServerGrant, McpTool]:
+    def _find_granted(self, call: UnapprovedCall) -> tuple[ServerGrant, McpTool]:
         grants = self._spec.head.grants
-        label, _, name = asked.name.partition(".")
+        label, _, name = call.name.partition(".")
         for server in grants.servers if grants is not None else ():
             for tool in server.tools if server.label == label else ():
                 if tool.name == name:
@@ -205,7 +205,7 @@ class ToolRunner:
             resumed = await self._run_in_task(session.resume(self._call, handle))
             if resumed is not None:
                 return resumed
-            # Who waits for the call waits for the one that nobody knows of no more.
+            # Waiters for the call no longer wait for the lost one.
             self.running.set()
             self.running = None
         if not begun.repeatable:
@@ -241,7 +241,7 @@ class ToolRunner:
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
-            # What it talked to has ended, and took it along.
+            # Something that the call depends on ended its task.
             return BROKEN
         error = task.exception()
         if error is None:
@@ -254,7 +254,8 @@ class ToolRunner:
     async def _end(self, result: ToolResult, seconds: float) -> None:
         # Raises `ClaimLost`.
         assert self._call is not None
-        # What no prompt can hold must not fail a response whose call had its effect.
+        # Half a surrogate pair, which no prompt can hold, must not fail a response whose call took
+        # effect.
         output = result.output.encode("utf-8", "replace").decode()
         output += NOTES[self._fold.withdrawn_by(result.outcome)]
         render = partial(self._format.render_result, self._call.name, output)
@@ -266,7 +267,7 @@ class ToolRunner:
         # The response ends: cancel the running call and record that, if the response is still ours.
         if self._task is not None:
             self._task.cancel()
-        # Where nothing has begun yet, nobody knows anything of the call.
+        # A call that has not begun has no record anywhere.
         if self._fold.hosted_call is not None and self._fold.tool_started is not None:
             assert self._call is not None
             ids = self._format.render_result(self._call.name, CANCELLED.output)
@@ -281,7 +282,7 @@ class ToolRunner:
         try:
             self._journal.append(ToolEnded(call.ordinal, ids, result.outcome, shown, state))
         except ValueError as error:
-            # What a room leaves behind is of another form than it should be.
+            # The state that the tool leaves behind is malformed.
             self._engine.observer.tool_failed(self._spec, error)
             result = replace(result, outcome="transport_error")
             self._journal.append(ToolEnded(call.ordinal, ids, result.outcome))

@@ -1,11 +1,11 @@
 """Model call, carried from backend to backend until it ends.
 
-The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a
-backend that fails is decided in `failover`, and about a model that does not do as it was told in
-`output_guard`; what comes of it is written into the log here.
+The parser and the fold just go on: to them a hop is nothing but a pause. `failover` decides about
+a backend that fails, `output_guard` about a model that violates the request's rules; their
+decisions are written into the log here.
 
     TurnRunner      the model calls of one run
-    TurnSink        what one attempt at a turn brings, written into the log
+    TurnSink        the output of one attempt at a turn, written into the log
     PastTurns       the ids of finished turns, for the next prompt
 """
 
@@ -23,8 +23,8 @@ from gateway.engine.failover import Failover
 from gateway.engine.outcome import marked
 from gateway.engine.output_guard import (
     BEGUN_ANEW,
+    BODY_REGENERATED,
     GRAMMAR_FAILED,
-    SAID_ANEW,
     WITHIN_TURN,
     WRITABLE_IDS_MAX,
     OutputGuard,
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from gateway.generation import (
         Constraint,
         ParserPosition,
+        ReportedUsage,
         Sampling,
         TokenChunk,
         TokenParser,
-        ToldUsage,
     )
     from gateway.models.format import ModelFormat
 
@@ -156,7 +156,7 @@ class TurnRunner:
         self._was_recalled = False
         self._upstream = ""
         self._cached_tokens = 0
-        self._usage: ToldUsage | None = None
+        self._usage: ReportedUsage | None = None
         self._start: TurnStarted | None = None
         """The beginning of a turn that is not written yet."""
 
@@ -254,7 +254,7 @@ class TurnRunner:
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
-        turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
+        turns = [*((turn.prefill, turn.output_ids) for turn in fold.turns), (prefill, ())]
         generated = len(self._format.turn_ids(turns))
         results = sum(len(turn.result) for turn in fold.turns)
         return prefill if self._room(generated, generated + results) > 0 else None
@@ -263,7 +263,7 @@ class TurnRunner:
         # Raises `ClaimLost`. The first request of an unbound turn is known before the turn is
         # written, so it is sent first: a backend need not wait for an entry that only readers need.
         turns = self._fold.turns
-        # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
+        # After a tool's result the prompt is read again; otherwise the request continues.
         is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
         is_continued = not is_anew
         size = prompt_tokens if self._is_text else len
@@ -327,7 +327,7 @@ class TurnRunner:
         # begins again behind them. Raises `UpstreamError` if neither is allowed, and `ClaimLost`.
         fold = self._fold
         turn = fold.open_turn
-        if turn is None or not turn.said or turn.said[-1] in self._format.stop_ids:
+        if turn is None or not turn.output_ids or turn.output_ids[-1] in self._format.stop_ids:
             return
         if lost is not None:
             self._hop(Hop("backend", 0))
@@ -365,13 +365,13 @@ class TurnRunner:
             return TurnEnding(rule=rule, is_written=True)
         if (ending := self.guard.inspect(self._fold, self._fold.place)) is not None:
             return ending
-        if turn.said and turn.said[-1] in self._format.stop_ids:
+        if turn.output_ids and turn.output_ids[-1] in self._format.stop_ids:
             return TurnEnding(FinishReason.STOP)
         return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
         is_first = len(self._fold.turns) == 1 and not turn.prefill
-        return is_first and not turn.said and not self._fold.is_repaired
+        return is_first and not turn.output_ids and not self._fold.is_repaired
 
     async def _end(self, ending: TurnEnding) -> bool:
         # False: the last part has to be generated again, and the turn continues. Raises
@@ -379,7 +379,7 @@ class TurnRunner:
         turn = self._fold.turns[-1]
         if not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
-        while ending.rule != SAID_ANEW:
+        while ending.rule != BODY_REGENERATED:
             if ending.rule:
                 # Take back what must not be shown.
                 if not ending.is_written:
@@ -390,8 +390,8 @@ class TurnRunner:
             has_checks = self.guard.has_checks
             faulty = await self._faulty_body(ending.finish) if has_checks else None
             if faulty is None:
-                # What the first attempt found in its cache is what the caller pays less for; who
-                # went on found the ids of the attempts before it, too, and counts nothing.
+                # The caller pays less for ids that the first attempt had cached; a backend that
+                # continues also has ids of earlier attempts cached, which do not count.
                 cached_tokens = 0 if turn.hops else self._cached_tokens
                 cut = ending.rule or ending.finish is FinishReason.CUT
                 usage = None if cut else self._usage
@@ -420,7 +420,7 @@ class TurnRunner:
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
         # Takes back ids from position `start` on; ids of the prefill stay.
         size = len(turn.prefill)
-        voided = 0 if start is None else size + len(turn.said) - max(start, size)
+        voided = 0 if start is None else size + len(turn.output_ids) - max(start, size)
         self._journal.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
@@ -475,7 +475,9 @@ class TurnRunner:
     def _restart_message(self, turn: Turn) -> None:
         # Another backend had better begin the open message again.
         start = self.guard.restart_position(self._fold)
-        if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
+        if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(
+            turn.output_ids
+        ):
             self._repair(turn, start, BEGUN_ANEW)
 
     def _note_hop(self, resent: int) -> None:
@@ -502,7 +504,7 @@ class TurnRunner:
         self._engine.observer.hopped(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
-        self._is_resent = bool(turn.said)
+        self._is_resent = bool(turn.output_ids)
         if self._is_resent and not self._is_unbound:
             self._restart_message(turn)
         constraint = await self._constraint(turn) if self._may_bind else None
@@ -547,8 +549,8 @@ class TurnRunner:
     def _chat_terms(self) -> ChatTerms:
         spec, framing = self._spec, self._format.framing
         # Otherwise what the window leaves is all that limits the output.
-        is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
-        return ChatTerms(is_asked, framing.thought, spec.opens_thought)
+        is_requested = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
+        return ChatTerms(is_requested, framing.thought, spec.opens_thought)
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
         # A constraint that takes long to build is built in a thread.
@@ -560,7 +562,7 @@ class TurnRunner:
             reasoning=self.guard.may_think(self._fold),
             has_thought=self._fold.has_thought,
         )
-        message = [*turn.prefill, *turn.said][place.start :]
+        message = [*turn.prefill, *turn.output_ids][place.start :]
         work = partial(self._format.turn_constraint, self._fold.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
@@ -592,13 +594,13 @@ class TurnRunner:
         window_left, fold = self._spec.window_left, self._fold
         if window_left is None:
             return None
-        said = sum(len(turn.prefill) + turn.tokens(len(turn.said)) for turn in fold.turns)
-        left = window_left - said - fold.result_ids - ANSWER_IDS_MIN
+        output = sum(len(turn.prefill) + turn.tokens(len(turn.output_ids)) for turn in fold.turns)
+        left = window_left - output - fold.result_ids - ANSWER_IDS_MIN
         return max(0, min(left, window_left // 2 - fold.result_ids))
 
     @property
     def _first_sampling(self) -> Sampling:
-        # Of the first turn, before it has any ids.
+        # Sampling of the first turn, before it has any ids.
         sampling = self._spec.sampling
         if self._prompt_ids is self._spec.prompt_ids:
             return sampling
@@ -606,7 +608,7 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._room(begun, begun))
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
-        if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
+        if len(self._fold.turns) == 1 and not (turn.prefill or turn.output_ids):
             return self._prompt_ids
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
@@ -637,7 +639,7 @@ class PastTurns:
         if not new:
             return
         work = partial(self._render, new)
-        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
+        is_short = sum(len(turn.output_ids) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
         self.ids += ids
         self._generated += generated
@@ -649,15 +651,15 @@ class PastTurns:
         ids: list[int] = []
         for turn in turns:
             rendered = self._format.rerender(
-                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+                [([*turn.prefill, *turn.output_ids], turn.finish)], self._new_parser
             )
             ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
-        said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
-        return ids, len(self._format.turn_ids(said))
+        parts = [*((turn.prefill, turn.output_ids) for turn in turns), ((), ())]
+        return ids, len(self._format.turn_ids(parts))
 
     def ids_with(self, last: Turn) -> list[int]:
-        # As sent to a backend: finished turns rendered, `last` id for id.
-        return [*self.ids, *last.prefill, *last.said]
+        # Ids as sent to a backend: finished turns rendered, `last` id for id.
+        return [*self.ids, *last.prefill, *last.output_ids]
 
     def generated_with(self, last: Turn) -> int:
         """Count the ids that all turns add behind the prompt, without the results of tools.
@@ -665,7 +667,7 @@ class PastTurns:
         Finished turns count as generated or as rendered, whichever is more.
         """
         finished = max(self._generated, len(self.ids) - self._results)
-        return finished + len(last.prefill) + len(last.said)
+        return finished + len(last.prefill) + len(last.output_ids)
 
     def size_with(self, last: Turn) -> int:
         # Counts ids behind the prompt, results of tools included.
@@ -683,7 +685,8 @@ class TurnSink:
 
     __slots__ = (
         "_entry", "_fold", "_guard", "_has_chunk", "_has_token", "_in_body", "_journal",
-        "_on_first_chunk", "_on_first_token", "_said", "_unwritten", "_written", "cached_tokens",
+        "_on_first_chunk", "_on_first_token", "_output_ids", "_unwritten", "_written",
+        "cached_tokens",
         "ending", "finish", "usage",
     )  # fmt: skip
 
@@ -698,7 +701,7 @@ class TurnSink:
     ) -> None:
         # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
-        self.usage: ToldUsage | None = None
+        self.usage: ReportedUsage | None = None
         """Usage that the server of a turn of text reported."""
         self.ending: TurnEnding | None = None
         """End of the turn by the gateway; None while it lets the backend go on."""
@@ -707,7 +710,7 @@ class TurnSink:
         self.cached_tokens = 0
         """Number of ids of the prompt that the backend had read before."""
         self._journal = journal
-        self._said: Sequence[int] = ()
+        self._output_ids: Sequence[int] = ()
         # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._guard = guard
@@ -729,7 +732,7 @@ class TurnSink:
             self._in_body
             and ids
             and chunk.finish is None
-            and self._guard.passes(ids, len(self._said) + len(ids))
+            and self._guard.passes(ids, len(self._output_ids) + len(ids))
         ):
             # Nearly every chunk is more text of a body.
             logprobs = chunk.logprobs
@@ -760,7 +763,7 @@ class TurnSink:
             self._on_first_chunk(chunk)
             turn = self._fold.open_turn
             assert turn is not None, "`on_first_chunk` has begun a turn"
-            self._said = turn.said
+            self._output_ids = turn.output_ids
         if chunk.cached_tokens:
             self.cached_tokens = chunk.cached_tokens
         self.finish = chunk.finish

@@ -1,13 +1,13 @@
-"""Following a durable response from any process: what was, then what comes.
+"""Following a durable response from any process: the events so far, then new ones.
 
 Where the response is generated here, its live log is followed; everywhere else its rows are read
 and folded. A sequence number says where a stream stands, so it can go from one to the other as the
 run comes and goes, without a gap and without a repetition: both are the same fold of the same log,
 and both show an entry only once it is committed.
 
-    Feed.stream     one stream, from the first event that is asked for to the terminal one
-    Cursor          where it stands; the event sink of whoever has events for it
-    RemoteReader    sends it what a poll finds of a log that is written elsewhere
+    Feed.stream     one stream, from the first requested event to the terminal one
+    Cursor          its position; the event sink of the stream
+    RemoteReader    sends it the events of a log that is written elsewhere, from polls
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.fold_slices import ALL_KNOWN, READ_BYTES_MAX, SLICE_S, fold_slice, send_nobody
+from gateway.eventlog.fold_slices import (
+    AFTER_EVERY_EVENT,
+    READ_BYTES_MAX,
+    SLICE_S,
+    fold_slice,
+    send_nobody,
+)
 from gateway.protocol.stream_events import Deltas
 from gateway.store.events import day_of
 
@@ -73,10 +79,10 @@ class Cursor:
     """Position of one stream: in the events (`after`), and in the rows (`next_entry`, `fold`).
 
     It is the event sink of the live log or poll that has events of the response, and passes on
-    those that the stream has not had. `beginning` are the first rows, if they were read before,
+    those that the stream has not sent. `beginning` are the first rows, if they were read before,
     until they are folded. `is_complete`: everything was sent; `has_terminal_event`: the terminal
-    event was sent; `log_removed`: the rows that the log's head promises are not there any more.
-    `shows_more`: the stream shows more than the request asked for, so all of it is folded for this
+    event was sent; `log_removed`: rows that the log's head counts have been removed.
+    `shows_more`: the stream includes more than its request did, so all of it is folded for this
     stream alone, from the rows.
 
     The stream is left, which is no failure, when `close` is called while the cursor is entered:
@@ -241,7 +247,7 @@ class Feed:
                         await live.stream(cursor, cursor.after)
                         cursor.is_complete = not live.handed_over
                     elif cursor.beginning:
-                        # Of a log that ends with these rows nothing is watched.
+                        # A log that ends with these rows is not watched.
                         rows, cursor.beginning = cursor.beginning, ()
                         await self._fold(cursor, rows)
                         cursor.is_complete = cursor.is_folded()
@@ -256,7 +262,7 @@ class Feed:
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """Return the Response object as of the end of its log so far. Raises `StoreUnavailable`."""
-        cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=ALL_KNOWN)
+        cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=AFTER_EVERY_EVENT)
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
             before = cursor.next_entry
@@ -272,7 +278,7 @@ class Feed:
         """
         if not stored.next_entry:
             return ()
-        # Where it is generated here its rows are hardly needed.
+        # The rows of a response that is generated here are rarely needed.
         is_live = self._live_logs.get(stored.uuid) is not None
         bytes_max = 1 if is_live else self._limits.read_bytes_max
         rows = await self._read_log(

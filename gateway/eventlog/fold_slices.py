@@ -24,8 +24,8 @@ SLICE_S: Final = 0.002
 SHOWN_MIN: Final = 64
 """Events, at least, that are shown at once: fewer wait for the next ones, unless the slice is
 over."""
-ALL_KNOWN: Final = 2**62
-"""A number above that of every event: for a log of which nobody is shown any."""
+AFTER_EVERY_EVENT: Final = 2**62
+"""A number above that of every event: for a log whose events are not shown."""
 
 
 class EntryBuffer:
@@ -132,7 +132,7 @@ async def fold_rows(
     log = _keep_portions(entries, rows, from_entry)
     is_more = True
     while is_more:
-        _, is_more = fold_slice(fold, log, send_nobody, after=ALL_KNOWN, slice_s=slice_s)
+        _, is_more = fold_slice(fold, log, send_nobody, after=AFTER_EVERY_EVENT, slice_s=slice_s)
         if is_more:
             await asyncio.sleep(0)
     return entries

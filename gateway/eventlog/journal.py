@@ -96,7 +96,7 @@ class MemoryJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        # What is lost with this process is never continued elsewhere.
+        # A response that is lost with this process is never continued elsewhere.
         ...
 
     @override
@@ -173,7 +173,7 @@ class DurableJournal(Journal):
         except ClaimLost:
             raise
         except Exception:
-            # What was said is in the log all the same: whoever has to end it says it again.
+            # The ids are in the log: the process that ends the response reads them there.
             await self.channel.flushed()
             raise
         self.live.close(finished, events)

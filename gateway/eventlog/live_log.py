@@ -6,8 +6,8 @@ has to wait for its client gets a queue meanwhile; one that falls behind loses i
 position: the log is folded again for it up to where it stands. So memory per run is its ids, and
 per reader at most `reader_events_max` events.
 
-A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
-all the same, because the run decides by the fold what comes next.
+A *held* log shows an entry only when the entry is committed (`show`). It is folded at once,
+because the run decides by the fold what comes next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
 from gateway.entries import Repair, Tokens, TurnStarted
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, EntryBuffer, fold_slice
+from gateway.eventlog.fold_slices import AFTER_EVERY_EVENT, SLICE_S, EntryBuffer, fold_slice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ class LiveLog:
         turn: asyncio.Lock | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
-        # Of all logs with the same `turn` one at a time is folded again, in slices of `slice_s`.
+        # One at a time of the logs with the same `turn` is folded again, in slices of `slice_s`.
         self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
@@ -206,7 +206,7 @@ class LiveLog:
         """Fold all appended entries again, to take back an end that could not be committed."""
         self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
-            self.fold.replay(portion, ALL_KNOWN)
+            self.fold.replay(portion, AFTER_EVERY_EVENT)
         return self.fold
 
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
@@ -238,7 +238,7 @@ class LiveLog:
                     if (rest := reader.send_queued()) is not None:
                         await rest
                 elif not self.closed.is_set():
-                    # Where it waits, the reader has all there is.
+                    # A reader that waits has all events so far.
                     await reader.wait()
                 elif self._defect is not None:
                     raise self._defect
@@ -394,7 +394,7 @@ class Reader:
 
     def send_queued(self) -> Awaitable[None] | None:
         """Send what is queued. Return what must be awaited before more is sent."""
-        # Who waits for that keeps none of it alive: the first events repeat the request.
+        # A waiting sender does not keep them alive: the first events repeat the request.
         events, self.events = self.events, []
         return self.send(events)
 

@@ -153,12 +153,12 @@ class Flusher:
                 self._is_synced = True
             await self._prune()
 
-    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
-        # As `store.claims.heads`, after all flushed entries are in their own logs.
+    async def heads(self, logs: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
+        # Like `store.claims.heads`, after all flushed entries are in their own logs.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
-            return await claims.heads(self._database, asked)
+            return await claims.heads(self._database, logs)
 
     async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
         # The log is left alone until `resume` or `close`. Raises `StoreUnavailable`.
@@ -168,7 +168,7 @@ class Flusher:
             track = self._tracks.get(claim.uuid)
             if track is None or not track.continues_with(claim, row.first_entry):
                 return row
-            # Of a log that was closed while this waited nobody calls `resume` or `close` again.
+            # Nobody calls `resume` or `close` again for a log that was closed during this wait.
             track.is_ending = not track.is_closed
             return track.complete_row(row)
 
@@ -318,7 +318,7 @@ class Flusher:
         # They are in nobody's way, and are removed another time.
         with suppress(StoreError):
             await flushes.prune(self._database, self._owner, needed)
-            # Of those of whom nothing is left; else every tenant that ever had one would be here.
+            # Drop tenants without flushes, or every tenant that ever had one would stay.
             with_flushes = {one.claim.tenant_id for one in self._tracks.values() if one.count}
             for tenant_id in self._numbers.keys() - with_flushes:
                 del self._numbers[tenant_id]

@@ -49,9 +49,9 @@ class ReadLogChanges(Protocol):
     """Type of `store.remote_logs.poll` of a database."""
 
     async def __call__(
-        self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
+        self, queries: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
     ) -> LogChanges:
-        """Read what these logs, and flushes after `seen`, have beyond what is known of them.
+        """Read what these logs, and flushes after `seen`, have beyond what was read before.
 
         Of flushes only entries of `wanted` logs are returned; `seen` is updated. Raises
         `StoreUnavailable`.
@@ -192,9 +192,9 @@ class LogWatcher:
 
     def poll_soon(self, uuids: Iterable[UUID]) -> None:
         """Poll these logs now, because they have grown. Logs without watchers are ignored."""
-        told = self._logs.keys() & set(uuids)
-        if told:
-            self._chosen |= told
+        watched = self._logs.keys() & set(uuids)
+        if watched:
+            self._chosen |= watched
             self._wake.set()
 
     def poll_all(self) -> None:
@@ -228,14 +228,14 @@ class LogWatcher:
 
     def _go_on_following(self, now: float) -> None:
         # Not at the first poll: most logs watched from their beginning soon run in this process.
-        asked = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
+        followed = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
         for log in self._logs.values():
             if log.follow_at <= now:
                 log.follow_at = now + FOLLOW_INTERVAL_S
             elif log.follow_at == math.inf:
                 log.follow_at = now
-        if asked:
-            self._follow(asked)
+        if followed:
+            self._follow(followed)
 
     async def _is_woken(self, *, before: float) -> bool:
         if asyncio.get_running_loop().time() < before:
@@ -251,15 +251,15 @@ class LogWatcher:
         return False
 
     async def _poll(self, uuids: set[UUID], *, is_due: bool) -> None:
-        asked = {uuid: self._logs[uuid] for uuid in uuids & self._logs.keys()}
-        if not asked:
+        polled = {uuid: self._logs[uuid] for uuid in uuids & self._logs.keys()}
+        if not polled:
             return
-        found = await self._poll_logs(
-            [log.query(is_due=is_due) for log in asked.values()], self._seen, self._by_key
+        changes = await self._poll_logs(
+            [log.query(is_due=is_due) for log in polled.values()], self._seen, self._by_key
         )
-        await self._show_parts(found.parts)
-        for uuid, one in found.heads.items():
-            asked[uuid].show(one, found.owners.get(uuid))
+        await self._show_parts(changes.parts)
+        for uuid, one in changes.heads.items():
+            polled[uuid].show(one, changes.owners.get(uuid))
         if is_due:
             # Processes come and go, and somebody always follows something.
             writers = {(log.tenant_id, log.owner) for log in self._logs.values()}

@@ -94,12 +94,11 @@ class Outbox:
                                          → in doubt     the answer of the database was lost
                                          → refused      the answer is that it was not appended
 
-    One batch is under way at a time, so that the log grows in order. What became of one in doubt,
-    or refused, is never guessed: the head of the log, which only the holder of the claim can move,
-    tells whether it is in (`learn`). What is sent again is the same batch, byte for byte: an
-    attempt that was given up may still be at work in the server, and commit after the head was
-    read. Then the second one is refused, but the head has moved by exactly its length, which means
-    that it is in.
+    One batch is under way at a time, so that the log grows in order. The outcome of a batch in
+    doubt, or refused, is never guessed: the head of the log, which only the holder of the claim can
+    move, shows whether it is in (`learn`). The same batch is sent again, byte for byte: an
+    abandoned attempt may still be running in the server, and commit after the head was read. Then
+    the second one is refused, but the head has moved by exactly its length, so the batch is in.
 
     `next_entry` is the number of the first of them, `end` the number that the next to be `put`
     gets, `pending_bytes` the length of all of them.
@@ -267,11 +266,11 @@ class Channel:
 
 
 class LogWriter:
-    """Committer of what the channels bring, one flush at a time.
+    """Committer of the batches of all channels, one flush at a time.
 
     `append` and `heads` are those of the `flusher`, by which batches of many responses share a row;
     without one they are `store.events.append` and `store.claims.heads` of a database.
-    `committed` is told which responses have more in their logs now. For one channel `durable` is
+    `committed` is called with the responses whose logs have grown. For one channel `durable` is
     called with the number of the next entry when all before it is committed, and `lost`, at most
     once, when nothing more can be written under its claim.
     """
@@ -343,7 +342,7 @@ class LogWriter:
     async def _write(self, channels: list[Channel]) -> None:
         await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
         if self._flusher is not None:
-            # Nobody waits for it. What fails is made up for by the next.
+            # Nobody waits for it. The next one makes up for a failure.
             try:
                 await self._flusher.settle()
             except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
@@ -459,24 +458,24 @@ class LogWriter:
             return []
         heads = await self._ask(unclear)
         again: list[Channel] = []
-        found: set[UUID] = set()
+        committed: set[UUID] = set()
         for channel in unclear:
             match channel.outbox.learn(heads.get(channel.claim.uuid)):
                 case BatchOutcome.COMMITTED:
-                    found.add(channel.claim.uuid)
+                    committed.add(channel.claim.uuid)
                     self._commit(channel)
                 case BatchOutcome.ABSENT:
                     again.append(channel)
                 case BatchOutcome.FENCED:
                     self._lose(channel)
-        self._announce(found)
+        self._announce(committed)
         return again
 
     async def _ask(self, channels: Iterable[Channel]) -> dict[UUID, LogHead]:
-        asked = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
+        logs = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
         while True:
             try:
-                return await self._heads(asked)
+                return await self._heads(logs)
             except StoreUnavailable as error:
                 await self._pause(error)
             except Exception as error:  # noqa: BLE001 - nobody can tell: the claims are given up

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.005
 """A busy log moves sixty times a second; whoever follows it sees no difference beyond this."""
 FOLLOWED_S: Final = 10.0
-"""Seconds that a log is announced after a watcher asked for it; watchers ask more often."""
+"""Seconds that a log is announced after the request of a watcher, who repeats it more often."""
 
 _log = EventLog(__name__)
 
@@ -42,7 +42,7 @@ class Notifier:
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
         self._followed: dict[UUID, float] = {}
         """Until when, in the loop's time; those that end first stand first."""
-        self._asked: set[UUID] = set()
+        self._own_requests: set[UUID] = set()
         """Responses in own notices to follow, which are yet to arrive here as well."""
         self._wake = asyncio.Event()
         self._is_away = False
@@ -56,7 +56,7 @@ class Notifier:
 
     def _send_soon(self, notice: Notice) -> None:
         if notice.kind == "follow":
-            self._asked.update(notice.responses)
+            self._own_requests.update(notice.responses)
         self._pending.setdefault(notice.kind, {}).update(dict.fromkeys(notice.responses))
         self._wake.set()
 
@@ -65,9 +65,9 @@ class Notifier:
         if not self._followed:
             return
         now = asyncio.get_running_loop().time()
-        told = tuple(one for one in responses if self._followed.get(one, now) > now)
-        if told:
-            self._send_soon(Notice("log", told))
+        watched = tuple(one for one in responses if self._followed.get(one, now) > now)
+        if watched:
+            self._send_soon(Notice("log", watched))
 
     def followed(self, responses: Collection[UUID]) -> None:
         """Note that others follow these logs; they repeat it within `followed_s`.
@@ -75,7 +75,7 @@ class Notifier:
         A request of this process comes back here, too, and is not counted.
         """
         now = asyncio.get_running_loop().time()
-        ours, self._asked = self._asked, self._asked.difference(responses)
+        ours, self._own_requests = self._own_requests, self._own_requests.difference(responses)
         for response in responses:
             if response not in ours:
                 self._followed.pop(response, None)

@@ -46,12 +46,12 @@ class NoBody(WireModel):
     """Body of a call that takes none: an empty object at most."""
 
 
-def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
+def scopes_of(scopes: tuple[str, ...]) -> frozenset[str]:
     """Return the scopes as a set. Raises `InvalidRequest` for an unknown one."""
-    for index, scope in enumerate(given):
+    for index, scope in enumerate(scopes):
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))
-    return frozenset(given)
+    return frozenset(scopes)
 
 
 def seconds_of(moment: datetime | None) -> int | None:

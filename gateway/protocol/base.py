@@ -98,13 +98,13 @@ Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
 
 
-def _known_status(status: object) -> object:
+def _defined_status(status: object) -> object:
     # Statuses that the API does not define are ignored.
     return None if isinstance(status, str) and status not in _STATUSES else status
 
 
 _STATUSES: Final = frozenset(get_args(Status))
-AnyStatus = Annotated[Status | None, BeforeValidator(_known_status)]
+AnyStatus = Annotated[Status | None, BeforeValidator(_defined_status)]
 _EXACT_MAX: Final = 2**53
 """Beyond it not every integer has a double."""
 

@@ -118,16 +118,16 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
     searches = bool(loaded) or any(isinstance(tool, ToolSearchTool) for tool in declared)
     if not brought and not (searches and any(_defers(tool) for tool in named(declared))):
         return tuple(tools)
-    known: dict[str, NamedTool] = {}
+    visible: dict[str, NamedTool] = {}
     deferred: dict[str, NamedTool] = {}
     for tool in named(declared):
         is_deferred = searches and _defers(tool)
-        (deferred if is_deferred else known).setdefault(tool.name, tool)
-    known |= {name: tool for name, tool in loaded.items() if name not in known}
-    found = [tool for each in brought if each.loaded for tool in each.tools]
-    purposes = _purposes((*declared, *found))
-    left = [tool for name, tool in deferred.items() if name not in known]
-    shown = (_with_catalogue(tool, left, purposes) for tool in known.values())
+        (deferred if is_deferred else visible).setdefault(tool.name, tool)
+    visible |= {name: tool for name, tool in loaded.items() if name not in visible}
+    loaded_tools = [tool for each in brought if each.loaded for tool in each.tools]
+    purposes = _purposes((*declared, *loaded_tools))
+    left = [tool for name, tool in deferred.items() if name not in visible]
+    shown = (_with_catalogue(tool, left, purposes) for tool in visible.values())
     return (*run_tools(tools), *_grouped(shown, purposes))
 
 
@@ -138,12 +138,12 @@ def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dic
 
 
 def _loaded(brought: Iterable[BroughtTools]) -> dict[str, NamedTool]:
-    # As it was found last, in the order in which it came first.
-    found: dict[str, NamedTool] = {}
+    # The last version of each tool, in the order in which the tools were first loaded.
+    by_name: dict[str, NamedTool] = {}
     for each in brought:
         if each.loaded:
-            found |= {tool.name: tool for tool in each.named()}
-    return dict([*found.items()][-LOADED_TOOLS_MAX:])
+            by_name |= {tool.name: tool for tool in each.named()}
+    return dict([*by_name.items()][-LOADED_TOOLS_MAX:])
 
 
 def _defers(tool: NamedTool) -> bool:

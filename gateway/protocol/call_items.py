@@ -133,7 +133,7 @@ def output_text(item: OutputItem) -> str:
         case ShellCallOutput():
             return _json([command.model_dump(exclude_none=True) for command in item.output])
         case ToolSearchOutput():
-            return _json({"tools": [*_found(item.tools)]})
+            return _json({"tools": [*_function_summaries(item.tools)]})
         case _:
             return _json(without_nulls({"status": item.status, "output": item.output}))
 
@@ -162,11 +162,11 @@ def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
     return counts
 
 
-def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
+def _function_summaries(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
     for tool in tools if isinstance(tools, list | tuple) else ():
         match tool:
             case {"type": "namespace", "name": str(name), "tools": [*members]}:
-                yield from _found(members, name)
+                yield from _function_summaries(members, name)
             case {"type": "function" | "custom", "name": str(name)}:
                 about = tool.get("description")
                 yield without_nulls({"name": flat_name(namespace, name), "description": about})
@@ -188,7 +188,7 @@ def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
     return name if FUNCTION_NAME.fullmatch(name) else None
 
 
-def asked_tool(item: Item) -> str | None:
+def approval_tool(item: Item) -> str | None:
     return mcp_name(item) if isinstance(item, McpApprovalRequest) else None
 
 
@@ -409,7 +409,7 @@ def _json(value: object) -> str:
 
 
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
-"""The name of the function."""
+"""Name of the function by which clients without approval items approve calls."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
 """Prefix of the ids of calls of `APPROVAL_FUNCTION`."""
 _APPROVAL_EXPECTED: Final = {
@@ -418,8 +418,8 @@ _APPROVAL_EXPECTED: Final = {
 }
 
 
-class _AskedCall(WireModel):
-    """The arguments of such a call: what is to be called if the user approves it."""
+class _RequestedCall(WireModel):
+    """Arguments of `APPROVAL_FUNCTION`: the call to make if the user approves it."""
 
     server_label: str
     name: str
@@ -427,7 +427,7 @@ class _AskedCall(WireModel):
 
 
 class _ApprovalAnswer(WireModel):
-    """The output of such a call: whether the user approves."""
+    """Output of `APPROVAL_FUNCTION`: the decision of the user."""
 
     approve: bool
     reason: str | None = None
@@ -438,7 +438,7 @@ def _to_approval_item(item: InputItem) -> InputItem:
         case FunctionCall(name=name, call_id=call_id) if (
             name == APPROVAL_FUNCTION and _is_approval_id(call_id)
         ):
-            call = _parse_approval(_AskedCall, "arguments", item.arguments)
+            call = _parse_approval(_RequestedCall, "arguments", item.arguments)
             fields = {"id": call_id, "type": APPROVAL_FUNCTION, **call.model_dump()}
             return McpApprovalRequest.model_validate(fields)
         case FunctionCallOutput(call_id=call_id) if call_id is not None and _is_approval_id(
@@ -451,7 +451,7 @@ def _to_approval_item(item: InputItem) -> InputItem:
                 "approval_request_id": call_id,
                 **answer.model_dump(),
             }
-            # What is not set is not stored either.
+            # Fields without a value are not stored.
             return McpApprovalResponse.model_validate(without_nulls(fields))
         case _:
             return item

@@ -75,8 +75,8 @@ _OF_REQUEST: Final = frozenset(
         "required_tool_not_called",
     }
 )
-"""Codes of failures that lie in what was asked for, perhaps of this model: it was tried as often as
-it may be, so clients that send what is a server's error again by themselves must not.
+"""Codes of failures caused by the request, perhaps with this model. The gateway has made all its
+attempts, so clients that repeat requests after a server error must not repeat these.
 """
 
 
@@ -257,14 +257,14 @@ def _join_texts(response: Json) -> dict[Field, str]:
 
 def _citations(response: Json) -> list[Json]:
     joiner, length = Joiner(), 0
-    found: list[Json] = []
+    citations: list[Json] = []
     for piece in texts_of(response):
         if piece.field == "content":
             length += len(joiner.add(piece.field, piece.index, piece.text))
             offset = length - len(piece.text)
             cited = (one for one in piece.annotations if one["type"] == CITATION)
-            found += [citation_body(one, offset) for one in cited]
-    return found
+            citations += [citation_body(one, offset) for one in cited]
+    return citations
 
 
 def _logprobs(response: Json) -> Json:
@@ -275,7 +275,7 @@ def _logprobs(response: Json) -> Json:
 
 _CREATED: Final = "response.created"
 _ADDED: Final = "response.output_item.added"
-_SAID: Final = {
+_TEXT_DELTAS: Final = {
     "response.output_text.delta": False,
     "response.reasoning_text.delta": False,
     "response.refusal.delta": True,
@@ -285,7 +285,7 @@ _WRITTEN: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
 _ANNOTATED: Final = "response.output_text.annotation.added"
-_READ: Final = frozenset({_CREATED, _ADDED, _ANNOTATED, *_SAID, *_WRITTEN, *TERMINAL_TYPES})
+_READ: Final = frozenset({_CREATED, _ADDED, _ANNOTATED, *_TEXT_DELTAS, *_WRITTEN, *TERMINAL_TYPES})
 CHAT_CHUNK: Final = "chat.completion.chunk"
 TEXT_CHUNK: Final = "text_completion"
 
@@ -315,7 +315,7 @@ class Chunks:
 
         An error is a chunk, too. Their text is as long as the event's, except for separators.
         """
-        is_refusal = _SAID.get(event.type)
+        is_refusal = _TEXT_DELTAS.get(event.type)
         if is_refusal is not None:
             return self._text(event, "refusal" if is_refusal else self._field)
         if event.type not in _READ:
@@ -528,7 +528,7 @@ class ChatAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """Adapter to completions; `include_usage`: the client asked for usage at a stream's end."""
+    """Adapter to completions; `include_usage`: streams end with the usage."""
 
     include_usage: bool
 

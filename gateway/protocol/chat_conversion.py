@@ -1,4 +1,4 @@
-"""Requests of Chat Completions and Completions: read, and converted to the Responses API.
+"""Requests of Chat Completions and Completions, converted to requests of the Responses API.
 
 Errors use the client's own parameter paths (`ParameterPaths`). There is one model for all roles and
 one for all parts, so that a mistake has the path that the client wrote; which role may say what is
@@ -26,9 +26,9 @@ which the model uses as it sees fit; where that is not served, they are dropped 
 | tool | the output of the call that it names |
 | function (deprecated) | the output of the last `function_call` of that name |
 
-What an assistant says beside calls is a preamble (phase `commentary`): as an answer it would end
-the chain of thought that led to the calls. An assistant's message whose content is empty adds
-nothing; one that has no content is refused, unless it has something else to say.
+An assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
+chain of thought that led to the calls. An assistant's message with empty content adds nothing; one
+without content is refused, unless it has calls or reasoning.
 
 A sound is converted to a file, because items know none: the model, which reads text only, is told
 that there was one (`protocol.call_items`), or the request is refused (settings, `input`).
@@ -678,9 +678,9 @@ def _part(role: str, part: ChatPart, path: str, places: ParameterPaths, to: str)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A request as the Responses API has it, and how its client is told of what comes of it.
+    """A request of the Responses API, and the way back to the client's API.
 
-    `places` knows what the client calls the request's parts, `adapter` what it is shown.
+    `places` has the client's names of the request's parameters, `adapter` converts the answers.
     """
 
     request: CreateResponse
@@ -739,13 +739,13 @@ class ParameterPaths:
 
     def original(self, path: str) -> str:
         """Return the client's path for `path`; the same if no other is noted."""
-        known, rest = path, ""
-        while known not in self._places:
-            cut = max(map(known.rfind, _SEPARATORS))
+        prefix, rest = path, ""
+        while prefix not in self._places:
+            cut = max(map(prefix.rfind, _SEPARATORS))
             if cut < 0:
                 return path
-            known, rest = known[:cut], known[cut:] + rest
-        return self._places[known] + rest
+            prefix, rest = prefix[:cut], prefix[cut:] + rest
+        return self._places[prefix] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
         """Return the refusal with the client's parameter names."""

@@ -103,7 +103,7 @@ def _parse(
     for name in extra:
         if document.get(name):
             raise unsupported(name, "Put what they hold into files of the container.")
-    return validated_body(model, document, strict=strict, known=extra)
+    return validated_body(model, document, strict=strict, unreported=extra)
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:

@@ -56,7 +56,7 @@ _OUTLIVING: Final = frozenset({"user", "system", "developer"})
 _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
-# One is made for each item of a request: the guard of a frozen one would take most of that time.
+# Not frozen: one is made for each item of a request, and the guard would take most of that time.
 @dataclass(slots=True)
 class ContextItem:
     """An item with what the stages need to know of it without parsing it.

@@ -257,7 +257,7 @@ _STATE: Final = TypeAdapter(ToolState)
 
 
 def tool_state_of(packed: bytes | None) -> ToolState:
-    """Parse stored tool state; empty for None and for unreadable data, so that tools start anew."""
+    """Parse stored tool state; empty for None and for unreadable data: tools start again."""
     if not packed:
         return NO_TOOL_STATE
     try:

@@ -70,7 +70,7 @@ class WebSearchCall(HostedItem):
 
 
 class FileSearchCall(HostedItem):
-    """A search in files, with what was found if the request asked for it."""
+    """Search in files, with its results if the request includes them."""
 
     type: Literal["file_search_call"] = "file_search_call"
     queries: Many[str]
@@ -78,7 +78,7 @@ class FileSearchCall(HostedItem):
 
 
 class CodeInterpreterCall(HostedItem):
-    """A program, with what it printed if the request asked for it."""
+    """Program, with its output if the request includes it."""
 
     type: Literal["code_interpreter_call"] = "code_interpreter_call"
     container_id: str | None = None

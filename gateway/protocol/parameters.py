@@ -83,13 +83,13 @@ EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
 (harmony-in-the-wild P36)."""
 
 
-def _known_effort(effort: object) -> object:
+def _supported_effort(effort: object) -> object:
     if isinstance(effort, str) and effort not in EFFECTIVE_EFFORTS:
         raise PydanticCustomError("unsupported_value", "", {"supported": EFFORTS})
     return effort
 
 
-RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_known_effort)]
+RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_supported_effort)]
 
 
 class ReasoningOptions(NullableModel):
@@ -182,8 +182,8 @@ def _among(kinds: tuple[str, ...]) -> AfterValidator:
 class ToolName(NullableModel):
     """A tool (or a namespace) in a list of allowed ones, by its name or by its type alone.
 
-    The name of a tool in a namespace is `namespace.name`, or the namespace is said apart. Of a tool
-    of an MCP server the label of the server is said; without a name all of its tools are meant.
+    A tool in a namespace is named `namespace.name`, or by name and namespace. A tool of an MCP
+    server is named with the label of the server; a label without a name means all of its tools.
     """
 
     type: Annotated[str, _among(TOOL_TYPES)]

@@ -37,7 +37,7 @@ _SERVED: Final[dict[ProxiedKind, frozenset[str]]] = {
     | {"query", "documents", "top_n", "return_documents", "max_tokens_per_query"}
     | {"max_tokens_per_doc", "instruct", "instruction", "use_activation"},
 }
-_SAID: Final[dict[ProxiedKind, tuple[str, ...]]] = {
+_CONTENT_FIELDS: Final[dict[ProxiedKind, tuple[str, ...]]] = {
     "embeddings": ("input",),
     "rerank": ("query", "documents"),
 }
@@ -79,7 +79,7 @@ def parse_proxied(
     others = tuple(name for name in fields if name not in _SERVED[kind])
     if strict and others:
         raise unknown(min(others))
-    for name in _SAID[kind]:
+    for name in _CONTENT_FIELDS[kind]:
         _check_media(fields[name], name)
     served = {name: value for name, value in fields.items() if name in _SERVED[kind]}
     return ProxiedRequest(kind, fields["model"], served, presentable(others))

@@ -214,8 +214,8 @@ def duplicate_name(param: str, name: str) -> InvalidRequest:
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
     """Return the refusal of grammars, `size` bytes of UTF-8 up to the tool at `param`."""
-    found = f"the grammars of the tools up to this one have {size} bytes together"
-    return invalid(param, f"{found}. Expected at most {maximum} bytes.")
+    problem = f"the grammars of the tools up to this one have {size} bytes together"
+    return invalid(param, f"{problem}. Expected at most {maximum} bytes.")
 
 
 M = TypeVar("M", bound=WireModel)
@@ -277,15 +277,15 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
 
 
 def validated_body(
-    model: type[B], document: dict[str, Any], *, strict: bool, known: tuple[str, ...] = ()
+    model: type[B], document: dict[str, Any], *, strict: bool, unreported: tuple[str, ...] = ()
 ) -> B:
     """Parse the body of a request. Names that it has besides its parameters are `ignored`.
 
-    `known` are names that mean nothing, and are not reported. Raises `InvalidRequest`; if `strict`,
+    `unreported` names mean nothing and are left out of it. Raises `InvalidRequest`; if `strict`,
     for the other ones, too.
     """
     parameters = model.parameters()
-    others = tuple(name for name in document if name not in {*parameters, *known})
+    others = tuple(name for name in document if name not in {*parameters, *unreported})
     if strict and others:
         raise unknown(min(others))
     body = validated(model, {name: document[name] for name in document.keys() & parameters})

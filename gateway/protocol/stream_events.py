@@ -21,7 +21,7 @@ HOSTED_ITEMS: Final = frozenset(
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-# One is made for each token. The guard of a frozen one would make that four times as long.
+# Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
     """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.
@@ -77,11 +77,11 @@ class DeltaPattern:
 
 
 class Deltas(Sequence[Event]):
-    """Delta events of one part, numbered one after the other: each is made when it is asked for.
+    """Delta events of one part, numbered one after the other; each is made when it is read.
 
-    A long log is replayed as little else, and whoever writes all of it asks for none: from `texts`,
-    none of which is empty, their frames are made at once, in a fraction of the time that as many
-    events take. `sequence_number` is that of the first.
+    Most of a long log is replayed as deltas. A writer of all of them makes no events: it makes the
+    frames from `texts`, none of which is empty, in a fraction of the time. `sequence_number` is
+    that of the first.
     """
 
     __slots__ = ("pattern", "sequence_number", "texts")

@@ -1,10 +1,10 @@
-"""Tools: as a request declares them, and what the model is told of them.
+"""Tools: their declarations in requests, and their descriptions for the model.
 
 A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
-shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
-under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted_tools`), where
-the operator serves them and the tenant may use them; all others are dropped, and the response says
-which.
+shells and the patcher that OpenAI's models are trained on. To the model all of them are functions,
+under one name each. The gateway runs some of OpenAI's hosted tools (`protocol.hosted_tools`), if
+the operator serves them and the tenant may use them; all others are dropped, and the response lists
+them.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class ToolSearchTool(NullableModel):
 
 
 class HostedTool(NullableModel):
-    """A tool that OpenAI runs and this gateway does not, or not for this tenant, or that only
-    programs may call: dropped. Of the last sort, which the client executes, the `name` is told.
+    """A dropped tool: one that OpenAI runs and this gateway does not, or not for this tenant, or
+    one that only programs may call. The latter, which clients execute, have a `name`.
     """
 
     type: str
@@ -179,9 +179,9 @@ def _is_hosted(kind: str, tool: object) -> bool:
             return kind in HOSTED_TOOL_TYPES
 
 
-def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> object:
+def _check_type(value: object, kinds: tuple[str, ...], served: tuple[str, ...]) -> object:
     match value:
-        case {"type": str(kind)} if kind not in known:
+        case {"type": str(kind)} if kind not in kinds:
             raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
         case _:
             return value
@@ -191,11 +191,11 @@ def _tool(value: object, info: ValidationInfo) -> object:
     # `info.context` holds the hosted families that the gateway runs for this caller.
     families = info.context or ()
     run = tuple(kind for kind, family in FAMILIES.items() if family in families)
-    return _known(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
+    return _check_type(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
 
 
 def _member(value: object) -> object:
-    return _known(value, MEMBER_TYPES, MEMBER_TYPES)
+    return _check_type(value, MEMBER_TYPES, MEMBER_TYPES)
 
 
 NamespaceMember = Annotated[
@@ -261,10 +261,10 @@ def _served(tool: object, served: Collection[HostedFamily]) -> object:
             return _called(tool, TOOL_TYPES)
 
 
-def _called(tool: object, known: Sequence[str]) -> object:
+def _called(tool: object, kinds: Sequence[str]) -> object:
     match tool:
         case {"type": str(kind), "allowed_callers": [*callers], **others} if (
-            kind in known and callers and "direct" not in callers
+            kind in kinds and callers and "direct" not in callers
         ):
             name = others.get("name")
             return HostedTool(type=kind, name=name if isinstance(name, str) else None)
@@ -274,13 +274,13 @@ def _called(tool: object, known: Sequence[str]) -> object:
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
     """Return the tools that are dropped, including those in namespaces."""
-    found: list[HostedTool] = []
+    hosted: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
-            found.append(tool)
+            hosted.append(tool)
         elif isinstance(tool, NamespaceTool):
-            found += [member for member in tool.tools if isinstance(member, HostedTool)]
-    return tuple(found)
+            hosted += [member for member in tool.tools if isinstance(member, HostedTool)]
+    return tuple(hosted)
 
 
 def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:

@@ -137,20 +137,20 @@ class Access:
         self.defaults = defaults
         self._clock = clock
         # By mark, the least recently used first.
-        self._known: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._accepted: OrderedDict[bytes, _Decision] = OrderedDict()
         self._unknown: OrderedDict[bytes, _Decision] = OrderedDict()
         self._cache_keys_max = cache_keys_max
         self._lookups: dict[bytes, _Lookup] = {}
         self._aging: deque[tuple[str, str | None]] = deque()
         self._has_aged = asyncio.Event()
 
-    def known(self, secret: str, organization: str | None = None) -> Principal | None:
+    def cached(self, secret: str, organization: str | None = None) -> Principal | None:
         """Return the principal of a key from the cache; None: call `authenticate`."""
         mark = self._mark(secret, organization)
-        decision = self._known.get(mark)
+        decision = self._accepted.get(mark)
         if decision is None:
             return None
-        self._known.move_to_end(mark)
+        self._accepted.move_to_end(mark)
         age_s = self._clock() - decision.at
         principal = decision.principal
         if age_s > self._cache_ttl_s or principal is None or decision.ends_at <= time.time():
@@ -169,10 +169,10 @@ class Access:
             await self._has_aged.wait()
             self._has_aged.clear()
             while self._aging:
-                given = self._aging.popleft()
-                mark = self._mark(*given)
+                credential = self._aging.popleft()
+                mark = self._mark(*credential)
                 try:
-                    await self._decide(given, mark, self._clock(), self._known.get(mark))
+                    await self._decide(credential, mark, self._clock(), self._accepted.get(mark))
                 except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
@@ -184,7 +184,7 @@ class Access:
         whose tenant is, `StoreUnavailable` if the database is down and the key is not cached, and
         `IssuerUnavailable` if the issuer of a token is.
         """
-        if (principal := self.known(secret, organization)) is not None:
+        if (principal := self.cached(secret, organization)) is not None:
             return principal
         if is_mistyped(secret):
             raise _incorrect(secret)
@@ -193,8 +193,8 @@ class Access:
         if decision is not None:
             self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            given = (secret, organization)
-            decision = await self._decide(given, mark, now, self._known.get(mark))
+            credential = (secret, organization)
+            decision = await self._decide(credential, mark, now, self._accepted.get(mark))
         if decision.principal is None or decision.ends_at <= time.time():
             raise self._refusal(secret, decision)
         self.uses.note(decision.principal)
@@ -206,10 +206,10 @@ class Access:
         return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
     async def _decide(
-        self, given: tuple[str, str | None], mark: bytes, now: float, known: _Decision | None
+        self, credential: tuple[str, str | None], mark: bytes, now: float, cached: _Decision | None
     ) -> _Decision:
         # One lookup serves all requests that wait for a key: they all miss an expired decision at
-        # the same time. While the database is down, `known` remains valid for `cache_stale_s` more.
+        # the same time. While the database is down, `cached` is valid for `cache_stale_s` more.
         while (lookup := self._lookups.get(mark)) is not None:
             await lookup.over.wait()
             if lookup.failure is not None:
@@ -218,15 +218,15 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            lookup.decision = await self._look_up(*given, now)
+            lookup.decision = await self._look_up(*credential, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
         except (StoreUnavailable, IssuerUnavailable) as error:
-            if known is None or now - known.at > self._cache_ttl_s + self._cache_stale_s:
+            if cached is None or now - cached.at > self._cache_ttl_s + self._cache_stale_s:
                 lookup.failure = error
                 raise
-            lookup.decision = known
+            lookup.decision = cached
         except Exception as error:
             lookup.failure = error
             raise
@@ -247,27 +247,27 @@ class Access:
     async def _principal(self, secret: str) -> Principal | None:
         database = self._database
         current, previous = self.peppers.current, self.peppers.previous
-        found = await callers.find_principal(database, current.hash(secret), self.defaults)
-        if found is None and previous is not None:
-            found = await callers.find_principal(database, previous.hash(secret), self.defaults)
-            if found is not None:
-                self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
-        if found is None:
+        principal = await callers.find_principal(database, current.hash(secret), self.defaults)
+        if principal is None and previous is not None:
+            principal = await callers.find_principal(database, previous.hash(secret), self.defaults)
+            if principal is not None:
+                self.uses.hash_again(principal, Rehash(current.hash(secret), current.id))
+        if principal is None:
             return None
-        terms = await key_terms.terms_of(database, found)
-        return replace(found, terms=terms)
+        terms = await key_terms.terms_of(database, principal)
+        return replace(principal, terms=terms)
 
     def forget(self) -> None:
         """Drop all decisions, after a change of a tenant or a key.
 
         Lookups in progress do not count for later requests either.
         """
-        self._known.clear()
+        self._accepted.clear()
         self._unknown.clear()
         self._lookups.clear()
 
     def _keep(self, mark: bytes, decision: _Decision) -> None:
-        cache, other = self._known, self._unknown
+        cache, other = self._accepted, self._unknown
         if decision.principal is None:
             cache, other = other, cache
         other.pop(mark, None)

@@ -39,7 +39,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """A page that is asked for, as it came. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
+    """Query for a page, not validated yet. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
     seconds; `after` and `before` are ids of entries. `projects` are ids as the store has them.
     """
 
@@ -84,12 +84,10 @@ class AuditLogs:
         """
         filters = _filters(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
-        found = await audit_log.page(
-            self._database, tenant_id, filters, limit=query.limit, **places
-        )
-        if found is None:
+        page = await audit_log.page(self._database, tenant_id, filters, limit=query.limit, **places)
+        if page is None:
             raise unknown_place()
-        entries, has_more = found
+        entries, has_more = page
         named = {one.project_id for one in entries if one.project_id is not None}
         names: Mapping[UUID, str] = {}
         if tenant_id is not None and named:
@@ -134,8 +132,8 @@ class AuditLogs:
         ]
 
     async def run(self) -> None:
-        # The process log records how far each chain has come, so that a chain that was made anew
-        # can be detected later.
+        # The process log records the head of each chain, so that a chain that was rebuilt can be
+        # detected later.
         while True:
             await asyncio.sleep(ANCHOR_S)
             try:
@@ -145,8 +143,8 @@ class AuditLogs:
 
     async def anchor(self) -> None:
         """Write the current end of each chain to the process log. Raises `StoreError`."""
-        found = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
-        for chain, number, digest in found:
+        heads = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
+        for chain, number, digest in heads:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
     async def _state(self, chain: UUID, kept: Sequence[Head]) -> ChainState:
@@ -221,7 +219,7 @@ def _moment(second: int) -> datetime:
 def _place(id_: str | None, param: str) -> UUID | None:
     if id_ is None:
         return None
-    found = ids.audit_log_uuid(id_)
-    if found is None:
+    uuid = ids.audit_log_uuid(id_)
+    if uuid is None:
         raise InvalidRequest(f"'{param}' is no id of an entry of the audit log.", param=param)
-    return found
+    return uuid

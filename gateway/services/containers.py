@@ -75,7 +75,7 @@ class Containers:
         self,
         principal: Principal,
         response: UUID,
-        asked: str | AutoContainer,
+        container: str | AutoContainer,
         *,
         inherited: str | None = None,
         param: str = _PARAM,
@@ -88,13 +88,13 @@ class Containers:
         """
         policy = principal.policy
         file_ids: tuple[str, ...] = ()
-        if isinstance(asked, str):
-            uuid, row = await self._alive(principal, asked, param=param)
+        if isinstance(container, str):
+            uuid, row = await self._alive(principal, container, param=param)
             memory_bytes = row.memory_bytes
         else:
-            file_ids = asked.file_ids
+            file_ids = container.file_ids
             where = f"{param}.memory_limit"
-            memory_bytes = self._memory(policy, asked.memory_limit, param=where)
+            memory_bytes = self._memory(policy, container.memory_limit, param=where)
             uuid = ids.auto_container(response)
             if (used := await self._find_inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
@@ -113,7 +113,7 @@ class Containers:
             containers_max=policy.containers_max,
         )
 
-    async def create(self, principal: Principal, asked: NewContainer) -> Json:
+    async def create(self, principal: Principal, new: NewContainer) -> Json:
         """Create a container with copies of files.
 
         Raises `InvalidRequest` for memory beyond the bounds, `ResourceNotFound` for an unknown
@@ -121,15 +121,13 @@ class Containers:
         """
         require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
-        memory_bytes = self._memory(principal.policy, asked.memory_limit, param="memory_limit")
-        copied = [
-            await self._files.find(principal, one, param="file_ids") for one in asked.file_ids
-        ]
-        idle_s = min(60 * asked.expires_after.minutes, self._pool.policy.idle_s)
+        memory_bytes = self._memory(principal.policy, new.memory_limit, param="memory_limit")
+        copied = [await self._files.find(principal, one, param="file_ids") for one in new.file_ids]
+        idle_s = min(60 * new.expires_after.minutes, self._pool.policy.idle_s)
         lifetime_s = min(idle_s, self._pool.policy.life_s)
         row = ContainerRow(
             uuid=ids.new_uuid(),
-            name=asked.name,
+            name=new.name,
             created_at=now,
             last_active_at=now,
             expires_at=now + timedelta(seconds=lifetime_s),
@@ -155,10 +153,10 @@ class Containers:
 
     async def list(self, principal: Principal, page: PageParams, *, name: str | None) -> Page[Json]:
         database, now = self._database_for(principal), self._pool.now()
-        found, has_more = await rows.list_containers(
+        containers, has_more = await rows.list_containers(
             database, principal.tenant_id, page, name=name, now=now
         )
-        return Page(list(map(container_body, found)), has_more)
+        return Page(list(map(container_body, containers)), has_more)
 
     async def delete(self, principal: Principal, container_id: str) -> None:
         """Delete a container and its files, and end code that runs in it in this process."""
@@ -205,10 +203,10 @@ class Containers:
         self, principal: Principal, container_id: str, page: PageParams
     ) -> Page[Json]:
         uuid, _ = await self._alive(principal, container_id)
-        found, has_more = await file_rows.list_files(
+        files, has_more = await file_rows.list_files(
             self._database, principal.tenant_id, page, container=uuid, now=self._pool.now()
         )
-        return Page(list(map(container_file_body, found)), has_more)
+        return Page(list(map(container_file_body, files)), has_more)
 
     async def file_content(self, principal: Principal, container_id: str, file_id: str) -> Download:
         row = await self._file(principal, container_id, file_id)
@@ -279,7 +277,7 @@ class Containers:
         if name not in MEMORY_LIMITS:
             raise wrong_value(param, name, tuple(MEMORY_LIMITS))
         most = min(self._bounds.memory_bytes_max, MEMORY_LIMITS[policy.container_memory_max])
-        allowed = [known for known, size in MEMORY_LIMITS.items() if size <= most]
+        allowed = [option for option, size in MEMORY_LIMITS.items() if size <= most]
         if name not in allowed:
             raise unsupported_value(param, name, allowed, where="for this API key")
         return MEMORY_LIMITS[name]
@@ -424,10 +422,10 @@ class Files:
         self, principal: Principal, page: PageParams, *, purpose: str | None
     ) -> Page[Json]:
         database = self._database.within(principal.project)
-        found, has_more = await file_rows.list_files(
+        containers, has_more = await file_rows.list_files(
             database, principal.tenant_id, page, purpose=purpose, now=self._now()
         )
-        return Page(list(map(file_body, found)), has_more)
+        return Page(list(map(file_body, containers)), has_more)
 
     async def content(self, principal: Principal, file_id: str) -> Download:
         row = await self.find(principal, file_id)

@@ -65,7 +65,7 @@ class Conversations:
         self._items_max = items_max
 
     async def create(
-        self, principal: Principal, asked: NewConversation, *, body_bytes: int
+        self, principal: Principal, new: NewConversation, *, body_bytes: int
     ) -> Conversation:
         """Create a conversation.
 
@@ -73,8 +73,8 @@ class Conversations:
         """
         require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
-        items = await self._take_in(principal, asked.items, body_bytes=body_bytes)
-        conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
+        items = await self._take_in(principal, new.items, body_bytes=body_bytes)
+        conversation = Conversation(ids.new_uuid(), datetime.now(UTC), new.metadata)
         async with self._storing(principal, body_bytes):
             await rows.create(
                 self._database, tenant_id, conversation, items, project_id=principal.project
@@ -83,8 +83,8 @@ class Conversations:
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
         uuid = _uuid(conversation_id)
-        found = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
-        return _require(found, conversation_id)
+        conversation = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
+        return _require(conversation, conversation_id)
 
     async def set_metadata(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
@@ -127,10 +127,10 @@ class Conversations:
         before = await rows.find_items(self._database_for(principal), tenant_id, uuid, own)
         items = await self._take_in(principal, new, before, body_bytes=body_bytes)
         async with self._storing(principal, body_bytes):
-            is_known = await rows.add_items(
+            exists = await rows.add_items(
                 self._database_for(principal), tenant_id, uuid, items, items_max=self._items_max
             )
-            if not is_known:
+            if not exists:
                 raise unknown_conversation(conversation_id)
         return [item.json for item in items]
 
@@ -147,12 +147,12 @@ class Conversations:
         Raises `InvalidRequest` for an unknown `after`.
         """
         uuid = _uuid(conversation_id)
-        found = await rows.list_items(
+        items = await rows.list_items(
             self._database_for(principal), principal.tenant_id, uuid, page, include=include
         )
-        if found is None:
+        if items is None:
             raise unknown_conversation(conversation_id)
-        return found
+        return items
 
     async def get_item(
         self,
@@ -163,25 +163,25 @@ class Conversations:
         include: Collection[str] = (),
     ) -> bytes:
         uuid = _uuid(conversation_id)
-        found = await rows.find_item(
+        item = await rows.find_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id, include=include
         )
-        if found is None:
+        if item is None:
             raise unknown_conversation(conversation_id)
-        if found.json is None:
+        if item.json is None:
             raise unknown_item(conversation_id, item_id)
-        return found.json
+        return item.json
 
     async def delete_item(
         self, principal: Principal, conversation_id: str, item_id: str
     ) -> Conversation:
         uuid = _uuid(conversation_id)
-        found = await rows.delete_item(
+        deleted = await rows.delete_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id
         )
-        if found is None:
+        if deleted is None:
             raise unknown_conversation(conversation_id)
-        conversation, was_there = found
+        conversation, was_there = deleted
         if not was_there:
             raise unknown_item(conversation_id, item_id)
         return conversation
@@ -258,7 +258,7 @@ def _refuse_answers(new: Sequence[InputItem]) -> None:
         )
 
 
-def _require(found: Conversation | None, conversation_id: str) -> Conversation:
-    if found is None:
+def _require(conversation: Conversation | None, conversation_id: str) -> Conversation:
+    if conversation is None:
         raise unknown_conversation(conversation_id)
-    return found
+    return conversation

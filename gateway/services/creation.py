@@ -187,11 +187,11 @@ class ForegroundGeneration(Generation):
         spec = self._run.spec
         if spec.inherited is None:
             return None
-        said = (output_context(item) for item in self._run.live.fold.items())
-        own = tuple(replace(item, parsed=None) for item in (*spec.added, *said))
+        generated = (output_context(item) for item in self._run.live.fold.items())
+        own = tuple(replace(item, parsed=None) for item in (*spec.added, *generated))
         items = (*spec.inherited, *own)
-        # Where no stored response comes before it, whoever stores what continues it has to store
-        # all of its items, or they would be lost.
+        # Without a stored response before it, a stored continuation has to store all of its
+        # items, or they would be lost.
         unstored = own if spec.parent is not None else items
         state = self._run.live.fold.tool_state() or spec.tool_state
         return History(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
-Given = TypeVarTuple("Given")
+Args = TypeVarTuple("Args")
 
 INLINE_BYTES_MAX: Final = 20_000
 """Handled on the event loop."""
@@ -72,14 +72,14 @@ class ThreadExecutor:
         self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))
         self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
 
-    async def run(self, work: Callable[[*Given], T], *given: *Given, size_bytes: int) -> T:
-        """Run `work` on `given`, for a request of `size_bytes`, and return its result.
+    async def run(self, work: Callable[[*Args], T], *args: *Args, size_bytes: int) -> T:
+        """Run `work` on `args`, for a request of `size_bytes`, and return its result.
 
         Raises what it raises, and `RateLimited` if too much work waits; a single request may have
         any size. When the caller is cancelled, work that has begun runs to its end in its thread.
         """
         if size_bytes <= self.inline_bytes_max:
-            return work(*given)
+            return work(*args)
         tenant = WORKS_FOR.get()
         self._check_room(tenant, size_bytes)
         self._bytes_of[tenant] += size_bytes
@@ -87,7 +87,7 @@ class ThreadExecutor:
             await self._turn_of(tenant)
             try:
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._executor, work, *given)
+                return await loop.run_in_executor(self._executor, work, *args)
             finally:
                 self._next()
         finally:

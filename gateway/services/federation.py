@@ -184,36 +184,36 @@ class Federation:
         """
         if secret.startswith(PREFIX):
             return await self._of_ours(secret)
-        said = read(secret)
-        issuer = await self._operator_issuer(said)
+        unverified = read(secret)
+        issuer = await self._operator_issuer(unverified)
         if issuer is not None:
-            return await self._of_operator(secret, said, issuer)
-        provider = await self._bearer_provider(said, organization)
-        token = await verified(secret, said, provider, self.key_sets)
+            return await self._of_operator(secret, unverified, issuer)
+        provider = await self._bearer_provider(unverified, organization)
+        token = await verified(secret, unverified, provider, self.key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
         admitted = await self._admit(provider, token, None)
         principal = await self._complete(admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
-    async def exchange(self, asked: ExchangeRequest) -> Exchanged:
+    async def exchange(self, request: ExchangeRequest) -> Exchanged:
         """Exchange a token of an issuer for one of a service account.
 
         Raises as `principal` does: the same error for an unknown provider and for one without a
         rule that admits this token.
         """
-        provider_id = ids.parse_identity_provider_id(asked.provider_id)
-        account_id = ids.parse_service_account_id(asked.service_account_id)
-        said = read(asked.token)
+        provider_id = ids.parse_identity_provider_id(request.provider_id)
+        account_id = ids.parse_service_account_id(request.service_account_id)
+        unverified = read(request.token)
         if provider_id is None or account_id is None:
             raise _not_admitted()
-        found = await callers.find_issuers(self._database, provider_id)
-        if len(found) != 1:
+        issuers = await callers.find_issuers(self._database, provider_id)
+        if len(issuers) != 1:
             raise _not_admitted()
-        provider = found[0]
-        token = await verified(asked.token, said, provider, self.key_sets)
+        provider = issuers[0]
+        token = await verified(request.token, unverified, provider, self.key_sets)
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
-        # It does not outlive the token that it is given for.
+        # It does not outlive the token that it is exchanged for.
         ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
         if ends_at <= now:
             raise TokenRefused("The token has expired. Get a new one from its issuer.")
@@ -248,31 +248,33 @@ class Federation:
         if version != _VERSION or ends_at <= time.time():
             raise TokenRefused("The token has expired. Exchange another one.")
         tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
-        given = frozenset(content[_FORM.size :].decode().split())
+        granted = frozenset(content[_FORM.size :].decode().split())
         for one in await callers.find_federated(
             self._database, tenant_id, self.defaults, rule_id=rule_id
         ):
-            scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
+            scopes = narrowed(one.rule.scopes, granted) if granted else one.rule.scopes
             if scopes is not None:
                 admitted = with_scopes(one, scopes)
                 principal = await self._complete(admitted.principal, float(ends_at))
                 return replace(principal, credential="exchanged")
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
-    async def _operator_issuer(self, said: Unverified) -> IdentityProvider | None:
+    async def _operator_issuer(self, unverified: Unverified) -> IdentityProvider | None:
         # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
         # configured.
-        found = await callers.find_of_operators(self._database, said.issuer, said.audiences)
-        if not found:
+        issuers = await callers.find_of_operators(
+            self._database, unverified.issuer, unverified.audiences
+        )
+        if not issuers:
             return None
-        if len(found) > 1 or not found[0].enabled:
+        if len(issuers) > 1 or not issuers[0].enabled:
             raise TokenNotAdmitted(_UNKNOWN)
-        return found[0]
+        return issuers[0]
 
     async def _of_operator(
-        self, secret: str, said: Unverified, issuer: IdentityProvider
+        self, secret: str, unverified: Unverified, issuer: IdentityProvider
     ) -> Principal:
-        token = await verified(secret, said, issuer, self.key_sets)
+        token = await verified(secret, unverified, issuer, self.key_sets)
         attributes = attributes_of(token.claims, issuer.transformations)
         tenant, scopes = text_of(attributes, TENANT), issuer.scopes(attributes)
         project_id = None
@@ -281,32 +283,34 @@ class Federation:
             tenant = None if project_id is None else tenant
         if tenant is None or scopes is None or "\0" in tenant:
             raise TokenNotAdmitted(_UNNAMED)
-        found = await callers.find_named(
+        caller = await callers.find_named(
             self._database, issuer.id, tenant, project_id, self.defaults
         )
-        if found is None or not issuer.speaks_for(found.tenant_name):
+        if caller is None or not issuer.speaks_for(caller.tenant_name):
             raise TokenNotAdmitted(_UNNAMED)
-        principal = replace(found, key=replace(found.key, scopes=scopes))
+        principal = replace(caller, key=replace(caller.key, scopes=scopes))
         completed = await self._complete(principal, token.expires_at)
         return replace(completed, credential="token", end_user=end_user_of(attributes))
 
     async def _bearer_provider(
-        self, said: Unverified, organization: str | None
+        self, unverified: Unverified, organization: str | None
     ) -> IdentityProvider:
         # A provider of the named organization comes first, then one that needs no name.
-        found: Sequence[IdentityProvider] = ()
+        providers: Sequence[IdentityProvider] = ()
         if organization is not None:
-            found = await callers.find_bearers(
-                self._database, said.issuer, said.audiences, organization
+            providers = await callers.find_bearers(
+                self._database, unverified.issuer, unverified.audiences, organization
             )
-        if not found:
-            found = await callers.find_issuers(self._database, None, said.issuer, said.audiences)
-        if len(found) > 1:
+        if not providers:
+            providers = await callers.find_issuers(
+                self._database, None, unverified.issuer, unverified.audiences
+            )
+        if len(providers) > 1:
             # Only where a token is for several audiences: it could be anybody.
             _log.warning("several identity providers trust one token")
-        if len(found) != 1:
+        if len(providers) != 1:
             raise TokenNotAdmitted(_UNKNOWN)
-        return found[0]
+        return providers[0]
 
     async def _admit(
         self, provider: IdentityProvider, token: Verified, account_id: UUID | None
@@ -377,19 +381,19 @@ def read(token: str, *, needs_key_id: bool = True) -> Unverified:
 
 
 async def verified(
-    token: str, said: Unverified, provider: IdentityProvider, key_sets: KeySets
+    token: str, unverified: Unverified, provider: IdentityProvider, key_sets: KeySets
 ) -> Verified:
     """Verify a token. Raises `TokenRefused`, and `IssuerUnavailable` without the issuer's keys."""
-    if said.algorithm not in provider.algorithms:
+    if unverified.algorithm not in provider.algorithms:
         allowed = ", ".join(provider.algorithms)
         raise TokenRefused(
             f"The token is signed by an algorithm that is not allowed. Allowed are: {allowed}."
         )
     origin = KeyOrigin(provider.issuer, provider.keys)
-    key = await key_sets.find(origin, said.key_id, said.algorithm)
+    key = await key_sets.find(origin, unverified.key_id, unverified.algorithm)
     if key is None:
         raise TokenRefused("The token is signed by a key that its issuer does not list.")
-    return _decode(token, said.algorithm, key, provider)
+    return _decode(token, unverified.algorithm, key, provider)
 
 
 def _decode(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -> Verified:
@@ -471,7 +475,7 @@ class _KeySet:
     keys: dict[str, list[Jwk]] = field(default_factory=dict)
     fetched_at: float = float("-inf")
     failed_at: float = float("-inf")
-    asked_for_unknown_at: float = float("-inf")
+    sought_unknown_at: float = float("-inf")
     fetching: asyncio.Task[None] | None = None
 
 
@@ -496,22 +500,22 @@ class KeySets:
 
         Raises `IssuerUnavailable` if no keys are cached and none can be fetched.
         """
-        known = self._sets.setdefault(origin, _KeySet())
+        key_set = self._sets.setdefault(origin, _KeySet())
         self._sets.move_to_end(origin)
         if len(self._sets) > self._policy.issuers_max:
             self._sets.popitem(last=False)
-        age_s = self._clock() - known.fetched_at
+        age_s = self._clock() - key_set.fetched_at
         if age_s > self._policy.fresh_s + self._policy.stale_s:
-            await self._refresh(origin, known)
-            return key_for(known.keys, key_id, algorithm)
-        if age_s > self._policy.fresh_s / 2 and self._may_fetch(known):
-            self._begin(origin, known)
-        found = key_for(known.keys, key_id, algorithm)
-        if found is None and self._may_look_for_unknown(known):
-            known.asked_for_unknown_at = self._clock()
-            await self._refresh(origin, known)
-            found = key_for(known.keys, key_id, algorithm)
-        return found
+            await self._refresh(origin, key_set)
+            return key_for(key_set.keys, key_id, algorithm)
+        if age_s > self._policy.fresh_s / 2 and self._may_fetch(key_set):
+            self._begin(origin, key_set)
+        key = key_for(key_set.keys, key_id, algorithm)
+        if key is None and self._may_look_for_unknown(key_set):
+            key_set.sought_unknown_at = self._clock()
+            await self._refresh(origin, key_set)
+            key = key_for(key_set.keys, key_id, algorithm)
+        return key
 
     async def close(self) -> None:
         """Cancel fetches in progress and close the client."""
@@ -521,40 +525,40 @@ class KeySets:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.client.close()
 
-    def _may_fetch(self, known: _KeySet) -> bool:
-        return known.fetching is None and self._clock() - known.failed_at > self._policy.retry_s
+    def _may_fetch(self, key_set: _KeySet) -> bool:
+        return key_set.fetching is None and self._clock() - key_set.failed_at > self._policy.retry_s
 
-    def _may_look_for_unknown(self, known: _KeySet) -> bool:
-        since_s = self._clock() - known.asked_for_unknown_at
+    def _may_look_for_unknown(self, key_set: _KeySet) -> bool:
+        since_s = self._clock() - key_set.sought_unknown_at
         return since_s > self._policy.unknown_interval_s
 
-    async def _refresh(self, origin: KeyOrigin, known: _KeySet) -> None:
+    async def _refresh(self, origin: KeyOrigin, key_set: _KeySet) -> None:
         # If no new keys can be fetched, old ones remain valid for `stale_s`.
-        if self._may_fetch(known):
-            self._begin(origin, known)
-        if known.fetching is not None:
+        if self._may_fetch(key_set):
+            self._begin(origin, key_set)
+        if key_set.fetching is not None:
             # Others wait for it, too: it goes on when one of them leaves.
-            await asyncio.shield(known.fetching)
-        age_s = self._clock() - known.fetched_at
+            await asyncio.shield(key_set.fetching)
+        age_s = self._clock() - key_set.fetched_at
         if age_s > self._policy.fresh_s + self._policy.stale_s:
             raise IssuerUnavailable(
                 f"the keys of {origin.issuer} could not be fetched",
                 retry_after_s=self._policy.retry_s,
             )
 
-    def _begin(self, origin: KeyOrigin, known: _KeySet) -> None:
+    def _begin(self, origin: KeyOrigin, key_set: _KeySet) -> None:
         # Not one that may be over before it is kept here.
-        known.fetching = asyncio.get_running_loop().create_task(self._fetch(origin, known))
+        key_set.fetching = asyncio.get_running_loop().create_task(self._fetch(origin, key_set))
 
-    async def _fetch(self, origin: KeyOrigin, known: _KeySet) -> None:
+    async def _fetch(self, origin: KeyOrigin, key_set: _KeySet) -> None:
         try:
-            known.keys = by_id(await self.client.keys(origin))
-            known.fetched_at = self._clock()
+            key_set.keys = by_id(await self.client.keys(origin))
+            key_set.fetched_at = self._clock()
         except IssuerUnavailable as error:
-            known.failed_at = self._clock()
+            key_set.failed_at = self._clock()
             _log.warning("the keys of an issuer were not fetched", error=error)
         finally:
-            known.fetching = None
+            key_set.fetching = None
 
 
 def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
@@ -562,12 +566,12 @@ def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
 
     https://www.rfc-editor.org/rfc/rfc7517#section-4
     """
-    found: dict[str, list[Jwk]] = {}
+    keys_by_id: dict[str, list[Jwk]] = {}
     for key in keys[:KEYS_MAX]:
         if isinstance(key, dict) and _verifies(key):
             public = {name: value for name, value in key.items() if name in _PUBLIC}
-            found.setdefault(key["kid"], []).append(public)
-    return found
+            keys_by_id.setdefault(key["kid"], []).append(public)
+    return keys_by_id
 
 
 def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str | None, algorithm: str) -> Jwk | None:

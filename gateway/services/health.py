@@ -61,13 +61,13 @@ class DatabaseCheck:
         if self._clock() < self._schema_due:
             return
         try:
-            found = await missing(self._database, is_patient=False)
+            facts = await missing(self._database, is_patient=False)
         except StoreError:
             # It answers, and something keeps it from telling, such as a table that is being
             # altered: all replicas would be taken away at once for what few requests need.
             self._schema_due = self._clock() + MENDING_INTERVAL_S
             return
-        lacking = [fact for fact in found if fact.stops]
+        lacking = [fact for fact in facts if fact.stops]
         self._lacks = (
             f"the database lacks what `harmony-gateway db upgrade` sees to: {summary(lacking)}"
             if lacking

@@ -134,11 +134,11 @@ class Models:
         self._efforts = efforts
         self._created_at = int(time.time())
         self._served: tuple[ModelInfo, ...] = ()
-        self._found: dict[str, Model] = {}
+        self._by_name: dict[str, Model] = {}
 
     def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
         """List the models that a tenant may use, in the order of the configuration."""
-        models = [self._model(known) for known in self._pool.models]
+        models = [self._model(info) for info in self._pool.models]
         return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
     def get(
@@ -153,19 +153,19 @@ class Models:
         """
         served = self._pool.models
         if served != self._served:
-            self._served, self._found = served, {}
-        found = self._found.get(name)
-        if found is None:
+            self._served, self._by_name = served, {}
+        model = self._by_name.get(name)
+        if model is None:
             # Bounded by what is served: a name that means nothing is refused.
-            found = self._found[name] = self._look_up(name, served)
-        if not policy.may_use((found.id, *found.aliases)):
+            model = self._by_name[name] = self._look_up(name, served)
+        if not policy.may_use((model.id, *model.aliases)):
             raise ModelNotFound(shown(name))
-        if task is not None and task not in found.tasks:
+        if task is not None and task not in model.tasks:
             raise InvalidRequest(_UNABLE[task].format(shown(name)), param="model")
-        return found
+        return model
 
     def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
-        infos = {known.id: known for known in served}
+        infos = {info.id: info for info in served}
         candidates = tuple(self._candidates(name))
         for candidate in candidates:
             if candidate in infos:
@@ -187,18 +187,18 @@ class Models:
         for spelling in (name, bare, VENDOR_PREFIX + bare):
             yield self._aliases.get(spelling, spelling)
 
-    def _model(self, known: ModelInfo) -> Model:
-        aliases = tuple(alias for alias, target in self._aliases.items() if target == known.id)
-        parent = known.parent or ""
+    def _model(self, info: ModelInfo) -> Model:
+        aliases = tuple(alias for alias, target in self._aliases.items() if target == info.id)
+        parent = info.parent or ""
         return Model(
-            id=known.id,
+            id=info.id,
             created_at=self._created_at,
-            context_length=known.context_length,
+            context_length=info.context_length,
             aliases=aliases,
-            reasoning_effort=self._efforts.get(known.id, self._efforts.get(parent, DEFAULT_EFFORT)),
-            parent=known.parent,
-            tasks=self._tasks.get(known.id, self._tasks.get(parent, GENERATES)),
-            abilities=self._abilities.get(known.id, self._abilities.get(parent, ABILITIES)),
+            reasoning_effort=self._efforts.get(info.id, self._efforts.get(parent, DEFAULT_EFFORT)),
+            parent=info.parent,
+            tasks=self._tasks.get(info.id, self._tasks.get(parent, GENERATES)),
+            abilities=self._abilities.get(info.id, self._abilities.get(parent, ABILITIES)),
         )
 
 
@@ -231,7 +231,8 @@ def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
         "base_instructions": _INSTRUCTIONS,
         "default_reasoning_level": model.reasoning_effort,
         "supported_reasoning_levels": [
-            {"effort": effort, "description": said} for effort, said in _EFFORTS.items()
+            {"effort": effort, "description": description}
+            for effort, description in _EFFORTS.items()
         ],
         "supports_reasoning_summaries": True,
         "default_reasoning_summary": "auto",

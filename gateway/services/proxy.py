@@ -140,7 +140,7 @@ class Proxy:
         return answer, tokens
 
 
-class _Asked(msgspec.Struct, gc=False):
+class _Bulk(msgspec.Struct, gc=False):
     """Embeddings or ranking of an answer, as the server wrote them. They may be millions of values,
     and are not parsed.
     """
@@ -149,7 +149,7 @@ class _Asked(msgspec.Struct, gc=False):
     results: msgspec.Raw = msgspec.Raw()
 
 
-_asked_of: Final = msgspec.json.Decoder(_Asked).decode
+_bulk_of: Final = msgspec.json.Decoder(_Bulk).decode
 _fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -160,8 +160,8 @@ def read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
     """
     try:
         body.decode()
-        asked = _asked_of(body)
-        size = len(body) - len(asked.data) - len(asked.results)
+        bulk = _bulk_of(body)
+        size = len(body) - len(bulk.data) - len(bulk.results)
         if size > FRAME_BYTES_MAX:
             raise UpstreamFailed(
                 f"its answer has {size} bytes around what was asked for", upstream=upstream
@@ -179,7 +179,7 @@ def read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
     return orjson.dumps({**document, "model": model}), _tokens(document.get("usage"))
 
 
-_BULK: Final = frozenset(_Asked.__struct_fields__)
+_BULK: Final = frozenset(_Bulk.__struct_fields__)
 
 
 def _tokens(usage: Any) -> int:
@@ -191,5 +191,5 @@ def _tokens(usage: Any) -> int:
 
 def _refusal_message(error: UpstreamRejected) -> str:
     # Paths of the server are removed from its message.
-    said = _PLACE.sub("…", _STATUS.sub("", error.reason))
-    return f"The server of this model refuses the request: {said}"
+    reason = _PLACE.sub("…", _STATUS.sub("", error.reason))
+    return f"The server of this model refuses the request: {reason}"

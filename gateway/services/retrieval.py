@@ -39,7 +39,7 @@ ENDED: Final = {
     "failed": "Cannot cancel a failed response. Retrieve it to see its error.",
     "incomplete": "Cannot cancel a response in terminal state. Retrieve it to see how it ended.",
 }
-"""Why a response with this status cannot be cancelled, and what can be done instead."""
+"""Reason why a response with this status cannot be cancelled, and an alternative."""
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -51,7 +51,7 @@ class Retrieval:
         self._feed = feed
         self._archive = archive
         self.follow = feed.stream
-        """Sends the events of a response whose head is known (`Feed.stream`)."""
+        """Sends the events of a response with this head (`Feed.stream`)."""
 
     async def get(
         self, principal: Principal, response_id: str, *, include: Collection[str] = ()
@@ -137,10 +137,10 @@ class Retrieval:
         Raises `InvalidRequest` while it is generated.
         """
         uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
-        found = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
-        if uuid is None or found is None or not (found.is_terminal or found.durable):
+        state = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
+        if uuid is None or state is None or not (state.is_terminal or state.durable):
             raise not_found(response_id)
-        if not found.is_terminal:
+        if not state.is_terminal:
             raise InvalidRequest(
                 "Cannot delete an in-flight response. Cancel it first, or wait until it has ended."
             )
@@ -160,12 +160,12 @@ class Retrieval:
         `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
         """
         stored = await self._find(principal, response_id)
-        found = await messages.input_items(
+        items = await messages.input_items(
             self._database_for(principal), principal.tenant_id, stored.uuid, page, include=include
         )
-        if found is None:
+        if items is None:
             raise not_found(response_id)
-        return found
+        return items
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
         """Return the Response object after its end, wherever it is generated.

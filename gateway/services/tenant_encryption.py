@@ -1,7 +1,7 @@
-"""Keys of tenants: who has one, renewing them, making content unreadable, and resealing it.
+"""Keys of tenants: listing and renewing them, making content unreadable, and resealing it.
 
-After a key was renewed, or a tenant got its first one, everything is read page by page, and what is
-under an older key, or plain, is written anew: at most so many rows a second, by one replica for a
+After a key was renewed, or a tenant got its first one, all content is read page by page, and
+content under an older key, or plain, is written again: at a bounded rate, by one replica for a
 tenant, in passes until one finds nothing left (`Resealing`). It begins once no process seals with
 the older key any more. Older keys stay: `encryption reseal --destroy-older` destroys them. Any
 process that owns the tables does it; where none does, the command does.
@@ -111,10 +111,10 @@ class TenantEncryption:
     ) -> int:
         """Reseal all content of a tenant under its current key; return the number of rows written.
 
-        `rows_per_s` bounds the speed, `on_rows` is told how many were read. `destroys_older`: older
-        keys are destroyed afterwards. Raises `ContentSealed` if no key opens some rows, after the
-        others of their table were written, and `InvalidRequest` if other processes may still seal
-        with keys that are to be destroyed.
+        `rows_per_s` bounds the speed, `on_rows` is called with the number of rows read.
+        `destroys_older`: older keys are destroyed afterwards. Raises `ContentSealed` if no key
+        opens some rows, after the others of their table were written, and `InvalidRequest` if other
+        processes may still seal with keys that are to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring
@@ -254,8 +254,8 @@ class Resealing:
             if not passed.written:
                 break
             place = replace(passed, table=None, after=None, written=0)
-        told = {"key": number, "rows": passed.total}
-        event = BY_ITSELF.event("harmony.encryption.resealed", str(tenant_id), data=told)
+        data = {"key": number, "rows": passed.total}
+        event = BY_ITSELF.event("harmony.encryption.resealed", str(tenant_id), data=data)
         await resealing.finish(self._database, tenant_id, number, event)
         _log.info("content is under its newest key", tenant=str(tenant_id), count=passed.total)
         return True

@@ -1,4 +1,4 @@
-"""What a model said, token by token: the log of a response as operators read it.
+"""Output of a model, token by token: the log of a response as operators read it.
 
 Each token is linked to the entry that has it, to the event that it went into and to the item that
 the event belongs to. Tokens that a repair took back stay in their place, with the rule that did it.
@@ -30,7 +30,7 @@ UNKNOWN: Final = -1
 
 
 class _Shared(NamedTuple):
-    """What neighbouring tokens mostly have in common.
+    """Properties that neighbouring tokens mostly share.
 
     `item` is the index of the output item that they are in, or would have been in.
     """
@@ -107,8 +107,8 @@ class TokenView:
         spelling = _spelled(self.pieces[at].spelling)
         numbers = (None if one == UNKNOWN else one for one in (self.entries[at], self.events[at]))
         token: list[Any] = [self.ids[at], spelling, *numbers]
-        told = self.logprobs.get(at)
-        return [*token, round(told.logprob, 4)] if isinstance(told, TokenLogprob) else token
+        logprob = self.logprobs.get(at)
+        return [*token, round(logprob.logprob, 4)] if isinstance(logprob, TokenLogprob) else token
 
 
 def _spelled(spelling: bytes) -> str | dict[str, str]:
@@ -127,10 +127,12 @@ class LogView(TokenView):
         self.fold = fold
         self.next_entry = 0
         """Number of the entry to go on with."""
+        self.damage = ""
+        """Reason why no more of the log can be read; empty: none."""
         self._seam = ""
         self._begun: TokenPart = "role"
         """Part of a message that the model goes on with behind the prefill of the open turn."""
-        self._said: list[int] = []
+        self._turn_tokens: list[int] = []
         """Positions of the tokens of the open turn that nothing took back, without the prefill."""
 
     def add(self, portion: Portion) -> None:
@@ -140,8 +142,8 @@ class LogView(TokenView):
             return
         if isinstance(portion, Tokens):
             self._add_ids(portion.ids, self.fold.apply, portion)
-            for at, told in enumerate(portion.logprobs, len(self.ids) - len(portion.ids)):
-                self.logprobs[at] = told
+            for at, logprob in enumerate(portion.logprobs, len(self.ids) - len(portion.ids)):
+                self.logprobs[at] = logprob
         else:
             self._link(self.fold.apply(portion))
             self._note(portion)
@@ -149,16 +151,18 @@ class LogView(TokenView):
 
     def _note(self, entry: Entry) -> None:
         if isinstance(entry, TurnStarted):
-            self._part, self._said = "role", []
+            self._part, self._turn_tokens = "role", []
             self._keep_more(entry.prefill, self.fold.item_count, is_prefill=True)
             self._begun = self._part
         elif isinstance(entry, Hop):
             self._seam = entry.reason
         elif isinstance(entry, Repair) and entry.voided:
-            for at in self._said[-entry.voided :]:
+            for at in self._turn_tokens[-entry.voided :]:
                 self.rules[at] = entry.rule
-            del self._said[-entry.voided :]
-            self._part = self.pieces[self._said[-1]].behind if self._said else self._begun
+            del self._turn_tokens[-entry.voided :]
+            self._part = (
+                self.pieces[self._turn_tokens[-1]].behind if self._turn_tokens else self._begun
+            )
 
     def _add_singles(self, ids: Sequence[int]) -> None:
         # Runs of text behind the first token of each are the most of a log, and read at once.
@@ -177,7 +181,7 @@ class LogView(TokenView):
         item, begin = self.fold.item_count, len(self.ids)
         events = apply(portion)
         self._keep_more(ids, item)
-        self._said.extend(range(begin, len(self.ids)))
+        self._turn_tokens.extend(range(begin, len(self.ids)))
         if isinstance(portion, Singles):
             first = self.next_entry
             self.entries[begin:] = array("q", range(first, first + len(ids)))

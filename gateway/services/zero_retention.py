@@ -1,4 +1,4 @@
-"""Zero data retention: the requests of a caller of whom nothing may be kept, and their refusals.
+"""Zero data retention: requests of callers whose content may not be stored, and their refusals.
 
 | requested | becomes |
 |---|---|
@@ -8,7 +8,7 @@
 | `code_interpreter` | 400: containers and their files are rows |
 | conversations, files, containers, traces | 400 where something would be written |
 
-What was stored before it was switched on can be read and deleted.
+Content that was stored before it was switched on can be read and deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def require_storage(principal: Principal, what: str, *, param: str | None = None
 
 
 def permitted(command: CreateCommand) -> CreateCommand:
-    """Return the command as a principal of whom nothing is kept may run it.
+    """Return the command as a principal with zero retention may run it.
 
     Raises `InvalidRequest`.
     """

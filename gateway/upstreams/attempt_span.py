@@ -1,4 +1,4 @@
-"""Spans of what backends are asked, by OpenTelemetry's conventions for generative AI.
+"""Spans of requests to backends, by OpenTelemetry's conventions for generative AI.
 
 Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -37,8 +37,8 @@ def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
     return parent.child(f"{operation} {model}", "client", described)
 
 
-def asked_for(sampling: Sampling) -> dict[str, Any]:
-    """Return the attributes of what a request asks of the model."""
+def sampling_attributes(sampling: Sampling) -> dict[str, Any]:
+    """Return the span attributes of sampling parameters."""
     described = {
         "gen_ai.request.max_tokens": sampling.max_tokens,
         "gen_ai.request.temperature": sampling.temperature,
@@ -61,7 +61,7 @@ class Attempt:
         self._began = time.perf_counter()
         self._ids = 0
         self._last: TokenChunk | None = None
-        span.set(asked_for(request.sampling))
+        span.set(sampling_attributes(request.sampling))
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
         if chunk.ids and not self._ids:

@@ -84,11 +84,11 @@ def merged(sources: Mapping[str, Sequence[Backend]], members_max: int = MEMBERS_
     """Return the backends of all sources, in their order; of several with one name the first."""
     backends: dict[str, Backend] = {}
     unused, beyond = [], 0
-    for source, found in sources.items():
-        for backend in found:
-            if (known := backends.get(backend.name)) is not None:
+    for source, listed in sources.items():
+        for backend in listed:
+            if (first := backends.get(backend.name)) is not None:
                 unused.append(
-                    f"{backend.name} of {source} is not used: {known.source} has one of that name"
+                    f"{backend.name} of {source} is not used: {first.source} has one of that name"
                 )
             elif len(backends) >= members_max:
                 beyond += 1
@@ -106,10 +106,10 @@ class Changes(NamedTuple):
     leave: tuple[str, ...]
 
 
-def changes(known: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Changes:
+def changes(current: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Changes:
     return Changes(
-        join=tuple(name for name, one in desired.items() if known.get(name) != one),
-        leave=tuple(name for name, one in known.items() if desired.get(name) != one),
+        join=tuple(name for name, one in desired.items() if current.get(name) != one),
+        leave=tuple(name for name, one in current.items() if desired.get(name) != one),
     )
 
 
@@ -181,29 +181,29 @@ class Membership:
         self._apply = apply
         self._metrics = metrics
         self._clock = clock
-        self._known = {one.name: SourceBackends(one.empty_s) for one in sources}
+        self._by_source = {one.name: SourceBackends(one.empty_s) for one in sources}
         self._unused: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about the sources, for operators."""
         faults = [
-            f"{name} does not say which backends there are: {known.fault}. "
-            f"Those known before count: {len(known.members)}"
-            for name, known in self._known.items()
-            if known.fault is not None
+            f"{name} does not say which backends there are: {state.fault}. "
+            f"Those known before count: {len(state.members)}"
+            for name, state in self._by_source.items()
+            if state.fault is not None
         ]
         doubted = [
             f"{name} says that there are no backends, and is not believed yet: "
-            f"{len(known.members)} stay"
-            for name, known in self._known.items()
-            if known.is_doubted
+            f"{len(state.members)} stay"
+            for name, state in self._by_source.items()
+            if state.is_doubted
         ]
         return (*faults, *doubted, *self._unused)
 
     def awaits_backends(self) -> bool:
         # True if a source has no members now.
-        return any(not known.members for known in self._known.values())
+        return any(not state.members for state in self._by_source.values())
 
     async def start(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -235,20 +235,20 @@ class Membership:
             await asyncio.sleep(source.refresh_s)
 
     async def update(self, source: str, answer: Answer) -> None:
-        known = self._known[source]
-        before = known.fault
-        has_changed = known.update(answer, self._clock())
-        if known.fault != before:
-            if known.fault is None:
+        state = self._by_source[source]
+        before = state.fault
+        has_changed = state.update(answer, self._clock())
+        if state.fault != before:
+            if state.fault is None:
                 _log.info("a source of backends is back", source=source)
             else:
-                _log.warning("a source of backends fails", source=source, reason=known.fault)
-        self._metrics.source_read(source, members=len(known.members), is_up=known.fault is None)
+                _log.warning("a source of backends fails", source=source, reason=state.fault)
+        self._metrics.source_read(source, members=len(state.members), is_up=state.fault is None)
         if has_changed:
             await self._apply_all()
 
     async def _apply_all(self) -> None:
-        by_source = {name: known.members for name, known in self._known.items()}
+        by_source = {name: state.members for name, state in self._by_source.items()}
         desired = merged({SETTINGS: self._fixed, **by_source})
         for text in desired.unused:
             if text not in self._unused:
@@ -259,7 +259,7 @@ class Membership:
 
 DRAIN_POLL_S: Final = 2.0
 """Until every replica knows that a backend is drained, or not."""
-TOLD_AGAIN_S: Final = 10.0
+REPORT_INTERVAL_S: Final = 10.0
 """Seconds between two reports without a change: without them a replica counts as gone."""
 
 
@@ -293,8 +293,8 @@ class Drains:
         self._report = report
         self._metrics = metrics
         self._clock = clock
-        self._told: dict[str, int] = {}
-        self._told_at = float("-inf")
+        self._reported: dict[str, int] = {}
+        self._reported_at = float("-inf")
         self._is_well = True
 
     async def run(self) -> None:
@@ -321,8 +321,8 @@ class Drains:
         here = self._pool.in_flight()
         counts = {name: here.get(name, 0) for name in names}
         now = self._clock()
-        if not counts or (counts == self._told and now - self._told_at < TOLD_AGAIN_S):
-            self._told = counts
+        if not counts or (counts == self._reported and now - self._reported_at < REPORT_INTERVAL_S):
+            self._reported = counts
             return
         await self._report(counts)
-        self._told, self._told_at = counts, now
+        self._reported, self._reported_at = counts, now

@@ -2,9 +2,9 @@
 
 No I/O here.
 
-Hosted APIs refuse what they do not know, so nothing is sent that was not asked for, or that differs
-from nothing in OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of vLLM,
-SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+Hosted APIs refuse unknown parameters, so a parameter is sent only if the request set it, to a value
+other than the default of OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of
+vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
 
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
@@ -33,7 +33,7 @@ import orjson
 from typing_extensions import Unpack, override
 
 from gateway.errors import ContextOverflow, InvalidRequest
-from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, TextLogprob, TextToken, ToldUsage
+from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, ReportedUsage, TextLogprob, TextToken
 from gateway.text_ids import (
     ANSWER,
     ARGUMENTS,
@@ -300,9 +300,9 @@ class CallArguments:
             return
         text, self._escape = self._escape + part, ""
         end = 0
-        for found in _STRUCTURE.finditer(text):
-            end = found.end()
-            if self._closes(found[0]):
+        for match in _STRUCTURE.finditer(text):
+            end = match.end()
+            if self._closes(match[0]):
                 self._is_object = self._has_object()
                 return
         if text.endswith("\\") and end < len(text):
@@ -333,13 +333,13 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: CallArguments = field(default_factory=CallArguments)
-    is_told: bool = False
+    is_announced: bool = False
 
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls of one turn, in the order in which they began. `open` is the one that is told,
-    `kept_back` how many characters wait for their call to be.
+    """The calls of one turn, in the order in which they began. `open` is the one that is streamed,
+    `kept_back` the number of characters that wait until their call is.
     """
 
     begun: list[_Call] = field(default_factory=list)
@@ -371,12 +371,12 @@ class _Calls:
 
     def add(self, call: _Call, arguments: str) -> None:
         call.arguments.add(arguments)
-        if not call.is_told:
+        if not call.is_announced:
             self.kept_back += len(arguments)
 
     def tell(self, call: _Call) -> str:
         """Open a call, and return its arguments so far; later ones are no longer kept back."""
-        self.open, call.is_told = call, True
+        self.open, call.is_announced = call, True
         text = call.arguments.untold()
         self.kept_back -= len(call.name) + len(text)
         return text
@@ -386,7 +386,7 @@ class _Calls:
 
         A call without any arguments is complete once the arguments of a later call begin.
         """
-        waiting = next((one for one in self.begun if one.name and not one.is_told), None)
+        waiting = next((one for one in self.begun if one.name and not one.is_announced), None)
         if waiting is None or self.open is None or self.open.arguments.is_whole:
             return waiting
         return waiting if self._is_passed(self.open) else None
@@ -443,7 +443,7 @@ class TaggedThought:
             if self._held.startswith(self._opening):
                 self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
             elif not self._opening.startswith(self._held):
-                self._mark = self._said
+                self._mark = self._open_mark
             else:
                 return
         else:
@@ -464,10 +464,10 @@ class TaggedThought:
     def release(self) -> tuple[int, str]:
         """End the search for a tag, and return the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
-        return self._said if self._mark is None else self._mark, held
+        return self._open_mark if self._mark is None else self._mark, held
 
     @property
-    def _said(self) -> int:
+    def _open_mark(self) -> int:
         return THOUGHT if self.is_open else ANSWER
 
     def _take_front(self) -> str:
@@ -484,7 +484,7 @@ def _front_at_end(text: str, tag: str) -> int:
 class ChatReader(CompletionReader):
     """A `CompletionReader` for events of a chat completion, whose text becomes ids of text."""
 
-    __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_usage_told")
+    __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_reported_usage")
 
     def __init__(
         self,
@@ -508,7 +508,7 @@ class ChatReader(CompletionReader):
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
-        self._usage_told: ToldUsage | None = None
+        self._reported_usage: ReportedUsage | None = None
         """Token counts of all that came; None before the server reports them, and after more has
         come."""
 
@@ -517,8 +517,8 @@ class ChatReader(CompletionReader):
     def tokens_taken(self) -> int:
         # The server's count, or an estimate from the number of characters.
         came = self._ids_max - self.ids_left + self.kept_back
-        told = self._usage_told
-        return estimated_tokens(came) if told is None else min(told.output_tokens, self._ids_max)
+        usage = self._reported_usage
+        return estimated_tokens(came) if usage is None else min(usage.output_tokens, self._ids_max)
 
     @property
     @override
@@ -531,7 +531,7 @@ class ChatReader(CompletionReader):
     def _chunk(self) -> TokenChunk | None:
         chunk = super()._chunk()
         if chunk is not None and chunk.finish is not None:
-            chunk.usage = self._usage_told
+            chunk.usage = self._reported_usage
         return chunk
 
     @override
@@ -561,7 +561,7 @@ class ChatReader(CompletionReader):
         self._note_usage(event.get("usage"))
         if choice is None:
             # Behind the finish: the token counts, which come last.
-            self._is_over = self.finish is not None and self._usage_told is not None
+            self._is_over = self.finish is not None and self._reported_usage is not None
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta") or choice.get("message")
@@ -587,7 +587,7 @@ class ChatReader(CompletionReader):
             if self._content is not None:
                 self._content.is_open = False  # the server tells thoughts apart itself
             self._tell(THOUGHT, thought)
-        # Beside a thought nobody tells whose the tokens are.
+        # With a thought it is unknown which tokens belong to the answer.
         self._take_content(delta.get("content"), None if thought else likely)
         if isinstance(refusal := delta.get("refusal"), str):
             self._tell(ANSWER, refusal)
@@ -629,7 +629,7 @@ class ChatReader(CompletionReader):
             return
         self._tell_held()
         self._due.clear()
-        self._usage_told = None
+        self._reported_usage = None
         name, arguments = function.get("name"), function.get("arguments")
         call = self._calls.of(fragment, name if isinstance(name, str) else "")
         if len(self._calls.begun) > CALLS_MAX:
@@ -638,7 +638,7 @@ class ChatReader(CompletionReader):
         if isinstance(arguments, dict):
             arguments = as_json(arguments)
         if isinstance(arguments, str) and arguments:
-            if call.is_told and call is not self._calls.open and arguments.strip():
+            if call.is_announced and call is not self._calls.open and arguments.strip():
                 self._break("a call goes on after it was whole")
                 return
             self._calls.add(call, arguments)
@@ -661,7 +661,7 @@ class ChatReader(CompletionReader):
         # At the end of the stream, also report calls that waited for the open one to complete.
         self._tell_calls()
         for call in self._calls.begun:
-            if not call.is_told and call.name:
+            if not call.is_announced and call.name:
                 self._open_call(call)
 
     def _bound_kept_back(self) -> None:
@@ -708,7 +708,7 @@ class ChatReader(CompletionReader):
             self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
             return
-        self._usage_told = None
+        self._reported_usage = None
         if self._mark != mark:
             self._tell_waiting()
             self._calls.open = None
@@ -744,7 +744,7 @@ class ChatReader(CompletionReader):
         cached = _count(usage.get("prompt_tokens_details"), "cached_tokens") or 0
         thought = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
         thought = thought or _count(usage, "reasoning_tokens") or 0
-        self._usage_told = ToldUsage(prompt, made, min(thought, made), min(cached, prompt))
+        self._reported_usage = ReportedUsage(prompt, made, min(thought, made), min(cached, prompt))
 
 
 def _count(values: object, name: str) -> int | None:

@@ -51,7 +51,7 @@ class DnsSource(BackendSource):
     ) -> None:
         # `backend_at` makes the backend at `host:port`; it raises `ValueError` if there can be
         # none. `port` None: look up SRV records, which have ports. `servers` are `host:port`, each
-        # asked for `ANSWER_S` at most. Without any, the system's are read for each look-up, because
+        # may take `ANSWER_S`. Without any, those of the system are read for each look-up, because
         # they change.
         super().__init__(name, refresh_s=refresh_s)
         self._host = host
@@ -70,8 +70,8 @@ class DnsSource(BackendSource):
 
     async def _addresses(self) -> list[str]:
         # IPv6 only where there is no IPv4: a server with both addresses is one server.
-        if found := await self._lookup("A"):
-            return [one.to_text() for one in found]
+        if addresses := await self._lookup("A"):
+            return [one.to_text() for one in addresses]
         return [f"[{one.to_text()}]" for one in await self._lookup("AAAA")]
 
     async def _services(self) -> list[str]:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """`path` is asked, with the ids of the prompt under `prompt_key`; `events` tells who reads the
-    answer.
+    """Endpoint of raw completions: its `path`, `prompt_key` for the ids, and reader of `events`.
 
     `repeats`: each event may have all ids from the first one on.
     """
@@ -59,7 +58,7 @@ _VERSION: Final = re.compile(
     r"v?(?P<major>\d{1,6})\.(?P<minor>\d{1,6})(?:\.(?P<patch>\d{1,6}))?"
     r"(?P<candidate>(?:a|b|rc)\d+)?(?:\.?post\d+)?(?P<development>\.?dev\d*)?(?:[+].*)?"
 )
-"""As Python packages are numbered (https://peps.python.org/pep-0440/)."""
+"""Version number of a Python package (https://peps.python.org/pep-0440/)."""
 _BEFORE_NEXT: Final = 10**6
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
@@ -106,7 +105,7 @@ class AdapterPaths:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why nothing can be asked of an engine, and what to do about that."""
+    """Reason why an engine cannot be used, and its remedy."""
 
     why: str
     remedy: str
@@ -142,11 +141,11 @@ class InferenceEngine:
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    """Paths whose answer says that it is this engine, each asked with GET, in this order. The list
-    of models is known before any is asked.
+    """Paths whose answers identify this engine, each read with GET, in this order. The list of
+    models is read before.
     """
     owner: ClassVar[str | None] = None
-    """The owner of the models that it lists, by which it is known; None: by something else."""
+    """Owner of the models that it lists, if that identifies it; None: it does not."""
     flag: ClassVar[str] = "/health"
     """The path of a health check whose answer takes it no work."""
     tokenize_path: ClassVar[str] = "/tokenize"
@@ -157,12 +156,12 @@ class InferenceEngine:
     adapter_paths: ClassVar[AdapterPaths | None] = None
     """Paths at which adapters are loaded and unloaded while it runs; None: it has no such paths."""
 
-    # How it words its refusals.
+    # Its words of refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
     no_grammars: ClassVar[re.Pattern[str]] = NEVER
     """This server refuses every grammar."""
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 for what others answer 404: which model is asked for is the gateway's choice."""
+    """A 400 where others answer 404: the gateway chooses the model, not the caller."""
     gave_up: ClassVar[re.Pattern[str]] = NEVER
     """Pattern of its whole message when it ends one request in the middle of its grammar, and is
     well."""
@@ -298,15 +297,15 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
     Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
     after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
     """
-    found = _VERSION.fullmatch(version.strip()) if version is not None else None
-    if found is None:
+    match = _VERSION.fullmatch(version.strip()) if version is not None else None
+    if match is None:
         return None
-    major, minor, patch = (int(found[part] or 0) for part in ("major", "minor", "patch"))
+    major, minor, patch = (int(match[part] or 0) for part in ("major", "minor", "patch"))
     release = (major, minor, patch)
-    if found["development"] is None:
+    if match["development"] is None:
         return release, release
     next_line = (major, minor + 1, 0)
-    if found["candidate"] is not None:
+    if match["candidate"] is not None:
         return release, next_line
     before = (major, minor, patch - 1) if patch else (major, minor - 1, _BEFORE_NEXT)
     return before, next_line
@@ -407,11 +406,11 @@ _MODEL_INFO: Final = "/model_info"
 
 @dataclass(frozen=True)
 class SGLang(InferenceEngine):
-    """`low_values_first`: it was told to serve low priorities first. `frontend` is "python" or
-    "rust". `incremental`: the events of `/generate` bring new ids only.
+    """SGLang. `low_values_first`: it is set to serve low priorities first. `frontend` is "python"
+    or "rust". `incremental`: the events of `/generate` bring new ids only.
 
-    `/v1/completions` is spoken where that returns ids, and logprobs are not asked for: there they
-    name tokens by text. All else is `/generate`, whose events grow where they are not incremental.
+    `/v1/completions` is used if that returns ids and no logprobs are requested: there they name
+    tokens by text. Everything else uses `/generate`, whose events grow unless they are incremental.
 
     Its `/health` generates a token, behind the prompts that are being read; its flag is `/ready`
     (since 0.5.20), which is also 503 until `/health` or the server's warm-up has been through.
@@ -660,7 +659,7 @@ class TensorRtLlm(InferenceEngine):
 
 
 class ChatServer(InferenceEngine):
-    """Any server, or hosted API, of which no more is known than that it takes conversations."""
+    """Any server or hosted API with a chat endpoint, of unknown engine."""
 
     title = "chat completions"
     questions: ClassVar[tuple[str, ...]] = ()
@@ -724,15 +723,15 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
     Vllm,
     SGLang,
 )
-"""In the order in which a server is asked whether it is one of them. TensorRT-LLM has the path that
-vLLM is known by, too."""
+"""In the order in which they are tried for a server. TensorRT-LLM also has the path that identifies
+vLLM."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 """Kinds of all servers, also of those that take no token ids."""
 
 
 class UnknownEngine(Vllm):
-    """Spoken to as vLLM, and asked for nothing that is optional. It may be an SGLang that has not
-    said so yet, so it is told of adapters as that one is, and its health is asked as that one's.
+    """Unidentified engine: used like vLLM, without optional parameters. It may be an SGLang that
+    has not answered yet, so adapters and health checks follow SGLang.
     """
 
     questions = ()

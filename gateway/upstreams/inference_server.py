@@ -55,9 +55,9 @@ _SILENCE: Final = "no token in time"
 class TokenStream:
     """Generation under way, and the connection that it goes over (an `AnswerListener`).
 
-    Body bytes become chunks, and these are given to the sink, in the read they came in or when it
-    is the turn of their tenant. The task that asked for the generation sleeps meanwhile: it wakes
-    up once, at the end, and once for each time that the sink has no room.
+    Body bytes become chunks for the sink, in the read they came in or when it is the turn of their
+    tenant. The task of the generation sleeps meanwhile: it wakes up once, at the end, and once for
+    each time that the sink has no room.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
     sink has no room. The sink runs in the context of the task that made this object, not of the
@@ -101,7 +101,7 @@ class TokenStream:
         # the first chunk, `on_finish` before the last.
         self.connection: Connection | None = None
         self.has_begun = False
-        """The backend has sent something that the sink was told."""
+        """The backend has sent output, and the sink has it."""
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._timeout_s = timeouts.first_token_s
@@ -341,9 +341,9 @@ class _Attempt:
 class InferenceServer:
     """Raw completions of one backend, at the endpoint that its engine has for them.
 
-    Always streamed, because closing the connection is what makes the server stop generating. Until
-    it is known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is
-    optional; until it is known what it `serves`, for models by the names they are configured with.
+    Always streamed, because a server stops generating when the connection is closed. Before `runs`
+    has set the engine, the server is used like vLLM, without optional parameters; before `serves`
+    has set the models, they have their configured names.
     """
 
     def __init__(
@@ -572,7 +572,7 @@ class InferenceServer:
         request, endpoint = attempt.request, attempt.endpoint
         sampling = request.sampling
         logprobs_per_id = 0 if sampling.logprobs is None else 1 + sampling.logprobs
-        # The first event may repeat the prompt, and each has the logprobs that were asked for.
+        # The first event may repeat the prompt, and each has the requested logprobs.
         frame_bytes_max = self._limits.event_bytes_max * (1 + logprobs_per_id)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
         if endpoint.repeats:
@@ -638,7 +638,7 @@ class InferenceServer:
 
     async def _body(self, attempt: _Attempt) -> list[bytes]:
         request, writer = attempt.request, attempt.writer
-        # SGLang answers with its base model whatever it is asked for, so the model must be known.
+        # SGLang answers with its base model for any name, so the model must be a listed one.
         if self._served is None:
             served = ServedModel(self._backend.models.get(request.model, request.model))
         elif request.model in self._served:
@@ -703,5 +703,5 @@ class InferenceServer:
             message = message_of_body(body)
         finally:
             answer.body.close()
-        told_s = retry_after_of(answer.headers)
-        return refusal(self.name, answer.status, message, retry_after_s=told_s)
+        retry_after_s = retry_after_of(answer.headers)
+        return refusal(self.name, answer.status, message, retry_after_s=retry_after_s)

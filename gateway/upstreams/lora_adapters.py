@@ -74,8 +74,8 @@ class Adapters:
 
     async def listed(self) -> list[Adapter | AdapterOutcome]:
         """Return every adapter of every backend; a backend that does not answer is an outcome."""
-        found = await asyncio.gather(*map(self._describe, self._backends))
-        return [one for of_backend in found for one in of_backend]
+        answers = await asyncio.gather(*map(self._describe, self._backends))
+        return [one for of_backend in answers for one in of_backend]
 
     async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
         # With `base`, only backends that serve that model; without, all.
@@ -108,8 +108,10 @@ class Adapters:
             # the first.
             return [await self._change(one, base, name, path) for one in ranks]
 
-        found = await asyncio.gather(*map(change, servers.values()))
-        outcomes = {one.backend: one for of_server in found for one in of_server if one is not None}
+        by_server = await asyncio.gather(*map(change, servers.values()))
+        outcomes = {
+            one.backend: one for of_server in by_server for one in of_server if one is not None
+        }
         return [outcomes[one.name] for one in self._backends if one.name in outcomes]
 
     async def _change(

@@ -1,4 +1,4 @@
-"""Member of the pool: a backend with all that is known of it; and a request there."""
+"""Member of the pool: a backend and its state; and a request to it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Health:
 
     Failures in a row eject it. When the back-off is over, one request is its trial: an answer lets
     it back, a failure ejects it for longer. The count of failures starts again only with a stream
-    that ended well, so a backend that answers and then breaks off is soon ejected anew. Polls are a
+    that ended well, so a backend that answers and then breaks off is ejected again. Polls are a
     second, separate verdict: they can take a backend out and back, but a good one proves nothing
     about generating (a hung engine still answers), so it does not end an ejection. It makes the
     backend healthy again once the back-off is over: only a request can tell more, and none comes
@@ -137,13 +137,13 @@ class Health:
             self._awaits_trial = False
             self._ejections += 1
 
-    def polled(self, *, alive: bool, asked_at: float, is_mute: bool = False) -> None:
+    def polled(self, *, alive: bool, began_at: float, is_mute: bool = False) -> None:
         """Note the outcome of one poll; `is_mute`: no answer came at all."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
-        if alive and self._ejected_until is not None and asked_at >= self._ejected_until:
+        if alive and self._ejected_until is not None and began_at >= self._ejected_until:
             self._awaits_trial = True
         if is_mute:
-            self._unanswered.append(asked_at)
+            self._unanswered.append(began_at)
         else:
             self._unanswered.clear()
 
@@ -229,7 +229,7 @@ class Member:
         self.parents: Mapping[str, str] = {}
         """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
-        """Why nothing is ever sent to it."""
+        """Reason why it is never used; None: it can be used."""
         self.is_drained = False
         """The operator wants it to get nothing new."""
         self.has_left = asyncio.Event()
@@ -301,12 +301,12 @@ class Member:
 
     @property
     def source(self) -> str:
-        # Who said that it is there.
+        # The source that lists it.
         return self.backend.source
 
     @property
     def in_flight(self) -> int:
-        # Of this process only.
+        # Counted in this process only.
         return self._in_flight
 
     async def generate(self, placed: PlacedRequest) -> None:
@@ -391,8 +391,8 @@ class Member:
             self._end(outcome, on_trial=on_trial)
         return answer
 
-    def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
-        """Note the outcome of a health check that began at `asked_at`, in the clock's seconds.
+    def checked(self, health_check: HealthCheck, *, began_at: float, silent_s: float) -> None:
+        """Note the outcome of a health check that began at `began_at`, in the clock's seconds.
 
         A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
         or drains, may answer late or refuse, and its streams are well. Only streams without any
@@ -403,7 +403,7 @@ class Member:
         """
         self.health.polled(
             alive=health_check.is_well,
-            asked_at=asked_at,
+            began_at=began_at,
             is_mute=health_check.outcome is CheckOutcome.MUTE,
         )
         self.has_failed_check = not health_check.is_well
@@ -426,7 +426,7 @@ class Member:
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
-            # What an engine lacks is what it takes to return ids.
+            # An unusable engine lacks a way to return ids.
             is_chat_only = self.backend.is_chat_only
             self.unusable = None if is_chat_only else description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
@@ -440,12 +440,12 @@ class Member:
     def undescribed(self, cause: str) -> None:
         self._faults.begin("models", cause)
 
-    def name_models(self, known: Collection[str]) -> None:
-        """Resolve the models of this backend; `known` are the names that any backend lists."""
+    def name_models(self, names: Collection[str]) -> None:
+        """Resolve the models of this backend; `names` are those that any backend lists."""
         if self.listed is None:
             return
         backend = self.backend
-        served = offers(backend.models, self.listed, known, adapters_of=backend.adapters_of)
+        served = offers(backend.models, self.listed, names, adapters_of=backend.adapters_of)
         self._server.serves(served)
         self.parents = parents(served)
         self._served = served

@@ -183,8 +183,7 @@ class Pool:
         self.router = router
         self.admission = admission
         self.on_return: Callable[[str], None] = lambda _: None
-        """Told of each model of a backend that is there again, or joined: it may be a process that
-        was started anew."""
+        """Called with each model of a backend that joined or returned: it may be a new process."""
         self.awaits_backends: Callable[[], bool] = lambda: False
         """Function that returns True if a source has no backends now: some may be to come."""
         self.started_at = int(time.time())
@@ -195,7 +194,7 @@ class Pool:
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._serving: dict[str, list[Member]] = {}
-        """Members that serve each model, as far as is known; drained ones are left out."""
+        """Members that list each model, without drained ones."""
         self._listed: dict[str, list[Member]] = {}
         """Members of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
@@ -220,7 +219,7 @@ class Pool:
         self._index_models()
 
     async def start(self) -> None:
-        """Ask every backend once what it serves; one that does not answer is asked again later."""
+        """Describe every backend once; one that does not answer is tried again later."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._describe(member))
@@ -240,9 +239,9 @@ class Pool:
     async def apply(self, backends: Sequence[Backend]) -> None:
         """Replace the backends by these, in their order.
 
-        A new one gets work once it has reported what it serves. A removed one gets nothing new, and
-        its streams end by themselves, within `leave_s`; but the new ones are asked first, so that
-        no request comes between the two. A changed one is removed and added.
+        A new one gets requests once it has listed its models. A removed one gets no new requests,
+        and its streams may end within `leave_s`; new ones are described first, so that no request
+        finds neither. A changed one is removed and added.
         """
         async with self._applying:
             desired = named(backends)
@@ -272,7 +271,7 @@ class Pool:
         for name in change.leave:
             self._retire(self._members[name])
         router = self.router
-        known = {name for name in change.join if router is not None and router.knows(name)}
+        returning = {name for name in change.join if router is not None and router.knows(name)}
         new = {name: self._new_member(desired[name]) for name in change.join}
         for name, description in described.items():
             new[name].described(description)
@@ -284,7 +283,9 @@ class Pool:
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:
-                self._group.create_task(self._monitor(member, is_new=True, is_known=name in known))
+                self._group.create_task(
+                    self._monitor(member, is_new=True, is_back=name in returning)
+                )
 
     def drain(self, names: Collection[str]) -> None:
         """Send nothing new to the backends of these names, and to all others again."""
@@ -479,7 +480,7 @@ class Pool:
         reasons: dict[str, str],
         retry_after_s: list[float],
     ) -> None:
-        # One without the model is not asked for it again.
+        # A backend without the model is not tried again.
         reasons[member.name] = str(error)
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
@@ -536,7 +537,7 @@ class Pool:
             return PlacedRequest(member, request, flight or sink, flight)
         shares, tenant = admission.shares, request.tenant
         if not skips_queue:
-            # Nobody with nothing under way waits behind those who have much.
+            # A tenant without requests in flight does not wait behind tenants with many.
             queues = admission.waiting and not (is_next or shares.is_idle(tenant))
             if queues or (len(choices) > 1 and self._is_held_back(choices, request)):
                 return None
@@ -667,12 +668,12 @@ class Pool:
         member.has_left.set()
 
     async def _monitor(
-        self, member: Member, *, is_new: bool = False, is_known: bool = False
+        self, member: Member, *, is_new: bool = False, is_back: bool = False
     ) -> None:
-        # A member that `is_new` is polled at once; `is_known` if one of its name was here before.
+        # A new member is polled at once; `is_back`: a member of the same name was here before.
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(
-                self._poll_until_left(member, is_new=is_new, is_known=is_known)
+                self._poll_until_left(member, is_new=is_new, is_back=is_back)
             )
             describing = group.create_task(self._describe_until_left(member))
             await member.has_left.wait()
@@ -703,9 +704,9 @@ class Pool:
         if not any(one.backend.has_origin_of(member.backend) for one in others):
             await self.client.transport.forget(member.backend.url("/"))
 
-    async def _poll_until_left(self, member: Member, *, is_new: bool, is_known: bool) -> None:
+    async def _poll_until_left(self, member: Member, *, is_new: bool, is_back: bool) -> None:
         if is_new:
-            await self._poll(member, is_new=True, is_back=is_known)
+            await self._poll(member, is_new=True, is_back=is_back)
         while True:
             await asyncio.sleep(self._policy.schedule.health_interval_s)
             await self._poll(member)
@@ -719,7 +720,7 @@ class Pool:
         was_reachable = member.health.reachable and not is_back
         had_failed = member.has_failed_check or is_new
         schedule = self._policy.schedule
-        asked_at = self._clock()
+        began_at = self._clock()
         health_check = await check(
             self.client,
             member.backend,
@@ -727,7 +728,7 @@ class Pool:
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(health_check, asked_at=asked_at, silent_s=self._policy.silent_s)
+        member.checked(health_check, began_at=began_at, silent_s=self._policy.silent_s)
         is_described = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_described and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
@@ -763,9 +764,9 @@ class Pool:
         self._resolve_models()
 
     def _resolve_models(self) -> None:
-        known = {name for member in self._members.values() for name in member.listed or ()}
+        names = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
-            one.name_models(known)
+            one.name_models(names)
         self._index_models()
         if self._is_started:
             self._update_warnings()

@@ -116,11 +116,11 @@ async def check(
     A check that takes the engine work is made only if the flag says no, with a timeout of
     `working_s`.
     """
-    known = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
-    health_check = await _ask(client, backend, known.flag, timeout_s, late=CheckOutcome.MUTE)
-    if known.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
+    kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
+    health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
+    if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
         return health_check
-    return await _ask(client, backend, known.working_check, working_s, late=CheckOutcome.BUSY)
+    return await _ask(client, backend, kind.working_check, working_s, late=CheckOutcome.BUSY)
 
 
 async def _ask(
@@ -152,9 +152,9 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
             # Among its metrics SGLang does not say how many requests it runs at once.
             if load.waiting is None or SGLANG in text:
                 status, body = await _get(client, backend, LOADS_PATH, timeout_s)
-                told = from_loads(body, backend.dp_rank) if status == 200 else NO_LOAD
-                if told.waiting is not None:
-                    load = replace(told, epoch=load.epoch)
+                reported = from_loads(body, backend.dp_rank) if status == 200 else NO_LOAD
+                if reported.waiting is not None:
+                    load = replace(reported, epoch=load.epoch)
     return load
 
 
@@ -322,16 +322,16 @@ def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
-    for found in _SAMPLE.finditer(text):
+    for sample in _SAMPLE.finditer(text):
         try:
-            yield found["name"], found["labels"] or "", float(found["value"])
+            yield sample["name"], sample["labels"] or "", float(sample["value"])
         except ValueError:
             continue
 
 
 def _rank_of(labels: str) -> int | None:
-    found = _RANK.search(labels)
-    return int(found[1]) if found else None
+    match = _RANK.search(labels)
+    return int(match[1]) if match else None
 
 
 def _tokens_of_cache(labels: str) -> int:

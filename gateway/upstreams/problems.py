@@ -84,17 +84,17 @@ def refusal(
         return not_found(text, upstream=upstream)
     if status in _BUSY:
         return BackendBusy(text, upstream=upstream, retry_after_s=retry_after_s)
-    is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
+    is_ours = _matches_any(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
-    if _OVERFLOW in message or _is_said(message, [kind.context_overflow for kind in KINDS]):
+    if _OVERFLOW in message or _matches_any(message, [kind.context_overflow for kind in KINDS]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 
 
 def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
     # None if the refusal is about something else.
-    if _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
+    if _matches_any(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone
     if status != _NOT_FOUND:
         return None
@@ -126,7 +126,7 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 def has_no_grammars(error: UpstreamError) -> bool:
     # True if this backend refuses every grammar, not only this one.
-    return _is_said(str(error), [kind.no_grammars for kind in ENGINES])
+    return _matches_any(str(error), [kind.no_grammars for kind in ENGINES])
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
@@ -156,15 +156,15 @@ def message_of(document: object) -> str:
 
     A code that is a name precedes the message.
     """
-    found, name = document, ""
-    while isinstance(found, dict):
-        code = found.get("code")
+    node, name = document, ""
+    while isinstance(node, dict):
+        code = node.get("code")
         name = code if isinstance(code, str) and not code.isdigit() else name
-        inner = next((found[key] for key in _SAYING if found.get(key)), None)
+        inner = next((node[key] for key in _SAYING if node.get(key)), None)
         if inner is None:
             break
-        found = inner
-    text = found if isinstance(found, str) else as_json(found)
+        node = inner
+    text = node if isinstance(node, str) else as_json(node)
     text = f"{name}: {text}" if name and name not in text else text
     # Half a surrogate pair is no text that could be logged, stored or sent.
     text = text.encode("utf-8", "replace").decode()
@@ -198,7 +198,7 @@ def as_json(value: object) -> str:
         return ""
 
 
-def _is_said(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+def _matches_any(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
     # Engines give refusals no codes, and the engine of a refusing server may be unknown: try the
     # words of all engines.
     return any(pattern.search(message) for pattern in patterns)

@@ -128,8 +128,8 @@ def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
 
 
 BLOCK_IDS: Final = 2048
-"""Encoded and kept together, counted from the beginning of the prompt: what is behind the last of
-them is encoded anew each time."""
+"""Ids that are encoded and kept together, counted from the beginning of the prompt. The rest after
+the last whole group is encoded each time."""
 STEP_BLOCKS: Final = 16
 """Encoded between two pauses, those that are kept left out: in about a millisecond."""
 KEPT_FROM_IDS: Final = 8 * BLOCK_IDS

@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 def offers(
     wanted: Mapping[str, str],
     listed: Mapping[str, Listed],
-    known: Collection[str],
+    names_listed: Collection[str],
     *,
     adapters_of: Collection[str] = (),
 ) -> dict[str, ServedModel]:
     """Return what a backend that lists `listed` serves, by public id.
 
     `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
-    under its own name. `known` are the names that any backend lists. Adapters of the models in
+    under its own name. `names_listed` are those that any backend lists. Adapters of the models in
     `adapters_of`, public ids, are served by their own names, unless these mean another model.
     """
-    names = {model: meanings(name, known) for model, name in wanted.items()}
+    names = {model: meanings(name, names_listed) for model, name in wanted.items()}
     if not wanted:
         names = {name: [name] for name in listed}
     served = {
-        model: ServedModel(found[0], listed[found[0]].parent, listed[found[0]].context_length)
+        model: ServedModel(present[0], listed[present[0]].parent, listed[present[0]].context_length)
         for model, meant in names.items()
-        if (found := [name for name in meant if name in listed])
+        if (present := [name for name in meant if name in listed])
     }
     bases = {served[model].name for model in adapters_of if model in served}
     adapters = {
@@ -58,19 +58,19 @@ def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
     return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
 
 
-def meanings(name: str, known: Collection[str]) -> list[str]:
-    """Return the `known` names of the model that `name` means, itself first.
+def meanings(name: str, names_listed: Collection[str]) -> list[str]:
+    """Return the listed names of the model that `name` means, itself first.
 
     They have the same last part, and all but that part alone are the same: some servers of a model
     list it with its maker and others without. `a/m` and `b/m` are the models of two makers: if both
     are known, `m` is neither of them, and stands for either only if no other name can.
     """
     part = _last_part(name)
-    alike = {other for other in known if is_alike(name, other)}
+    alike = {other for other in names_listed if is_alike(name, other)}
     makers = {other for other in {name, *alike} if other != part}
     if len(makers) <= 1:
         return sorted(alike, key=lambda other: (other != name, other))
-    if name in known:
+    if name in names_listed:
         return [name]
     without_maker = [other for other in alike if part in {name, other}]
     return without_maker if len(without_maker) == 1 else []
@@ -108,22 +108,22 @@ class DescribedBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """`asked_as` is what the backends are asked for, `serving` what each says it serves instead.
+    """`served_as` is the name in requests to backends, `serving` what each says it serves instead.
 
     `silent` are backends that may serve the model, and have not answered yet.
     """
 
     model: str
-    asked_as: str
+    served_as: str
     serving: tuple[tuple[str, tuple[str, ...]], ...]
     silent: tuple[str, ...] = ()
 
     @override
     def __str__(self) -> str:
-        found = [f"{backend} serves {_quoted(names)}" for backend, names in self.serving]
-        found += [f"{backend} has not answered yet" for backend in self.silent]
-        alias = "" if self.asked_as == self.model else f" (served_as '{self.asked_as}')"
-        return f"no backend serves the model '{self.model}'{alias}: {'; '.join(found)}"
+        parts = [f"{backend} serves {_quoted(names)}" for backend, names in self.serving]
+        parts += [f"{backend} has not answered yet" for backend in self.silent]
+        alias = "" if self.served_as == self.model else f" (served_as '{self.served_as}')"
+        return f"no backend serves the model '{self.model}'{alias}: {'; '.join(parts)}"
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:

@@ -95,8 +95,8 @@ class CompletionReader:
     Where `has_more`, not all of a read was looked at: `go_on` returns the next chunk, and has to be
     called before anything else is.
 
-    No more ids are taken than were asked for, and none that is `id_end` or above. A backend that
-    goes on behind its limit, or its finish, `overran`: what else it says is of no interest.
+    No more ids are taken than were requested, and none that is `id_end` or above. A backend that
+    continues beyond its limit, or its finish, `overran`: the rest is ignored.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class CompletionReader:
         """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
-        """Once it is known; only token counts may follow."""
+        """Set once it is reported; only token counts may follow."""
         self.ids_left = self._ids_max = sampling.max_tokens
         """Number of ids that may still come: the requested maximum less those that came."""
         self._upstream = upstream
@@ -181,7 +181,7 @@ class CompletionReader:
 
     @property
     def slice_bytes(self) -> int:
-        # What the next `go_on` parses.
+        # Input of the next `go_on`.
         return min(SLICE_BYTES, len(self._unread) - self._unread_from)
 
     def end(self, why: str) -> TokenChunk | None:
@@ -299,14 +299,14 @@ class CompletionReader:
 
     def _keep(self, ids: list[int], logprobs: Sequence[Likelihood]) -> bool:
         # False if nothing may follow these ids.
-        known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
-        self._ids += known
-        self._logprobs += logprobs[: len(known)]
-        self.ids_left -= len(known)
-        if len(known) == len(ids):
+        valid = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
+        self._ids += valid
+        self._logprobs += logprobs[: len(valid)]
+        self.ids_left -= len(valid)
+        if len(valid) == len(ids):
             return True
         if self.ids_left > 0:
-            self._break(f"id {ids[len(known)]} is not in the vocabulary")
+            self._break(f"id {ids[len(valid)]} is not in the vocabulary")
         else:
             self._overrun()
         return False

@@ -1,8 +1,8 @@
 """Conversations rendered by a server that serves the model: messages in, token ids out.
 
 A chat template belongs to the server: its versions and its quirks stay there. One member of the
-model is asked, of one engine as long as there is one: engines render the same conversation to
-different ids, and a conversation that goes on should keep its beginning.
+model renders, of the same engine as long as there is one: engines render the same conversation to
+different ids, and a conversation that continues should keep its beginning.
 
 `POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take no flag and little time (3 to 17 ms).
 """
@@ -39,13 +39,13 @@ IDS_MAX: Final = 4 * 1024 * 1024
 """Longer than any window. A context that is too long for one is rendered, too: it is counted."""
 
 
-class _Told(msgspec.Struct, gc=False):
-    """The part of an answer that is read. The decoder skips the rest: up to millions of values."""
+class _TokenizeAnswer(msgspec.Struct, gc=False):
+    """Fields of an answer that are read. The decoder skips the rest: up to millions of values."""
 
     tokens: list[int]
 
 
-_decode: Final = msgspec.json.Decoder(_Told).decode
+_decode: Final = msgspec.json.Decoder(_TokenizeAnswer).decode
 
 
 class Tokenization:
@@ -55,8 +55,8 @@ class Tokenization:
     """
 
     def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
-        # `timeout_s` bounds one member's answer to one question, `attempts_max` the members that
-        # are asked.
+        # `timeout_s` bounds the answer of one member, `attempts_max` the number of members that
+        # are tried.
         self._pool = pool
         self._client = pool.client
         self._timeout_s = timeout_s

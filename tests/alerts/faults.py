@@ -22,9 +22,11 @@ BLOCKED_S: Final = 0.3
 BASELINE: Final = 1_500
 """Responses without a fault, as of the week before."""
 BASELINE_WITHIN_S: Final = 600.0
-LONG: Final = "[[sim tokens=4000 tokens_per_s=20 think=none]] go on"
+LONG: Final = "[[sim tokens=1500 tokens_per_s=20 think=none]] go on"
+RESUMABLE: Final = {"Idempotency-Key": "of-a-response-that-is-resumed"}
 HELD: Final = "SELECT pg_current_xact_id()"
-STORED: Final = "SELECT sum(bytes) FROM stored_bytes"
+STORED: Final = "SELECT max(bytes) FROM stored_bytes"
+"""All of the tenant: each project is part of it."""
 WRONG_SUM: Final = """
 UPDATE usage_hours SET output_tokens = output_tokens + 1
 WHERE ctid = (SELECT ctid FROM usage_hours LIMIT 1)
@@ -68,15 +70,17 @@ async def replica_dead(deployment: Deployment) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def replica_dead_with_responses(deployment: Deployment) -> AsyncIterator[None]:
-    """Those that it generates in the background, and one in the foreground."""
-    others = deployment.others
-    events = await others.responses.create(model=MODEL, input=LONG, background=True, stream=True)
-    response_id = (await anext(events)).response.id  # type: ignore[union-attr]
-    foreground = await others.responses.create(model=MODEL, input=LONG, stream=True)
+    """One that can be resumed, and one that ends with its replica.
+
+    Any replica may generate one in the background.
+    """
+    create = deployment.others.responses.create
+    resumable = await create(model=MODEL, input=LONG, stream=True, extra_headers=RESUMABLE)
+    await anext(resumable)
+    foreground = await create(model=MODEL, input=LONG, stream=True)
     await anext(foreground)
     async with _dead(deployment.replicas[1]):
         yield
-    await deployment.users.client.responses.cancel(response_id)
 
 
 @asynccontextmanager

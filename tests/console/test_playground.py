@@ -15,20 +15,24 @@ from selectolax.lexbor import LexborHTMLParser as HTMLParser
 
 from gateway import ids
 from gateway.admin.data_retention import DataRetentionUpdate
+from gateway.admin.limits import LimitOwner
 from gateway.admin.transactions import AdminCaller
 from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FORM_TOKEN
 from gateway.console.pages.playground import FILE_PAGE, PATH
 from gateway.console.playground import KEY_S, KEY_TERMS
+from gateway.console.sessions import login_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from gateway.tenancy import default_project
 from gateway.tenancy.retention_types import ZERO
+from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
 from tests.console.test_hostile_text import HOSTILE, check
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.python_containers import HAS_BUBBLEWRAP, SYSTEM_PYTHON
@@ -43,12 +47,15 @@ if TYPE_CHECKING:
     from tests.fakes.postgres import PostgresServer
 
 MODEL = "gpt-oss-20b"
+MONTY = {"enabled": True, "engine": "monty"}
 LINUX = {"enabled": True, "engine": "linux", "interpreter": str(SYSTEM_PYTHON)}
 QUAGGAS = StoredPage(
     "https://zebra.example/<u>stripes",
     "Quaggas <script>evil()</script>\u202e",
     "The quagga had stripes on its neck only.\nThe last one died in 1883.",
 )
+KEPT_BYTES = 200_000
+"""An image so large is a file of the container."""
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 KEYS = Statement("""
 SELECT name, scopes, disabled_at, expires_at - created_at AS lifetime FROM api_keys
@@ -115,7 +122,7 @@ class Answer:
         return str(self.lines[-1][2])
 
     def of_kind(self, kind: str) -> list[HTMLParser]:
-        return [item for item in self.items if item.css_first(f".item.{kind}") is not None]
+        return [item for item in self.items if item.css_first(f".is-{kind}") is not None]
 
     @property
     def said(self) -> str:
@@ -135,7 +142,7 @@ async def playing(postgres: PostgresServer, template: str) -> AsyncIterator[Play
             url,
             [backend],
             models=[{"id": MODEL}],
-            tools={"web": {"enabled": True}, "python": LINUX if HAS_BUBBLEWRAP else {}},
+            tools={"web": {"enabled": True}, "python": LINUX if HAS_BUBBLEWRAP else MONTY},
             admin={"port": 9000},
             console={"enabled": True},
         )
@@ -174,10 +181,12 @@ async def test_an_answer_is_streamed_and_the_next_question_continues_it(
         first(HTMLParser(one.html or ""), "dt").text(): one.text(deep=True)
         for one in answer.ending.css(".took div")
     }
-    assert {"First token", "Tokens/s", "Tokens in", "cached", "Tokens out"} <= took.keys()
+    assert {"First token", "Tokens/s"} <= took.keys()
+    assert "cached" in took["Tokens in"]
+    assert "thinking" in took["Tokens out"]
     link = first(answer.ending, ".follow a").attributes["href"] or ""
     assert answer.id in link
-    assert (await ada.client.get(link)).status_code == 303
+    assert (await ada.client.get(link)).status_code == 200
     more = await playing.ask(ada, "And?", previous=answer.id)
     stored = await playing.site.services.responses.get(COMMAND_LINE, more.id)
     assert stored["previous_response_id"] == answer.id
@@ -225,7 +234,7 @@ async def test_a_session_has_one_key_for_ten_minutes_that_no_page_shows(
     key = await held(playing, ada)
     address = f"{PATH}?tenant=acme&project={playing.project}"
     page = await ada.page(address)
-    assert "Key ends in" in first(page, ".page-acts").text()
+    assert "hidden" not in first(page, "#key").attributes
     seen.append(page.html or "")
     events = await playing.rows(NOTES, target=key.id)
     assert [event.type for event in events] == ["api_key.created"]
@@ -238,7 +247,7 @@ async def test_a_session_has_one_key_for_ten_minutes_that_no_page_shows(
     ) as client:
         assert (await client.get("/v1/models")).status_code == 401
     seen.append((await ada.page(address)).html or "")
-    assert "Key ends" not in seen[-1]
+    assert "hidden" in first(HTMLParser(seen[-1]), "#key").attributes
     assert [text for text in seen if key.secret in text or key.secret[-8:] in text] == []
     assert key.secret not in repr(key)
 
@@ -286,19 +295,21 @@ async def test_a_plot_is_an_image_of_the_console_and_a_file_a_download(
     drawn = base64.b64encode(png()).decode()
     code = (
         "import base64\\nopen('<u>a.csv', 'w').write('1,2')\\nclass Plot:\\n"
-        f"  def _repr_png_(self): return base64.b64decode('{drawn}')\\n"
-        "print('/mnt/data/<u>a.csv')\\nPlot()"
+        "  def __init__(self, more): self.more = more\\n"
+        f"  def _repr_png_(self): return base64.b64decode('{drawn}') + b'0' * self.more"
     )
-    answer = await playing.ask(ada, steps(f"python {code}; quote"), code_interpreter="on")
-    (call,) = answer.of_kind("tool")
-    assert "class Plot" in first(call, "pre").text()
-    source = first(call, "img").attributes["src"] or ""
-    if source.startswith("data:"):
-        assert base64.b64decode(source.partition(",")[2]) == png()
-    else:
-        image = await ada.client.get(source)
-        assert image.content == png()
-        assert image.headers["content-type"] == "image/png"
+    kept = f"python print('/mnt/data/<u>a.csv')\\nPlot({KEPT_BYTES})"
+    answer = await playing.ask(
+        ada, steps(f"python {code}; python Plot(0); {kept}; quote"), code_interpreter="on"
+    )
+    calls = answer.of_kind("tool")
+    assert "class Plot" in first(calls[0], "pre").text()
+    inline, address = (first(call, "img").attributes["src"] or "" for call in calls[1:])
+    assert inline == f"data:image/png;base64,{drawn}"
+    image = await ada.client.get(address)
+    assert image.content.startswith(png())
+    assert len(image.content) == len(png()) + KEPT_BYTES
+    assert image.headers["content-type"] == "image/png"
     link = first(answer.of_kind("message")[-1], ".citations a")
     assert link.text() == "<u>a.csv"
     address = link.attributes["href"] or ""
@@ -365,6 +376,20 @@ async def test_a_refused_request_says_what_to_do(playing: Playing, ada: Browser)
         assert words in first(HTMLParser(refused.text), "[role=alert]").text(), fields
 
 
+async def test_the_limits_of_the_project_hold(playing: Playing, ada: Browser) -> None:
+    tenants = playing.site.services.tenants
+    await tenants.create(COMMAND_LINE, "bounded")
+    tenant = (await tenants.get("bounded")).tenant.id
+    await playing.site.console._services.tenant.limits.set_limits(
+        LimitOwner.of_tenant(tenant), {("requests", 60): 1}
+    )
+    chosen = {"tenant": "bounded", "project": ids.project_id(default_project(tenant))}
+    assert (await playing.ask(ada, "[[sim say=a]]", **chosen)).said == "a"
+    refused = (await playing.ask(ada, "[[sim say=b]]", **chosen)).ending
+    assert "Status: 429" in first(refused, ".details").text()
+    assert "try again in" in first(refused, "[role=alert]").text()
+
+
 async def test_an_answer_that_is_not_stored_is_not_continued(
     playing: Playing, ada: Browser
 ) -> None:
@@ -410,8 +435,9 @@ async def test_who_stops_ends_the_request(playing: Playing, on_disconnect: str) 
                     (response_id,) = rest
                 elif kind == "text":
                     break
-        stopped = await browser.post(f"{PATH}/stop", response=response_id)
-        assert stopped.status_code == 204
+        if on_disconnect == "continue":
+            stopped = await browser.post(f"{PATH}/stop", response=response_id)
+            assert stopped.status_code == 204
         uuid = response_id.removeprefix("resp_")
         await playing.backends.until(
             lambda rows: (
@@ -420,6 +446,47 @@ async def test_who_stops_ends_the_request(playing: Playing, on_disconnect: str) 
             )
         )
     await tenants.set_policy(COMMAND_LINE, "acme", {"on_disconnect": "cancel"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PROGRAM.exists(), reason=f"there is no {PROGRAM}")
+async def test_a_browser_shows_what_is_streamed(playing: Playing) -> None:
+    token = await playing.site.sessions.create_link("Ada", "owner")
+    async with chromium() as browser, visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, login_url(playing.admin_url, token))
+        await page.goto(f"{playing.admin_url}/console{PATH}")
+        await page.get_by_label("Tenant", exact=True).fill("acme")
+        await page.get_by_role("button", name="Go on").click()
+        await page.get_by_role("button", name="Go on").click()
+        question = page.get_by_label("Question")
+        await question.fill(f"[[sim think=4 say={HOSTILE.replace(']', '')}]]")
+        await question.press("Control+Enter")
+        await page.locator(".took").wait_for()
+        assert "⟨U+202E⟩</textarea>" in await page.locator(".is-message .said").inner_text()
+        assert await page.locator("#thread img, #thread u, #thread script").count() == 0
+        assert await page.locator(".question").count() == 1
+        assert not await page.locator("details", has_text="Thinking").get_by_text("…").is_visible()
+        await question.fill("[[sim think=none tokens=100000 tokens_per_s=50]]")
+        await page.get_by_role("button", name="Ask").click()
+        await page.locator(".answer").nth(1).get_by_text("The script goes on").wait_for()
+        await page.get_by_role("button", name="Stop").click()
+        await page.get_by_text("Stopped. The next question").wait_for()
+        await page.get_by_label("Other tools, as JSON").fill("{")
+        assert await page.locator("[name=tools]:invalid").count() == 1
+        await page.get_by_label("Other tools, as JSON").fill("")
+        await page.get_by_label("Max tokens").fill("16")
+        await page.get_by_role("button", name="End now").click()
+        assert not await page.get_by_role("button", name="End now").is_visible()
+        await question.fill("Hello")
+        await page.get_by_role("button", name="Ask").click()
+        await page.locator(".took").wait_for()
+        secrets = [key.secret for key in playing.keys._by_session.values()]
+        assert secrets != []
+        shown = await page.content()
+        assert [secret for secret in secrets if secret in shown] == []
+        assert await visited.violations() == []
+        assert visited.complaints == []
 
 
 # Forks
@@ -446,6 +513,8 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     data = playing.fields("[[sim say=Three]]", fork=answer.id, item="0")
     assert (await ada.post(f"{PATH}/ask", **data)).status_code == 403
     await revealed(playing, ada, answer.id)
+    links = [node.attributes["href"] for node in (await items_tab(ada, answer.id)).css("article a")]
+    assert links == [f"/console{PATH}?fork={answer.id}&item={item}" for item in range(2)]
     page = await ada.page(path)
     assert first(page, "input[name=fork]").attributes["value"] == answer.id
     assert first(page, "input[name=project]").attributes["value"] == playing.project
@@ -462,6 +531,26 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     assert record["previous_response_id"] == answer.id
     beyond = playing.fields("Hi", fork=answer.id, item="9")
     assert (await ada.post(f"{PATH}/ask", **beyond)).status_code == 400
+
+
+async def items_tab(browser: Browser, response_id: str) -> HTMLParser:
+    return await browser.page(f"/responses/{response_id}?tab=items")
+
+
+async def test_a_fork_has_what_tools_returned(playing: Playing, ada: Browser) -> None:
+    tenants = playing.site.services.tenants
+    await tenants.set_policy(COMMAND_LINE, "acme", {"operator_content_access": "always"})
+    on = {"code_interpreter": "on"}
+    answer = await playing.ask(ada, steps("python 6 * 7; say done"), **on)
+    kinds = [first(item, ".item").attributes["class"] for item in answer.items]
+    assert answer.said == "done"
+    await revealed(playing, ada, answer.id)
+    item = str(kinds.index("item is-tool"))
+    fork = await playing.ask(ada, "[[sim think=2 say=ok]]", fork=answer.id, item=item, **on)
+    (begin,) = await playing.backends.of_response(fork.id)
+    prompt = vocabulary().decode(begin["prompt_ids"])
+    assert "6 * 7python to=assistantanalysis42user" in prompt
+    assert prompt.count("done") == 1, "in the question before"
 
 
 async def context(playing: Playing, browser: Browser, response_id: str) -> list[Any]:

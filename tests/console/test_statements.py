@@ -44,10 +44,11 @@ async def test_no_page_reads_content_or_counts_rows(
     site: Site, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
-    execute, task = Connection.execute, asyncio.current_task()
+    task = asyncio.current_task()
+    execute = Connection.execute
 
     async def recorded(self: Connection, statement: Statement, *rest: Any) -> Any:
-        # Gateways of other tests do other things meanwhile.
+        # Other gateways of this process have tasks of their own.
         if asyncio.current_task() is task:
             statements.append(statement.sql)
         return await execute(self, statement, *rest)

@@ -40,7 +40,7 @@ BUILD_MAX_S: Final = 1_800
 REPLICAS: Final = ("gateway-1", "gateway-2")
 BACKENDS: Final = ("simulator", "obedient")
 REVISION: Final = "revision-under-test"
-_NEEDED: Final = ("podman", "buildah", "mmdebstrap", "unshare", "nsenter", "ip")
+_NEEDED: Final = ("podman", "buildah", "mmdebstrap", "iptables", "unshare", "nsenter", "ip")
 
 
 class Engine:

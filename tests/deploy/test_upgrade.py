@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import json
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from typing_extensions import override
 
 from tests.deploy.engines import IMAGE, IMAGE_BEFORE, REPLICAS, ROOT
 from tests.fakes.http_client import http_client
@@ -93,6 +95,8 @@ class Refused(Exception):
     """An answer that is no stream."""
 
 
+LATEST = "--max-count=20"
+"""Of the commits that touch what makes the schema."""
 SCHEMA = ("migrations/versions", "gateway/store/tables")
 
 
@@ -112,14 +116,30 @@ def release_before() -> str:
     (*_, newest) = ["", *git("tag", "--merged", "HEAD~1", "--sort=version:refname").split()]
     if newest:
         return newest.decode()
-    of_schema = ("log", "-1", "--first-parent", "-m", "--format=%H", "HEAD", "--", *SCHEMA)
-    first = git(*of_schema).decode().strip()
+    wanted = tables("HEAD")
+    touching = git("log", LATEST, "--format=%H", "HEAD", "--", *SCHEMA).decode().split()
+    (*_, first) = ["HEAD", *(commit for commit in touching if tables(commit) == wanted)]
     commits = int(git("rev-list", "--count", f"{first}..HEAD"))
     changed = git("diff", "--shortstat", first, "HEAD", "--", "gateway").decode().strip()
     if not changed:
         pytest.skip("the tables have changed with this commit: none before it has the same schema")
     print(f"from {first[:8]}, {commits} commits before: {changed}")
     return first
+
+
+def tables(commit: str) -> list[str]:
+    """What makes the schema at a commit, without what is said of it."""
+    paths = git("ls-tree", "-r", "--name-only", commit, "--", *SCHEMA).decode().split()
+    trees = [ast.parse(git("show", f"{commit}:{path}")) for path in paths]
+    return [ast.dump(WithoutWords().visit(tree)) for tree in trees]
+
+
+class WithoutWords(ast.NodeTransformer):
+    """Leaves docstrings out."""
+
+    @override
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def unpack(commit: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from gateway.models.format import RenderOptions
-from gateway.protocol.call_items import approval_request_of, asked_tool, author_of, call_of
+from gateway.protocol.call_items import approval_request_of, approval_tool, author_of, call_of
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     CallItem,
@@ -51,7 +51,7 @@ def context_item(item: Item, *, complete: bool = True) -> ContextItem:
 def _function_of(item: Item) -> str | None:
     if isinstance(item, CallItem):
         return call_of(item).name
-    return author_of(item) if isinstance(item, OutputItem) else asked_tool(item)
+    return author_of(item) if isinstance(item, OutputItem) else approval_tool(item)
 
 
 def from_wire(item: dict[str, Any]) -> ContextItem:

@@ -6,7 +6,7 @@ from typing import Final
 
 from hypothesis import settings
 
-SHARES: Final = {"short": 10, "untimed": 2, "long": 1}
+SHARES: Final = {"short": 10, "untimed": 4, "long": 1}
 """Of each profile: `make test-fast`, the runs of every day and `make nightly`. Each run has other
 examples, so that the days make up for what a run leaves out.
 """

@@ -44,6 +44,10 @@ class Prometheus:
         assert body["status"] == "success", body
         return body["data"]
 
+    def scraped(self) -> bool:
+        """Return True if the last scrape of every target succeeded."""
+        return {one["health"] for one in self.get("targets")["activeTargets"]} == {"up"}
+
     def firing(self) -> set[str]:
         """The alerts that fire now."""
         alerts = self.get("alerts")["alerts"]

@@ -139,8 +139,8 @@ class Writer:
         """As many ids as anybody may, or a few less."""
         turn = self.fold.open_turn
         assert turn is not None
-        unseen = len(turn.prefill) + len(turn.said) - self.fold.seen
-        self.add(Repair(max(0, min(len(turn.said), unseen) - all_but), "toy_repair"))
+        unseen = len(turn.prefill) + len(turn.output_ids) - self.fold.seen
+        self.add(Repair(max(0, min(len(turn.output_ids), unseen) - all_but), "toy_repair"))
 
 
 def _write_log(

@@ -90,7 +90,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
         elif isinstance(entry, Tokens):
             said[-1] += entry.ids
         ended += isinstance(entry, TurnEnded)
-    assert [turn.said.tolist() for turn in fold.turns] == said
+    assert [turn.output_ids.tolist() for turn in fold.turns] == said
     assert sum(turn.finish is not None for turn in fold.turns) == ended
     is_open = len(said) > ended and not fold.is_finished
     assert fold.open_turn is (fold.turns[-1] if is_open else None)
@@ -284,8 +284,8 @@ def test_every_id_is_counted_once(case: Case) -> None:
     said = sum(len(entry.ids) for entry in log if isinstance(entry, Tokens))
     voided = sum(entry.voided for entry in log if isinstance(entry, Repair))
     assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (said - voided, voided)
-    assert fold.usage.output_tokens == sum(len(turn.said) for turn in fold.turns)
-    assert all(len(turn.logprobs) in {0, len(turn.said)} for turn in fold.turns)
+    assert fold.usage.output_tokens == sum(len(turn.output_ids) for turn in fold.turns)
+    assert all(len(turn.logprobs) in {0, len(turn.output_ids)} for turn in fold.turns)
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_results_are_counted_once_and_are_no_output(case: Case) -> None:
     usage = orjson.loads(events[-1].data)["response"]["usage"]
     assert fold.usage.tool_output_tokens == fold.result_ids == ids
     assert usage["output_tokens_details"].get("tool_output_tokens", 0) == ids
-    assert fold.output_tokens == sum(len(turn.said) for turn in fold.turns)
+    assert fold.output_tokens == sum(len(turn.output_ids) for turn in fold.turns)
     said = orjson.loads(events[-1].data)["response"]
     assert ("tool_usage" in said) == bool(ended)
     if ended:

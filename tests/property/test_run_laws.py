@@ -217,7 +217,7 @@ def is_closed(stage: Stage[Any]) -> bool:
     """The model itself ended what it said last. No backend is asked for that alone: where a turn
     broke off and all is said, the turn is over.
     """
-    said = stage.live.fold.turns[-1].said
+    said = stage.live.fold.turns[-1].output_ids
     return bool(said) and said[-1] in STOP_IDS
 
 
@@ -226,10 +226,10 @@ def is_found_complete(stage: Stage[Any], other: Stage[Any]) -> bool:
     `other` the model closed that call as if there was more to say.
     """
     turns, whole = stage.live.fold.turns, other.live.fold.turns
-    said = turns[-1].said
+    said = turns[-1].output_ids
     if turns[-1].finish is not FinishReason.STOP or is_closed(stage) or len(turns) > len(whole):
         return False
-    more = whole[len(turns) - 1].said[len(said) :]
+    more = whole[len(turns) - 1].output_ids[len(said) :]
     return bool(more) and more[0] == END
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
-from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, GuardLimits
+from gateway.engine.output_guard import BODY_REGENERATED, BUDGET_TURNS_MAX, GuardLimits
 from gateway.entries import Finished, Repair, Tokens
 from gateway.generation import FinishReason
 from gateway.models.harmony.call_arguments import Arguments
@@ -96,7 +96,7 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
     if case.budget is not None:
         assert fold.usage.reasoning_tokens <= case.budget
     cuts = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
-    again = fold.recoveries.get(SAID_ANEW, 0)
+    again = fold.recoveries.get(BODY_REGENERATED, 0)
     assert cuts + again <= case.limits.repairs_max + BUDGET_TURNS_MAX
 
 

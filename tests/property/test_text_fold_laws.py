@@ -17,9 +17,9 @@ from gateway.generation import (
     IN_TOKEN,
     UNTOLD,
     FinishReason,
+    ReportedUsage,
     TextLogprob,
     TextToken,
-    ToldUsage,
 )
 from gateway.models.chat.passthrough import FRAMING, TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
@@ -64,9 +64,9 @@ CUTS = st.lists(st.integers(0, 60), max_size=6)
 
 
 @pytest.mark.slow
-@given(TURNS, CUTS, ENDINGS, st.none() | st.just(ToldUsage(9, 8, 7, 6)))
+@given(TURNS, CUTS, ENDINGS, st.none() | st.just(ReportedUsage(9, 8, 7, 6)))
 def test_no_cut_counts(
-    ids: list[int], cuts: list[int], finish: FinishReason, usage: ToldUsage | None
+    ids: list[int], cuts: list[int], finish: FinishReason, usage: ReportedUsage | None
 ) -> None:
     said = [*ids, END] if finish is FinishReason.STOP else ids
     ending: list[Entry] = [TurnEnded(finish, 0, usage), Finished("completed", 5)]

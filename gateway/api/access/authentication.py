@@ -145,7 +145,7 @@ class Authentication:
                 if scope["type"] == "websocket":
                     scope["authenticate"] = partial(self._reauthenticate, scope, credentials)
                 lookup = (credentials.secret, credentials.organization)
-                cached = self._access.known(*lookup)
+                cached = self._access.cached(*lookup)
                 principal = cached or await self._access.authenticate(*lookup)
                 self._check(principal, credentials, scope)
                 scope["principal"] = principal

@@ -52,8 +52,8 @@ class AuditView:
 async def view(call: Call) -> AuditView:
     """Read a page of a chain. Raises `InvalidRequest` and `ResourceNotFound`."""
     tenant, type_ = (call.query.get(name, "").strip() for name in ("tenant", "type"))
-    given = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
-    query = audit_query(QueryParams({name: value for name, value in given.items() if value}))
+    params = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
+    query = audit_query(QueryParams({name: value for name, value in params.items() if value}))
     page = await call.services.operator.audit.list_entries(
         await _chain(call, tenant), query, names_operators=True
     )

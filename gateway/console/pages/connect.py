@@ -1,4 +1,4 @@
-"""How clients are set up, and whether the first request of a key has come."""
+"""Set-up of clients, and whether the first request of a key has come."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], l
 
 
 async def _newest_response(call: Call, key_id: str) -> Any:
-    # What a key stored is there at once; when it was used last is written once a minute.
+    # Stored responses of a key appear at once; its last use is written once a minute.
     if not key_id or not call.may("responses.read"):
         return None
     query = QueryParams({"api_key_id": key_id, "limit": "1"})

@@ -1,4 +1,4 @@
-"""One conversation: its stored responses, and what each read of the cache."""
+"""One conversation: its stored responses, and the cached tokens of each."""
 
 from __future__ import annotations
 

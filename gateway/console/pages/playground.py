@@ -119,7 +119,7 @@ async def ask(call: Call) -> Response:
 
 
 async def _context(call: Call) -> tuple[Json, list[Json]]:
-    # What the question continues: the answer before it, or a fork.
+    # The question continues the answer before it, or a fork.
     if previous := call.form.get("previous"):
         return {"previous_response_id": previous}, []
     if not (response_id := call.form.get("fork")):

@@ -1,4 +1,4 @@
-"""What waits: for backends, by class, and in the background, by tenant."""
+"""Waiting requests: for backends, by class, and in the background, by tenant."""
 
 from __future__ import annotations
 

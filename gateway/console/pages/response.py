@@ -1,4 +1,4 @@
-"""One stored response: where its time went, and what it says once it is revealed."""
+"""One stored response: its timeline, and its content once it is revealed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TABS: Final = {
     "raw": "Raw",
 }
 CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw"})
-"""Tabs that show what was said: of a revealed response alone."""
+"""Tabs that show content, of revealed responses only."""
 TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
 ITEMS_SHOWN: Final = 100
 _OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
-"""Fields of a response that are no part of what was asked for."""
+"""Fields of a response that do not repeat its request."""
 WIDTH: Final = 1000
 """Width of the timeline, in units of its drawing."""
 BAR_MIN: Final = 2.0
@@ -149,7 +149,10 @@ async def _content(call: Call, tab: str, after: int) -> Any:
         case "chain":
             content = (await stored.chain(response_id))["data"]
         case "tokens":
-            content = await stored.tokens(author, response_id, after=after, limit=TOKENS_SHOWN)
+            seen = integer(call.query, "seen", minimum=0)
+            content = await stored.tokens(
+                author, response_id, after=after, limit=TOKENS_SHOWN, seen=seen
+            )
         case "events":
             content = await stored.events(author, response_id, after=after, limit=EVENTS_SHOWN)
             for one in content["data"]:
@@ -221,13 +224,13 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
     words = PHASES.get(name, name) if lane == "phases" else name
     if lane == "tools":
         words = f"call {name}"
-    told = [words, f"{spoken(begin_ms)} to {spoken(end_ms)}", spoken(end_ms - begin_ms)]
+    details = [words, f"{spoken(begin_ms)} to {spoken(end_ms)}", spoken(end_ms - begin_ms)]
     if span["tokens"]:
-        told.append(f"{span['tokens']} tokens")
+        details.append(f"{span['tokens']} tokens")
     if span["outcome"]:
-        told.append(span["outcome"])
+        details.append(span["outcome"])
     width = max(BAR_MIN, (end_ms - begin_ms) * scale)
-    return Bar(min(begin_ms * scale, WIDTH - BAR_MIN), width, tone, " · ".join(told), words)
+    return Bar(min(begin_ms * scale, WIDTH - BAR_MIN), width, tone, " · ".join(details), words)
 
 
 def _point_title(point: Json) -> str:

@@ -22,7 +22,7 @@ TABLES_SHOWN: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SystemView:
-    """What the admin API says of the system. `settings` are paths and values as JSON."""
+    """State of the system, from the admin API. `settings` are paths and values as JSON."""
 
     system: Json
     is_current: bool

@@ -46,10 +46,10 @@ class TenantList:
 async def list_tenants(call: Call) -> TenantList:
     begins, after = call.query.get("q", "").strip(), call.query.get("after", "")
     tenants = await call.services.operator.tenants.list()
-    found = [one for one in tenants if one.name.startswith(begins) and one.name > after]
-    rows = [_listed(one) for one in found[:ROWS]]
+    matches = [one for one in tenants if one.name.startswith(begins) and one.name > after]
+    rows = [_listed(one) for one in matches[:ROWS]]
     older = ""
-    if len(found) > ROWS:
+    if len(matches) > ROWS:
         older = f"?{urlencode({'q': begins, 'after': rows[-1]['name']})}"
     return TenantList(rows, begins, older, await call.services.ownership.is_owner())
 
@@ -174,16 +174,16 @@ async def _scope(call: Call) -> tuple[Any, Any, Any]:
 
 
 async def change_policy(call: Call) -> str:
-    """Set one value of the policy; an empty one is that of the settings again."""
+    """Set one value of the policy; an empty one restores that of the settings."""
     name, text = call.form.get("value_name", ""), call.form.get("value", "")
     if name not in POLICY_VALUES:
         raise InvalidRequest("There is no such value of a policy.", param="value_name")
-    given: str | int | None = text or None
+    value: str | int | None = text or None
     if text and POLICY_VALUES[name].column_type != "text":
         if not text.isdecimal() or not text.isascii():
             raise InvalidRequest(f"'{name}' is a number.", param="value")
-        given = int(text[:20])
-    await call.services.operator.tenants.set_policy(call.author, call.path["name"], {name: given})
+        value = int(text[:20])
+    await call.services.operator.tenants.set_policy(call.author, call.path["name"], {name: value})
     return path_of(call.path["name"])
 
 
@@ -209,7 +209,7 @@ async def restore(call: Call) -> str:
 
 
 def _confirmed(call: Call) -> str:
-    # What cannot be undone takes the name a second time, typed.
+    # An act that cannot be undone takes the name a second time, typed.
     name = call.path["name"]
     if call.form.get("confirmed") != name:
         raise InvalidRequest(

@@ -144,7 +144,7 @@ async def download(call: Call) -> Download | str:
 
 
 def _plain(text: str) -> str:
-    # What begins so is a formula to spreadsheets.
+    # Spreadsheets take a text with such a beginning for a formula.
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
@@ -155,22 +155,22 @@ def _add(sums: dict[str, int], values: Mapping[str, Any]) -> None:
 
 async def _buckets(call: Call, query: _Query) -> list[Json]:
     span = SPANS[query.span]
-    given = [
+    params = [
         ("start_time", str(query.start)),
         ("bucket_width", span.width),
         ("limit", str(span.length_s // span.width_s + 1)),
         ("group_by", query.group),
     ]
-    asked = usage_query("completions", given, now=int(time.time()))
-    page = await call.services.tenant.usage.page(query.tenant_id, asked)
+    parsed = usage_query("completions", params, now=int(time.time()))
+    page = await call.services.tenant.usage.page(query.tenant_id, parsed)
     buckets: list[Json] = page["data"]
     return buckets
 
 
 async def _cost(call: Call, query: _Query) -> str:
-    given = [("start_time", str(query.start)), ("limit", "32")]
-    asked = usage_query(COSTS, given, now=int(time.time()))
-    page = await call.services.tenant.usage.page(query.tenant_id, asked)
+    params = [("start_time", str(query.start)), ("limit", "32")]
+    parsed = usage_query(COSTS, params, now=int(time.time()))
+    page = await call.services.tenant.usage.page(query.tenant_id, parsed)
     total = sum(
         float(result["amount"]["value"]) for bucket in page["data"] for result in bucket["results"]
     )

@@ -1,7 +1,10 @@
 // The thread of the Playground. HTML comes from templates of the server, which escape it; all else is text.
 
 const form = document.querySelector("#ask");
-const nearEndPx = 120;
+const nearEndPx = 200;
+
+const isAtEnd = () => window.innerHeight + window.scrollY >= document.body.scrollHeight - nearEndPx;
+const goToEnd = () => window.scrollTo(0, document.body.scrollHeight);
 
 const part = (name, text) => {
   const made = document.createElement("div");
@@ -20,13 +23,17 @@ function failure(answer, message) {
   const notice = part("notice bad", message);
   notice.setAttribute("role", "alert");
   answer.append(notice);
+  goToEnd();
 }
 
 // A line of the stream: see console/answer_lines.py.
 function apply(answer, [kind, ...rest]) {
   const item = (index) => answer.querySelector(`[data-item="${index}"]`);
   const steps = {
-    begin: (id) => { answer.dataset.response = id; },
+    begin: (id) => {
+      answer.dataset.response = id;
+      document.querySelector("#key").hidden = false;
+    },
     add: (html) => answer.append(parsed(html)),
     text: (index, text) => item(index)?.querySelector("[data-live]")?.append(text),
     put: (index, html) => {
@@ -39,7 +46,7 @@ function apply(answer, [kind, ...rest]) {
       answer.append(parsed(html));
       if (id === null) return;
       form.elements.previous.value = id;
-      for (const name of ["fork", "item"]) form.elements[name]?.remove();
+      for (const field of form.querySelectorAll("[name=fork], [name=item]")) field.remove();
     },
   };
   steps[kind]?.(...rest);
@@ -53,13 +60,13 @@ async function read(body, answer) {
     const { done, value } = await reader.read();
     const lines = (unread + (value ?? "")).split("\n");
     unread = lines.pop();
-    const wasAtEnd = window.innerHeight + window.scrollY >= document.body.scrollHeight - nearEndPx;
+    const wasAtEnd = isAtEnd();
     for (const line of lines) {
       const one = JSON.parse(line);
       isOver ||= one[0] === "end";
       apply(answer, one);
     }
-    if (wasAtEnd) window.scrollTo(0, document.body.scrollHeight);
+    if (wasAtEnd) goToEnd();
     if (done) break;
   }
   if (!isOver) failure(answer, "The connection ended before the answer did. Ask again.");
@@ -77,6 +84,8 @@ if (form) {
   const [thread, question, state] = ["#thread", "#question", "#state"].map((one) => form.querySelector(one));
   const [sendButton, stopButton] = ["#send", "#stop"].map((one) => form.querySelector(one));
   let controller = null;
+  if (window.matchMedia("(max-width: 900px)").matches) form.querySelector(".knobs").open = false;
+  question.focus({ preventScroll: true });
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -87,7 +96,7 @@ if (form) {
     if (question.value) thread.append(part("question", question.value));
     const answer = part("answer", "");
     thread.append(answer);
-    answer.scrollIntoView({ block: "end" });
+    goToEnd();
     controller = new AbortController();
     [sendButton.disabled, stopButton.hidden, state.textContent] = [true, false, "Answering …"];
     const asked = question.value;
@@ -103,8 +112,10 @@ if (form) {
         fetch(form.dataset.stop, { method: "POST", body: fields });
       }
       state.textContent = wasStopped ? "Stopped" : "";
-      if (wasStopped) answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
-      else failure(answer, "The gateway cannot be reached. Ask again.");
+      if (wasStopped) {
+        answer.append(part("notice warn", "Stopped. The next question does not continue this answer."));
+        goToEnd();
+      } else failure(answer, "The gateway cannot be reached. Ask again.");
     }
     if (answer.querySelector(".notice.bad") && !answer.querySelector(".item") && !question.value) question.value = asked;
     controller = null;

@@ -1,6 +1,7 @@
 // The token view: which token is chosen, and what is known of it. And: pages of running responses.
 
 const liveIntervalMs = 1000;
+const followIntervalMs = 150;
 const view = document.querySelector("#tokens");
 const facts = document.querySelector("#token-facts");
 let chosen = null;
@@ -63,6 +64,7 @@ async function fetchPart(url, header, block) {
 
 // Pages of tokens near those that are seen are filled. All others are empty, and as tall as they were.
 const pages = [];
+let known = 0;
 const nearby = view && new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     target.classList.toggle("is-near", isIntersecting);
@@ -87,17 +89,21 @@ function watchPage(page) {
   nearby.observe(page);
 }
 
-async function fill(page, again = false) {
-  if (!again && !page.classList.contains("is-empty")) return;
+// With `seen` the answer comes when there are more tokens than that.
+async function fill(page, seen) {
+  if (seen === undefined && !page.classList.contains("is-empty")) return;
   page.classList.remove("is-empty");
   const after = Number(view.dataset.first) + pages.indexOf(page) * Number(view.dataset.size) - 1;
-  const part = await fetchPart(view.dataset.src + after, view.dataset.fragment, "tokens");
+  const more = seen === undefined ? "" : `&seen=${seen}`;
+  const part = await fetchPart(view.dataset.src + after + more, view.dataset.fragment, "tokens");
   const made = part?.querySelector(".token-page");
   if (!made) return;
+  known = Number(made.dataset.count);
+  if (known) view.querySelector(".no-tokens")?.remove();
   page.replaceChildren(...made.childNodes);
   page.style.height = "";
   if (!page.classList.contains("is-near")) empty(page);
-  addPages(Number(made.dataset.count));
+  addPages(known);
 }
 
 function empty(page) {
@@ -111,7 +117,8 @@ if (view?.querySelector(".token-page")) {
   const page = view.querySelector(".token-page");
   view.querySelector(".token-more")?.remove();
   watchPage(page);
-  addPages(Number(page.dataset.count));
+  known = Number(page.dataset.count);
+  addPages(known);
 }
 
 async function refresh() {
@@ -124,10 +131,18 @@ async function refresh() {
     const { live, fragment } = state.dataset;
     const part = await fetchPart(live, fragment, "execution");
     if (part) state.replaceWith(...part.childNodes);
-    if (pages.length) await fill(pages.at(-1), true);
   }
   setTimeout(refresh, liveIntervalMs);
 }
 
-if (document.querySelector("#state[data-live]")) setTimeout(refresh, liveIntervalMs);
+async function follow() {
+  if (!document.querySelector("#state[data-live]")) return;
+  if (document.visibilityState === "visible") await fill(pages.at(-1), known);
+  setTimeout(follow, followIntervalMs);
+}
+
+if (document.querySelector("#state[data-live]")) {
+  setTimeout(refresh, liveIntervalMs);
+  if (pages.length) follow();
+}
 document.querySelector("[data-print]")?.addEventListener("click", () => window.print());

@@ -52,7 +52,7 @@ _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A marker: the cursor of what is cited, and its first and last line where they are said."""
+    """A marker: the cursor of the cited page, and its first and last line if it names them."""
 
     cursor: int
     lines: tuple[int, int] | None = None
@@ -117,11 +117,11 @@ def _keep(pieces: list[str | Citation], plain: list[str]) -> None:
 
 def _parse_marker(held: str) -> Citation:
     cursor, _, where = held.removeprefix(OPENING).partition(DAGGER)
-    found = _LINES.match(where)
-    if found is None:
+    match = _LINES.match(where)
+    if match is None:
         return Citation(int(cursor))
-    first = int(found[1])
-    return Citation(int(cursor), (first, max(first, int(found[2] or first))))
+    first = int(match[1])
+    return Citation(int(cursor), (first, max(first, int(match[2] or first))))
 
 
 class Pages:
@@ -257,12 +257,12 @@ class FileReader:
         done = 0
         while True:
             front = None if is_last else self._files.front(text, done)
-            found = self._files.find(text, done)
-            if found is None or (front is not None and front <= found.start()):
+            match = self._files.find(text, done)
+            if match is None or (front is not None and front <= match.start()):
                 break
-            shown.append(CitedText(text[done : found.start()]))
-            shown.append(CitedText(found[0], self._files.annotation(found[1])))
-            done = found.end()
+            shown.append(CitedText(text[done : match.start()]))
+            shown.append(CitedText(match[0], self._files.annotation(match[1])))
+            done = match.end()
         end = len(text) if front is None else front
         self.held = text[end:]
         shown.append(CitedText(text[done:end]))
@@ -321,8 +321,8 @@ class CitedAnswer:
             markers = self._markers
             pieces = self.feed(text)
             is_plain = markers == self._markers
-            known = self._spelled is not None and logprobs is not None and is_plain
-            self._spelled = [*(self._spelled or ()), *(logprobs or ())] if known else None
+            has_logprobs = self._spelled is not None and logprobs is not None and is_plain
+            self._spelled = [*(self._spelled or ()), *(logprobs or ())] if has_logprobs else None
             for piece in pieces:
                 _join(shown, piece)
             if not (self._reader.held or (self._files and self._files.held)):

@@ -1,8 +1,8 @@
-r"""The input of a custom tool, out of the JSON that the model writes it in, while that streams.
+r"""The input of a custom tool, read from the streamed JSON of the model's call.
 
-The model was told of a function with one string, so it writes `{"input": "…"}`. What does not
-begin like that is itself the input. Escapes that are none in JSON are taken as they stand, and a
-quote that the model forgot to escape is put back once the end shows that it did not end the string.
+The model sees a function with one string, so it writes `{"input": "…"}`. Text that does not begin
+like that is itself the input. Escapes that JSON lacks are kept as they are, and a quote that the
+model forgot to escape is restored once the end shows that it did not end the string.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class CustomInput:
         return '"' + _ESCAPE.sub(_meaning, _without_end(after))
 
     def _begin(self) -> str:
-        found = _BEFORE.match(self._held)
-        if found and found.end() <= _BEFORE_MAX:
-            self._held = self._held[found.end() :]
+        match = _BEFORE.match(self._held)
+        if match and match.end() <= _BEFORE_MAX:
+            self._held = self._held[match.end() :]
             self._phase = _Phase.INSIDE
             return self._read_string()
         squeezed = "".join(self._held.split())
@@ -79,22 +79,22 @@ class CustomInput:
 
     def _read_string(self) -> str:
         text, self._held = self._held, ""
-        said: list[str] = []
+        parts: list[str] = []
         at = 0
-        while found := _MARK.search(text, at):
-            said.append(text[at : found.start()])
-            at = found.start()
-            if found.group() == '"':
+        while mark := _MARK.search(text, at):
+            parts.append(text[at : mark.start()])
+            at = mark.start()
+            if mark.group() == '"':
                 self._phase = _Phase.AFTER
                 self._after.append(text[at + 1 :])
-                return "".join(said)
+                return "".join(parts)
             escape = _ESCAPE.match(text, at)
             if escape is None or _UNFINISHED.fullmatch(text, at):
                 self._held = text[at:]
-                return "".join(said)
-            said.append(_meaning(escape))
+                return "".join(parts)
+            parts.append(_meaning(escape))
             at = escape.end()
-        return "".join((*said, text[at:]))
+        return "".join((*parts, text[at:]))
 
 
 def _may_begin(squeezed: str) -> bool:

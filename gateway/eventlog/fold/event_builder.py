@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.cache import lasting_json
 from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles
-from gateway.eventlog.fold.hosted_calls import ApprovalAsked
+from gateway.eventlog.fold.hosted_calls import UnapprovedCall
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, spelled_units
 from gateway.eventlog.fold.lifecycle import (
     ANNOTATION_EVENT,
@@ -85,7 +85,7 @@ _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
 
 @dataclass(frozen=True, slots=True)
-class CallSaid:
+class CompleteCall:
     """A complete call that the gateway runs. `name` and `arguments` are those of
     `UnansweredCall`.
     """
@@ -99,24 +99,25 @@ class Builder:
     """Builder of the events of one response, from `response.created` to the terminal one.
 
     Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `list_tools`;
-    then `feed` and, for a call that the gateway runs (`said`), `run_call` and `end_call`; then
-    `finish` once.
-    What is queued may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` fits in
-    everywhere between. Any other order raises `ValueError`, and so do segment events in an order
-    that no `TokenParser` may produce.
+    then `feed` and, for a call that the gateway runs (`pending_call`), `run_call` and `end_call`;
+    then `finish` once.
+    A queued response may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` may be
+    called between any two of these. Any other order raises `ValueError`, and so do segment events
+    in an order that no `TokenParser` may produce.
 
-    The `rules` tell what the client calls the tools, and how much of the reasoning is its summary.
+    `rules` name the tools as the client does, and say how much of the reasoning is its summary.
     `seal` makes the `encrypted_content` of a reasoning item from its text and from how its segment
     ended (None: not at all); None for no such content. `pages` and `files` are what an answer may
-    cite; without pages what looks like a marker of one is text. `unresolved` counts citations of
-    nothing that is known.
+    cite; without pages text like a marker of one is text. `unresolved` counts citations of pages
+    and files that do not exist.
     """
 
     __slots__ = (
         "_cited", "_ended", "_files", "_head", "_hosted_before", "_item", "_outcome", "_pages",
-        "_rules", "_seal", "_segment", "_sequence_number", "_whole", "asked", "awaits_client",
-        "breaks_off", "closed", "endings", "flowing", "includable", "is_answered", "is_called",
-        "is_finished", "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
+        "_rules", "_seal", "_segment", "_sequence_number", "_whole", "awaits_client", "breaks_off",
+        "closed", "endings", "flowing", "includable", "is_answered", "is_called", "is_finished",
+        "is_started", "is_visible", "is_waiting", "output", "pending_approval", "pending_call",
+        "unresolved",
     )  # fmt: skip
 
     def __init__(
@@ -162,9 +163,9 @@ class Builder:
         """True if a call came out that nobody has answered."""
         self.awaits_client = False
         """True if a call came out that the client has to answer."""
-        self.said: CallSaid | None = None
-        """The call that the gateway is to run: nothing was said behind it."""
-        self.asked: ApprovalAsked | None = None
+        self.pending_call: CompleteCall | None = None
+        """The call that the gateway is to run: the turn ends with it."""
+        self.pending_approval: UnapprovedCall | None = None
         """Call for which the last item requests the user's approval."""
         self.breaks_off = False
         """True if the last item is a call whose arguments end in the middle of their JSON."""
@@ -258,10 +259,10 @@ class Builder:
         begun = {**item, "tools": []}
         if error is not None:  # clients that check what they are sent know no null here
             item["error"] = error
-        added, *said, done = LISTING_EVENTS[error is None]
+        added, *progress, done = LISTING_EVENTS[error is None]
         return [
             self._emit(added, {"output_index": index, "item": begun}),
-            *(self._emit(name, place) for name in said),
+            *(self._emit(name, place) for name in progress),
             self._keep(done, index, item),
         ]
 
@@ -300,8 +301,8 @@ class Builder:
         item.close(status)
         events += [self._emit(name, item.fields(name)) for name in names]
         events.append(self._keep_open(item))
-        self._item = self.said = None
-        # What the model makes of the result is still to come.
+        self._item = self.pending_call = None
+        # The model has yet to use the result.
         self.is_visible = self.is_called = self.is_answered = False
         return events
 
@@ -448,10 +449,10 @@ class Builder:
         if item is None:
             return
         if item.envelope.completed:
-            # Nobody gave it a result.
+            # It has no result.
             status = "incomplete"
         closing = item.envelope.closing[:-1]
-        if item.is_said:
+        if item.is_text_done:
             closing = ()
         elif item.envelope.needs_delta and not item.text:
             events.append(self._delta(item, ""))
@@ -466,7 +467,7 @@ class Builder:
             names = SUMMARY_CLOSING_EVENTS
             events += [self._emit(name, item.summary_fields(name, summary)) for name in names]
         events.append(self._keep_open(item))
-        self._item = self.flowing = self.said = None
+        self._item = self.flowing = self.pending_call = None
 
     def _note_call(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
         arguments, self._whole = "".join(self._whole), []
@@ -476,12 +477,12 @@ class Builder:
             arguments = self._item.text
             self._end_text(self._item, events)
         self.is_called = True
-        self.said = CallSaid(segment.name, arguments, ended)
+        self.pending_call = CompleteCall(segment.name, arguments, ended)
 
     def _end_text(self, item: OpenItem, events: list[Event]) -> None:
         if not item.text:
             events.append(self._delta(item, ""))
-        item.is_said = True
+        item.is_text_done = True
         events += [self._emit(name, item.fields(name)) for name in item.envelope.closing[:-1]]
 
     def _open_call(
@@ -527,7 +528,7 @@ class Builder:
         events.append(self._emit(envelope.opening[0], {"output_index": index, "item": item}))
         events.append(self._keep(envelope.closing[0], index, item))
         self._note_shown(segment)
-        self.asked = ApprovalAsked(item["id"], segment.name, arguments)
+        self.pending_approval = UnapprovedCall(item["id"], segment.name, arguments)
 
     def _show_whole(
         self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]
@@ -648,13 +649,13 @@ def _logprobs(
 ) -> list[dict[str, Any]] | None:
     if item.envelope.part != "output_text":
         return None
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for text in texts:
         more = logprob_entries(text, spelling)
         if more is None:
             return None
-        told += more
-    return told
+        entries += more
+    return entries
 
 
 def _error_fields(error: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Where the time of a response went: its timeline, as the log has it, and the execution computed.
+"""Time of a response by phase: its timeline, from the log, and the execution computed from it.
 
-A timeline has the steps of a run without what was said in them, so it is kept beside the response
+A timeline has the steps of a run without their content, so it is kept beside the response
 and shown to operators who may not read content. The phases of an execution follow on each other
 without a gap: together they are as long as it took.
 """
@@ -176,7 +176,10 @@ class Execution:
     @property
     def sentence(self) -> str:
         """Return where most of the time went."""
-        totals, words = self.totals, {str(name): said for name, said in PHASES.items()}
+        totals, words = (
+            self.totals,
+            {str(name): description for name, description in PHASES.items()},
+        )
         if not totals:
             return "No time has passed yet."
         phase, spent_ms = next(iter(totals.items()))
@@ -213,8 +216,8 @@ class _Lane:
 
     def close(self, at_ms: int, tokens: int, outcome: str = "") -> None:
         if self._name is not None:
-            said = max(0, tokens - self._tokens)
-            self.spans.append(Span(self._name, self._begin_ms, at_ms, said, outcome))
+            generated = max(0, tokens - self._tokens)
+            self.spans.append(Span(self._name, self._begin_ms, at_ms, generated, outcome))
             self._name = None
 
     @property
@@ -319,7 +322,7 @@ class _Reading:
         "tool_ended": _end_call,
         "finished": end,
     }
-    """What each kind of moment changes; the others are points."""
+    """Change that each kind of moment makes; other kinds are points."""
 
 
 def execution_of(

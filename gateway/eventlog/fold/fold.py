@@ -35,7 +35,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.event_builder import ANSWERS, Builder
 from gateway.eventlog.fold.execution import NOTED, Timeline
-from gateway.eventlog.fold.hosted_calls import NO_CALLS, ApprovalAsked, HostedCalls, UnansweredCall
+from gateway.eventlog.fold.hosted_calls import NO_CALLS, HostedCalls, UnansweredCall, UnapprovedCall
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import (
@@ -70,7 +70,7 @@ UNRESOLVED_CITATION: Final = "citation_unresolved"
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 """Reasons for the end of a turn behind which there may be another one."""
 
-__all__ = ["ApprovalAsked", "Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall"]
+__all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall", "UnapprovedCall"]
 
 
 class Fold:
@@ -177,8 +177,8 @@ class Fold:
         Reads the turn again, unless it lacks nothing but its end.
         """
         place = self.place
-        is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
-        if self._reader is None or is_told:
+        is_between = place.where is Where.BETWEEN and not place.waiting and place.broken is None
+        if self._reader is None or is_between:
             return self.bodies
         return tuple(self._reader.bodies_after(finish))
 
@@ -250,8 +250,8 @@ class Fold:
         return len(self._listed)
 
     @property
-    def approval_request(self) -> ApprovalAsked | None:
-        return self._builder.asked if self._reader is None else None
+    def approval_request(self) -> UnapprovedCall | None:
+        return self._builder.pending_approval if self._reader is None else None
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
         # All tools ("calls"), or those of the call's family ("failures").
@@ -319,23 +319,23 @@ class Fold:
         """
         if self._final_usage is not None:
             return self._final_usage
-        said, summary = self._usage, self.compacted or _NO_SUMMARY
-        # Not `replace`, which takes three times as long; it is asked for several times a response.
+        counted, summary = self._usage, self.compacted or _NO_SUMMARY
+        # Not `replace`, which takes three times as long; it is read several times a response.
         return TokenUsage(
-            input_tokens=said.input_tokens + summary.input_tokens,
-            cached_tokens=said.cached_tokens + summary.cached_tokens,
+            input_tokens=counted.input_tokens + summary.input_tokens,
+            cached_tokens=counted.cached_tokens + summary.cached_tokens,
             output_tokens=self.output_tokens + summary.output_tokens,
             reasoning_tokens=self.reasoning_tokens + summary.reasoning_tokens,
-            recomputed_tokens=said.recomputed_tokens,
-            voided_tokens=said.voided_tokens,
-            analysis_tokens=said.analysis_tokens,
-            commentary_tokens=said.commentary_tokens,
-            final_tokens=said.final_tokens,
-            arguments_tokens=said.arguments_tokens,
+            recomputed_tokens=counted.recomputed_tokens,
+            voided_tokens=counted.voided_tokens,
+            analysis_tokens=counted.analysis_tokens,
+            commentary_tokens=counted.commentary_tokens,
+            final_tokens=counted.final_tokens,
+            arguments_tokens=counted.arguments_tokens,
             tool_output_tokens=self._hosted.result_ids,
             tool_calls=self._hosted.results,
             web_searches=self._hosted.searches,
-            estimated=said.estimated or (self.open_turn is not None and self.open_turn.is_text),
+            estimated=counted.estimated or (self.open_turn is not None and self.open_turn.is_text),
         )
 
     @property
@@ -452,7 +452,7 @@ class Fold:
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reader is not None:
             raise ValueError("a turn started inside of another")
-        if self._hosted.call is not None or self._builder.asked is not None:
+        if self._hosted.call is not None or self._builder.pending_approval is not None:
             raise ValueError("a turn started behind a call without its result")
         turn = Turn(entry.input_tokens, entry.prefill, is_text=self._framing.is_text)
         new_screen = self._new_screen() if self._is_screened else None
@@ -497,11 +497,11 @@ class Fold:
             self.approved_result = entry.ids
         events = self._open_stream()
         events += self._builder.end_call(call, entry.outcome, shown, approval=approval)
-        said = self._call_ids
-        self._ids[self.item_count - 1] = None if said is None else (*said, *entry.ids)
-        if said is None:
-            told = AnsweredCall(call.name, call.arguments, entry.ids)
-            self._answered[self.item_count - 1] = told
+        call_ids = self._call_ids
+        self._ids[self.item_count - 1] = None if call_ids is None else (*call_ids, *entry.ids)
+        if call_ids is None:
+            answered = AnsweredCall(call.name, call.arguments, entry.ids)
+            self._answered[self.item_count - 1] = answered
         return events
 
     @property
@@ -515,7 +515,7 @@ class Fold:
     def _repair(self, entry: Repair) -> list[Event]:
         if entry.voided:
             reader = self._open_reader()
-            voided = tuple(reader.turn.said[-entry.voided :])
+            voided = tuple(reader.turn.output_ids[-entry.voided :])
             reader.take_back(entry.voided)
             if self._transcribe is not None:
                 reader.turn.taken_back.append((entry.rule, voided))
@@ -537,19 +537,21 @@ class Fold:
             # Another turn says it all again: nobody pays for both.
             usage.input_tokens -= turn.input_tokens
             usage.voided_tokens += reader.output_tokens
-            said = usage.output_tokens, usage.reasoning_tokens
+            counts = usage.output_tokens, usage.reasoning_tokens
             events = self._close_turn(reader, None)
-            usage.output_tokens, usage.reasoning_tokens = said
+            usage.output_tokens, usage.reasoning_tokens = counts
             return events + self._builder.break_off()
         usage.cached_tokens += min(entry.cached_tokens, turn.input_tokens)
         output, reasoning = usage.output_tokens, usage.reasoning_tokens
         events = self._close_turn(reader, entry.finish)
-        if (told := entry.usage) is not None:
+        if (reported := entry.usage) is not None:
             if turn.input_tokens:
-                usage.input_tokens += told.input_tokens - turn.input_tokens
-                usage.cached_tokens += min(told.cached_tokens, told.input_tokens)
-            usage.output_tokens = output + told.output_tokens
-            usage.reasoning_tokens = reasoning + min(told.reasoning_tokens, told.output_tokens)
+                usage.input_tokens += reported.input_tokens - turn.input_tokens
+                usage.cached_tokens += min(reported.cached_tokens, reported.input_tokens)
+            usage.output_tokens = output + reported.output_tokens
+            usage.reasoning_tokens = reasoning + min(
+                reported.reasoning_tokens, reported.output_tokens
+            )
         else:
             usage.estimated = usage.estimated or turn.is_text
         return events
@@ -558,7 +560,7 @@ class Fold:
         turn = self._open_reader().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
-            turn.hopped_at = len(turn.prefill) + len(turn.said)
+            turn.hopped_at = len(turn.prefill) + len(turn.output_ids)
         if entry.reason == "backend":
             self.hops += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
@@ -589,7 +591,7 @@ class Fold:
         output = [
             message
             for turn in self.turns
-            for message in transcribe((*turn.prefill, *turn.said), turn.taken_back)
+            for message in transcribe((*turn.prefill, *turn.output_ids), turn.taken_back)
         ]
         return {"input_messages": self._shown_input, "output_messages": output}
 
@@ -627,19 +629,19 @@ class Fold:
         closed.clear()
 
     def _expect_result(self, reader: TurnReader, finish: FinishReason | None) -> None:
-        said, self._builder.said = self._builder.said, None
-        if said is not None and finish in _ANSWERED:
-            self._call_ids = self._exact_ids(reader, said.ending)
+        call, self._builder.pending_call = self._builder.pending_call, None
+        if call is not None and finish in _ANSWERED:
+            self._call_ids = self._exact_ids(reader, call.ending)
             if self._hosted is NO_CALLS:
                 self._hosted = HostedCalls(self.rules, None)
-            self._hosted.expect(said.name, said.arguments)
+            self._hosted.expect(call.name, call.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
         if not (ending.verbatim and ending.complete):
             return None
-        prefill, said = reader.turn.prefill, reader.turn.said
+        prefill, output_ids = reader.turn.prefill, reader.turn.output_ids
         begin, end = max(0, ending.start - len(prefill)), max(0, ending.end - len(prefill))
-        message = [*prefill[ending.start : ending.end], *said[begin:end]]
+        message = [*prefill[ending.start : ending.end], *output_ids[begin:end]]
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()

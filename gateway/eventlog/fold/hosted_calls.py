@@ -1,7 +1,7 @@
-"""The calls that the gateway runs itself, as the log tells them, and the rules after each.
+"""The calls that the gateway runs itself, as the log has them, and the rules after each.
 
-A call is known when the turn that contains it has ended, or from the start where the user approved
-it before. It may be begun several times, and has one end.
+A call exists when the turn that contains it has ended, or from the start if the user approved it
+before. It may begin several times, and ends once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnansweredCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalAsked:
+class UnapprovedCall:
     """A call that waits for the user's approval: the id of the item that asks for it, and the call
     as in `UnansweredCall`.
     """
@@ -90,13 +90,13 @@ class HostedCalls:
     """
 
     __slots__ = (
-        "_asked", "_budget", "_failures", "_grants", "_is_over", "attempts", "call", "files",
-        "handle", "pages", "result_ids", "results", "rules", "searches", "started", "states",
-        "tools",
+        "_budget", "_failures", "_grants", "_initial_rules", "_is_over", "attempts", "call",
+        "files", "handle", "pages", "result_ids", "results", "rules", "searches", "started",
+        "states", "tools",
     )  # fmt: skip
 
     def __init__(self, rules: OutputRules, grants: Grants | None) -> None:
-        self._asked = rules
+        self._initial_rules = rules
         cited = None if grants is None else grants.cited_pages
         self._grants = grants = grants or _NONE
         self._budget = grants.budget
@@ -222,14 +222,16 @@ class HostedCalls:
         return self._is_over or failures >= self._budget.failures_max
 
     def _withdrawn_tools(self) -> frozenset[str]:
-        tools = self._asked.tools
-        hosted = (name for name in self._asked.allowed if name in tools and tools[name].is_hosted)
+        tools = self._initial_rules.tools
+        hosted = (
+            name for name in self._initial_rules.allowed if name in tools and tools[name].is_hosted
+        )
         return frozenset(name for name in hosted if self._is_withdrawn(name))
 
     def _narrow_rules(self) -> OutputRules:
         # The first few results are kept with the original rules: deriving grammars from rules is
         # slow.
-        rules = self._asked
+        rules = self._initial_rules
         withdrawn = self._withdrawn_tools() if self._is_over or self._failures else frozenset()
         allowed = rules.allowed - withdrawn
         is_met = self.results > 0 or (bool(withdrawn) and not allowed)
@@ -251,4 +253,4 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
-"""Those of all responses without hosted tools: nothing changes them."""
+"""The calls of every response without hosted tools: they never change."""

@@ -1,7 +1,7 @@
-"""Output items: one while it is written, and one that is shown in one piece.
+"""Output items: one that is being written, and one that is shown in one piece.
 
 Their text, their body, and the fields of their events. The summary of a reasoning item is an
-extract of it, since no second model is asked.
+extract of it, not the work of a second model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenItem:
     __slots__ = (
         *("_call", "_delta", "_logprobs", "_shown", "_spelled_bytes", "_summarizer"),
         *("_summary", "_text", "annotations", "encrypted_content", "envelope", "hosted_before"),
-        *("includable", "is_running", "is_said", "is_summarized", "item_id", "output_index"),
+        *("includable", "is_running", "is_summarized", "is_text_done", "item_id", "output_index"),
         "status",
     )
 
@@ -76,7 +76,7 @@ class OpenItem:
         """True if the item has a summary, once there is something to say."""
         self.encrypted_content: str | None = None
         """Encrypted content; it is set before the item is closed, if ever."""
-        self.is_said = False
+        self.is_text_done = False
         """True if all events of its text are out, though it is open: the gateway runs the call."""
         self.is_running = False
         """True if the gateway has begun to run the call."""
@@ -144,12 +144,12 @@ class OpenItem:
         Those up to number `after` are left out.
         """
         self._text += "".join(texts).encode()
-        known = max(0, after + 1 - sequence_number)
+        skipped = max(0, after + 1 - sequence_number)
         before, rest = self._delta.split(b"%d")
         between, behind = rest.split(b"%b")
         name, hosted = self.envelope.delta, self.hosted_before
         pattern = DeltaPattern(name, before, between, behind, hosted)
-        return Deltas(pattern, sequence_number + known, texts[known:])
+        return Deltas(pattern, sequence_number + skipped, texts[skipped:])
 
     def summarize(self, text: str | None) -> str:
         """Return the new part of the summary after this text, or (None) at the end."""
@@ -167,7 +167,7 @@ class OpenItem:
         fields = {name: fields[name] for name in fields if name in own}
         shown, more = without_includable(self.envelope.item_type, fields, include)
         self._shown = {**self._shown, **shown}
-        # What was kept of a field counts for nothing once there is something new to tell of it.
+        # A kept field is dropped once it has a new value.
         before = {name: kept for name, kept in self.includable.items() if name not in fields}
         self.includable = {**before, **more}
 
@@ -334,24 +334,24 @@ class SummaryReader:
     def __init__(self, *, detailed: bool) -> None:
         self._detailed = detailed
         self._text = ""
-        self._is_told = False
+        self._is_finished = False
 
     def feed(self, text: str) -> str:
         """Return the new part of the summary after this text; often nothing."""
         if self._detailed:
             return text
-        if self._is_told:
+        if self._is_finished:
             return ""
         self._text = (self._text + text).lstrip()
-        found = _PARAGRAPH_END.search(self._text)
-        return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
+        paragraph_end = _PARAGRAPH_END.search(self._text)
+        return self.finish() if paragraph_end or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
 
     def finish(self) -> str:
         """Return the rest of the summary at the end of the text."""
-        if self._detailed or self._is_told:
+        if self._detailed or self._is_finished:
             return ""
-        self._is_told = True
-        # One character more, to see whether the last word ends there.
+        self._is_finished = True
+        # One more character shows whether the last word ends there.
         front = self._text[: SUMMARY_CHARACTERS_MAX + 1]
         paragraph = _PARAGRAPH_END.split(front, maxsplit=1)[0].rstrip()
         if len(paragraph) <= SUMMARY_CHARACTERS_MAX:
@@ -403,27 +403,27 @@ def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any
     a text without ids the entry of a token belongs to the text in which it begins.
     """
     left = len(text.text.encode())
-    told: list[dict[str, Any]] = []
-    is_told = False
+    entries: list[dict[str, Any]] = []
+    has_logprobs = False
     for position in text.tokens:
         token, logprob = spelling.token_at(position)
         if isinstance(logprob, TextLogprob):
             if logprob.tokens is None:
                 return None
-            told += map(_text_token_entry, logprob.tokens)
-            is_told = True
+            entries += map(_text_token_entry, logprob.tokens)
+            has_logprobs = True
             continue
         if logprob is None:
             return None
         piece = spelling.piece(token)[:left]
         left -= len(piece)
-        told.append(
+        entries.append(
             {
                 **_logprob_entry(piece, logprob.logprob),
                 "top_logprobs": _top_logprobs(logprob, spelling),
             }
         )
-    return told if told or is_told else None
+    return entries if entries or has_logprobs else None
 
 
 def _text_token_entry(token: TextToken) -> dict[str, Any]:
@@ -433,9 +433,9 @@ def _text_token_entry(token: TextToken) -> dict[str, Any]:
     }
 
 
-def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
+def _top_logprobs(token_logprob: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
     # Only text tokens: a marker ends or divides a message.
-    pieces = [(spelling.piece(token), logprob) for token, logprob in told.top]
+    pieces = [(spelling.piece(token), logprob) for token, logprob in token_logprob.top]
     return [_logprob_entry(piece, logprob) for piece, logprob in pieces if piece]
 
 

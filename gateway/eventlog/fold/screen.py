@@ -203,8 +203,8 @@ class Screen:
 
     def _kind(self, segment: SegmentStarted) -> SegmentKind:
         tool = self._rules.tools.get(segment.name)
-        is_known = tool is not None and segment.kind is SegmentKind.FUNCTION_CALL
-        return tool.kind if tool is not None and is_known else segment.kind
+        is_declared = tool is not None and segment.kind is SegmentKind.FUNCTION_CALL
+        return tool.kind if tool is not None and is_declared else segment.kind
 
     def _fault(self, kind: SegmentKind, name: str) -> Fault | None:
         rules = self._rules
@@ -286,8 +286,8 @@ class Screen:
 
     def _refuse_unreadable(self, segment: _Open) -> None:
         # Users cannot approve arguments that are no object. The request is still withheld here.
-        is_asked = segment.kind is SegmentKind.MCP_APPROVAL_REQUEST
-        if not is_asked or is_object(segment.checked.decode()):
+        is_approval = segment.kind is SegmentKind.MCP_APPROVAL_REQUEST
+        if not is_approval or is_object(segment.checked.decode()):
             return
         withheld = self._withheld
         starts = (at for at, one in enumerate(withheld) if isinstance(one, SegmentStarted))
@@ -419,8 +419,8 @@ class Stops:
         return [] if self.is_reached else self._show(len(self._text), is_last=True)
 
     def _begin_of_stop(self) -> int | None:
-        found = ((self._text.find(stop), len(stop)) for stop in self._stops)
-        ends = [(begin + length, begin) for begin, length in found if begin >= 0]
+        matches = ((self._text.find(stop), len(stop)) for stop in self._stops)
+        ends = [(begin + length, begin) for begin, length in matches if begin >= 0]
         return min(ends)[1] if ends else None
 
     def _length_of_front(self) -> int:

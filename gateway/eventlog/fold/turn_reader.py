@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Turn:
-    """Model call as far as the log tells: what it takes to go on with it elsewhere.
+    """State of a model call in the log, as needed to continue it elsewhere.
 
-    `said` are the ids of the model, without the prefill and without those that were taken back;
-    `logprobs` has as many, None for an id that came without, or is empty when all did. `finish` is
-    None while the turn is open, and for good where it was broken off. `hops` counts who went on
-    with it, backends and replicas; the last of them from position `hopped_at` on, counted in
-    prefill and said. `taken_back` are a rule and the ids that it took back, for each time, where
-    the response shows them. `result` are the ids that answer the call that it ended with, if the
-    gateway ran that itself: they stand behind the turn in the next prompt. `is_text`: its ids are
-    characters (`gateway.text_ids`).
+    `output_ids` are the ids of the model, without the prefill and those that were taken back;
+    `logprobs` has one for each of them, None for an id that came without, or is empty if all did.
+    `finish` is None while the turn is open, and stays None if it was broken off. `hops` counts the
+    backends and replicas that continued the turn; the last one began at position `hopped_at`,
+    counted in prefill and output. `taken_back` are a rule and the ids that it took back, for each
+    time, where the response shows them. `result` are the ids that answer the call that it ended
+    with, if the gateway ran that itself: they follow the turn in the next prompt. `is_text`: its
+    ids are characters (`gateway.text_ids`).
     """
 
     input_tokens: int
     prefill: tuple[int, ...]
-    said: array[int] = field(default_factory=partial(array, "I"))
+    output_ids: array[int] = field(default_factory=partial(array, "I"))
     logprobs: list[Likelihood | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
@@ -81,13 +81,12 @@ class _Stages:
 class TurnReader:
     """Reader of one turn, from its first id to its last.
 
-    What the prefill says is shown with the first id that the model says, because a turn in which
-    it says nothing shows nothing.
+    The prefill is shown with the first id of the model, because a turn without ids shows nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
     which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
-    asked again when ids are taken back: those that are left are read anew. Nothing that was shown
-    can change with it, because what may be shown after some ids depends on them alone.
+    called again when ids are taken back: the remaining ids are read again. That changes nothing
+    that was shown, because what may be shown after some ids depends on them alone.
     """
 
     __slots__ = (
@@ -108,7 +107,7 @@ class TurnReader:
         """True if text comes with its ids."""
         self._new_parser = new_parser
         self._new_screen = new_screen
-        # These count ids that the model said.
+        # These count ids of the model.
         self._held_at: int | None = None
         self._shown_from = self._shown_to = 0  # of the ids that showed something last
         self._adopt(self._replay(()))
@@ -127,7 +126,7 @@ class TurnReader:
     @property
     def output_tokens(self) -> int:
         # Without ids that were taken back.
-        return self.turn.tokens(len(self.turn.said))
+        return self.turn.tokens(len(self.turn.output_ids))
 
     @property
     def is_held(self) -> bool:
@@ -150,8 +149,8 @@ class TurnReader:
         begin, end = self._shown_from, self._shown_to
         if not end:
             return 0
-        stages = self._replay(self.turn.said[:begin])
-        shown = [at for at in range(begin, end) if stages.feed(self.turn.said[at : at + 1])]
+        stages = self._replay(self.turn.output_ids[:begin])
+        shown = [at for at in range(begin, end) if stages.feed(self.turn.output_ids[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
@@ -170,14 +169,14 @@ class TurnReader:
 
         Raises `ValueError` if there are logprobs, but not one for each id.
         """
-        ids, said = entry.ids, self.turn.said
-        begin = len(said)
+        ids, output_ids = entry.ids, self.turn.output_ids
+        begin = len(output_ids)
         if entry.logprobs or self.turn.logprobs:
             self._note(entry)
         if len(ids) == 1:
-            said.append(ids[0])
+            output_ids.append(ids[0])
         else:
-            said.extend(ids)
+            output_ids.extend(ids)
         shown = self._stages.feed(ids)
         if shown:
             self._shown_from, self._shown_to = begin, begin + len(ids)
@@ -195,9 +194,9 @@ class TurnReader:
         texts = stages.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
         if last is not None:
-            self._shown_from = len(turn.said) + last
+            self._shown_from = len(turn.output_ids) + last
             self._shown_to = self._shown_from + 1
-        turn.said.extend(ids[: len(texts)])
+        turn.output_ids.extend(ids[: len(texts)])
         return texts
 
     def _note(self, entry: Tokens) -> None:
@@ -205,29 +204,29 @@ class TurnReader:
         if entry.logprobs and len(entry.logprobs) != len(entry.ids):
             raise ValueError("not one logprob for each id")
         turn = self.turn
-        if not turn.said and not self.is_traced:
+        if not turn.output_ids and not self.is_traced:
             self.is_traced = True
             self._adopt(self._replay(()))
-        turn.logprobs += [None] * (len(turn.said) - len(turn.logprobs))
+        turn.logprobs += [None] * (len(turn.output_ids) - len(turn.logprobs))
         turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
     def hold(self) -> None:
         # From here on a checked body is shown only when the turn ends.
         if self._held_at is None:
-            self._held_at = len(self.turn.said)
+            self._held_at = len(self.turn.output_ids)
             if self.screen is not None:
                 self.screen.hold()
 
     def take_back(self, voided: int) -> None:
         """Forget the last `voided` ids. Raises `ValueError` if that is not possible."""
         turn = self.turn
-        kept = len(turn.said) - voided
-        if not 0 <= voided <= len(turn.said) or len(turn.prefill) + kept < self.seen:
+        kept = len(turn.output_ids) - voided
+        if not 0 <= voided <= len(turn.output_ids) or len(turn.prefill) + kept < self.seen:
             raise ValueError("ids were taken back that nobody said, or that somebody saw")
-        del turn.said[kept:], turn.logprobs[kept:]
+        del turn.output_ids[kept:], turn.logprobs[kept:]
         if self._held_at is not None:
             self._held_at = min(self._held_at, kept)
-        self._adopt(self._replay(turn.said))
+        self._adopt(self._replay(turn.output_ids))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
         """Return the segment events of the turn's end.
@@ -235,7 +234,7 @@ class TurnReader:
         None means that it was broken off: what waits is never shown.
         """
         segments, screen = self.parser.finish(finish), self.screen
-        if not self.turn.said:
+        if not self.turn.output_ids:
             return []
         if screen is None:
             return segments
@@ -247,9 +246,9 @@ class TurnReader:
 
         A cut closes an open body as if it were complete.
         """
-        stages = self._replay(self.turn.said)
+        stages = self._replay(self.turn.output_ids)
         screen = stages.screen
-        if screen is None or not self.turn.said:
+        if screen is None or not self.turn.output_ids:
             return []
         for segment in stages.parser.finish(finish):
             if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
@@ -267,21 +266,21 @@ class TurnReader:
         at = position - len(turn.prefill)
         if at < 0:
             return turn.prefill[position], CERTAIN
-        return turn.said[at], turn.logprobs[at] if at < len(turn.logprobs) else None
+        return turn.output_ids[at], turn.logprobs[at] if at < len(turn.logprobs) else None
 
     def _piece_at(self, position: int) -> bytes:
         return self.piece(self.token_at(position)[0])
 
-    def _replay(self, said: Sequence[int]) -> _Stages:
+    def _replay(self, output_ids: Sequence[int]) -> _Stages:
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
         screen = None if self._new_screen is None else self._new_screen(self._piece_at)
         stages = _Stages(parser, screen, prefilled)
         held_at = self._held_at
-        if screen is not None and held_at is not None and held_at <= len(said):
-            stages.feed(said[:held_at])
+        if screen is not None and held_at is not None and held_at <= len(output_ids):
+            stages.feed(output_ids[:held_at])
             screen.hold()
-            said = said[held_at:]
-        if said:
-            stages.feed(said)
+            output_ids = output_ids[held_at:]
+        if output_ids:
+            stages.feed(output_ids)
         return stages

@@ -4,7 +4,7 @@ The order of the fields of `CreateResponse` is the order in which OpenAI's valid
 measured: of two mistakes the one in the earlier field is reported. One mistake is reported at a
 time: a missing model, another missing parameter, unknown names, then types, bounds and values field
 by field, and last what OpenAI documents and this release refuses, and combinations that make no
-sense. Parameters of another API are told at once: whoever sends `messages` misses no `input`.
+sense. Parameters of another API are reported first: with `messages` no `input` is missing.
 
 Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
 has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`
@@ -197,13 +197,13 @@ class CreateResponse(BodyModel):
     """The tools that items bring: those of the input, once it is looked up those of the context."""
 
     @property
-    def known_tools(self) -> tuple[Tool, ...]:
+    def visible_tools(self) -> tuple[Tool, ...]:
         # `tool_choice` plays no role here.
         return offered(self.tools, self.brought) if self.tools or self.brought else ()
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        return () if self.tool_choice == "none" else self.known_tools
+        return () if self.tool_choice == "none" else self.visible_tools
 
     @property
     def tool_paths(self) -> dict[str, str]:
@@ -462,7 +462,7 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
 def check_choice(request: CreateResponse) -> None:
     """Refuse the choice of a missing tool; `request` has all tools that its context brings."""
     if request.tool_choice != "auto":
-        check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
+        check_tool_choice(request.tool_choice, request.visible_tools, request.dropped_tools)
 
 
 def _check_model_options(request: CreateResponse) -> None:

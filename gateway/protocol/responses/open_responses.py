@@ -64,7 +64,7 @@ _HEADS: Final = {
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
 _ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
-"""Items that may have no `call_id`: outputs that nobody asked for, and searches of a server."""
+"""Items that may have no `call_id`: outputs without a call, and searches of a server."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
 """Members that the dialect has in the call of an output, not in the output."""
 
@@ -148,10 +148,10 @@ def response(document: Json) -> Json:
 
 def items(listed: list[Json]) -> list[Json]:
     """Convert items, without types that the dialect lacks and outputs without a call."""
-    return [_ITEMS[item["type"]](item) for item in listed if _is_known(item)]
+    return [_ITEMS[item["type"]](item) for item in listed if _is_in_dialect(item)]
 
 
-def _is_known(item: Json) -> bool:
+def _is_in_dialect(item: Json) -> bool:
     kind = item["type"]
     return kind in _ITEMS and (kind not in _ALONE or item.get("call_id") is not None)
 
@@ -162,7 +162,7 @@ def _response_event(event: Json) -> Json:
 
 def _item_event(event: Json) -> Json | None:
     # OpenAI leaves out the status of some items.
-    if not _is_known(event["item"]):
+    if not _is_in_dialect(event["item"]):
         return None
     is_announced = event["type"] == "response.output_item.added"
     item = {"status": "in_progress" if is_announced else "completed", **event["item"]}
@@ -236,8 +236,8 @@ def _function_output(item: Json) -> Json:
     output = item["output"]
     if isinstance(output, list):
         output = [_part(part) for part in output]
-    known = {name: value for name, value in _item(item).items() if name not in _OF_THE_TOOL}
-    return {**known, "type": "function_call_output", "output": output}
+    fields = {name: value for name, value in _item(item).items() if name not in _OF_THE_TOOL}
+    return {**fields, "type": "function_call_output", "output": output}
 
 
 def _output(item: Json) -> Json:
@@ -294,8 +294,8 @@ def _part(listed: Json) -> Json:
             detail = "high" if detail == "original" else detail
             return {**part, "image_url": listed.get("image_url"), "detail": detail}
         case "output_text":
-            known = [one for one in listed["annotations"] if one.get("type") == _CITATION]
-            return {**part, "annotations": known}
+            citations = [one for one in listed["annotations"] if one.get("type") == _CITATION]
+            return {**part, "annotations": citations}
         case _:
             return part
 
@@ -324,8 +324,8 @@ def _tool_choice(choice: str | Json, tools: list[Json]) -> str | Json:
     if isinstance(choice, str):
         return choice
     if choice["type"] == "allowed_tools":
-        known = [one for tool in choice["tools"] for one in _chosen_functions(tool, tools)]
-        return {**choice, "tools": known} if known else choice["mode"]
+        functions = [one for tool in choice["tools"] for one in _chosen_functions(tool, tools)]
+        return {**choice, "tools": functions} if functions else choice["mode"]
     return next(iter(_chosen_functions(choice, tools)), "required")
 
 

@@ -104,7 +104,7 @@ def echo(
         "effort": "none" if unthinks and options.effort == "none" else effort,
         "summary": summary,
     }
-    # Of these there is one value that is served. They are shown to those who asked for one.
+    # Only one value of these is served. They are shown if the request set them.
     if options.context:
         reasoning["context"] = REASONING_CONTEXT
     if options.mode:
@@ -120,14 +120,14 @@ def echo(
         "tool_choice": choice
         if isinstance(choice, str)
         else _tool_choice(
-            choice, OfferedTools.from_tools(request.known_tools, request.dropped_tools)
+            choice, OfferedTools.from_tools(request.visible_tools, request.dropped_tools)
         ),
         "tools": _tools(request.tools) if request.tools else [],
     }
-    if (known := request.known_tools) != request.tools:
-        echoed[OFFERED] = _tools(known)
-    # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
-    # who used it.
+    if (visible := request.visible_tools) != request.tools:
+        echoed[OFFERED] = _tools(visible)
+    # Shown only if the request set them: conversation and retention, as OpenAI does, and the
+    # parameters that OpenAI does not have.
     if request.conversation:
         echoed["conversation"] = {"id": request.conversation.id}
     for name in ("prompt_cache_retention", "seed", "top_k", "min_p"):
@@ -215,7 +215,7 @@ class ResponseHead:
 
     `echo` holds every field of the Response object that follows from the request alone. With a
     `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
-    Response object repeats it, and many tools are long. Empty: it is made anew for each.
+    Response object repeats it, and many tools are long. Empty: it is encoded for each.
     With `messages` the Response object shows them, and those of the output, once it has ended.
     `grants` are the hosted tools that it may use, None for none.
     """

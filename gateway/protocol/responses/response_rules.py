@@ -115,8 +115,8 @@ def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
     if kind != "mcp":
         return False
     wanted = (choice.get("server_label"), choice.get("name"))
-    known = (tool.namespace, tool.shown_name)
-    return all(one in {None, own} for one, own in zip(wanted, known, strict=True))
+    names = (tool.namespace, tool.shown_name)
+    return all(one in {None, own} for one, own in zip(wanted, names, strict=True))
 
 
 OFFERED: Final = "offered_tools"

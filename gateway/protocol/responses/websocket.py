@@ -98,7 +98,7 @@ def read_turn(
         limits=limits,
         strict=strict,
         served=served,
-        # Who warms up may know instructions and tools, and not yet what is asked.
+        # A warm-up may have instructions and tools, and no input yet.
         needs_input=fields.get("generate") is not False,
     )
     is_warm_up = not _generate(fields.get("generate"))

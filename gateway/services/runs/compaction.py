@@ -1,4 +1,4 @@
-"""Compaction of conversations: when it happens, and what results.
+"""Compaction of conversations: its triggers and results.
 
 | requested by | when | result |
 |---|---|---|
@@ -8,7 +8,7 @@
 
 The summary is made before the response is accepted; until then its client receives nothing. It goes
 on at another backend when one fails, like any response, but it is neither shown nor kept: it ends
-when whoever asked for it leaves.
+when its client leaves.
 """
 
 from __future__ import annotations
@@ -153,20 +153,20 @@ class Compactor:
         if not request.context_management:
             return False
         share = int(self._limits.window_share * context_length)
-        asked = [entry.compact_threshold or share for entry in request.context_management]
-        if prompt.tokens <= min(asked):
+        thresholds = [entry.compact_threshold or share for entry in request.context_management]
+        if prompt.tokens <= min(thresholds):
             return False
         hidden = set(droppable(items))
         saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)
         if prompt.tokens - saved >= context_length and request.truncation != "auto":
             return False
         is_repeated = any(item.kind == "compaction" for item in items)
-        return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)
+        return saved > (min(thresholds) // REPEATED_SHARE if is_repeated else 0)
 
     def request_for(self, request: CreateResponse) -> CreateResponse:
         """Return the request for a summary of everything that `request` is about."""
         tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
-        asked = {
+        overrides = {
             "input": (*without_trigger(request), instruction()),
             "instructions": request.instructions,
             "truncation": request.truncation,
@@ -176,7 +176,7 @@ class Compactor:
             "tool_choice": "none",
             "store": False,
         }
-        return CreateResponse(model=request.model).model_copy(update=asked)
+        return CreateResponse(model=request.model).model_copy(update=overrides)
 
     def check(self, plan: SummaryPlan, *, context_length: int) -> None:
         """Raise `InvalidRequest` if there is nothing to summarise, or no room for a summary."""

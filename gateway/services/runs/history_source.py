@@ -99,15 +99,15 @@ class HistorySource:
         previous = request.previous_response_id
         if previous is None:
             return History(None, (), created_at)
-        found = local.get(previous)
-        if found is None:
+        history = local.get(previous)
+        if history is None:
             return await self._read_chain(principal, previous, needed)
-        # Of most items only the ids were read.
-        lacks_json = any(not item.json and needed.includes(item) for item in found.stored)
-        if found.parent is not None and lacks_json:
-            stored = await self._read_chain(principal, ids.response_id(found.parent), needed)
-            return replace(found, items=(*stored.items, *found.unstored))
-        return found
+        # Most items were read without their JSON.
+        lacks_json = any(not item.json and needed.includes(item) for item in history.stored)
+        if history.parent is not None and lacks_json:
+            stored = await self._read_chain(principal, ids.response_id(history.parent), needed)
+            return replace(history, items=(*stored.items, *history.unstored))
+        return history
 
     async def named_items(
         self, principal: Principal, request: CreateResponse
@@ -126,25 +126,25 @@ class HistorySource:
     ) -> History:
         # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
-        found = uuid and await conversations.read_contents(
+        contents = uuid and await conversations.read_contents(
             self._database_for(principal),
             principal.tenant_id,
             uuid,
             items_max=self._items_max,
             needed=needed,
         )
-        if not found:
+        if not contents:
             raise unknown_conversation(conversation_id)
-        if is_written and found.is_locked:
+        if is_written and contents.is_locked:
             raise ConversationLocked
-        created_at = int(found.created_at.timestamp())
+        created_at = int(contents.created_at.timestamp())
         return History(
             None,
-            found.items,
+            contents.items,
             created_at,
-            conversation=found.place,
-            tool_state=found.tool_state,
-            placement=found.placement,
+            conversation=contents.place,
+            tool_state=contents.tool_state,
+            placement=contents.placement,
         )
 
     async def _read_chain(self, principal: Principal, previous: str, needed: NeededJson) -> History:

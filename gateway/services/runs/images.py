@@ -65,18 +65,18 @@ class _NoImage(Exception):
 
 
 class _Coming:
-    """The images of one context that are being fetched, those that matter most first: when they get
-    too long together, the last of those that have come is given up.
+    """The images of one context that are being fetched, the most important first: when they get
+    too long together, the last of those that have arrived is abandoned.
     """
 
     def __init__(self, count: int, hold: ImageHold, bytes_max: int) -> None:
         self._sizes = [0] * count
         self._hold = hold
         self._bytes_max = bytes_max
-        self._given_up: set[int] = set()
+        self._abandoned: set[int] = set()
 
     def check(self, at: int) -> None:
-        if at in self._given_up or sum(self._sizes[:at]) >= self._bytes_max:
+        if at in self._abandoned or sum(self._sizes[:at]) >= self._bytes_max:
             raise self._too_long
 
     def add(self, at: int, size: int) -> None:
@@ -84,7 +84,7 @@ class _Coming:
         self.check(at)
         while sum(self._sizes) + size > self._bytes_max:
             last = max(i for i, come in enumerate(self._sizes) if come or i == at)
-            self._given_up.add(last)
+            self._abandoned.add(last)
             self.drop(last)
             self.check(at)
         self._hold.add(size)
@@ -95,10 +95,10 @@ class _Coming:
         self._hold.give_back(self._sizes[at])
         self._sizes[at] = 0
 
-    def told(self, answers: Sequence[str]) -> list[str]:
-        """Return the final answers, with the reason for each image that was given up meanwhile."""
+    def final(self, answers: Sequence[str]) -> list[str]:
+        """Return the final answers, with the reason for each image that was abandoned meanwhile."""
         why = str(self._too_long)
-        return [why if at in self._given_up else one for at, one in enumerate(answers)]
+        return [why if at in self._abandoned else one for at, one in enumerate(answers)]
 
     @property
     def _too_long(self) -> _NoImage:
@@ -151,7 +151,7 @@ class ImageFetcher:
                 group.create_task(self._answer(question, at, coming, places))
                 for at, question in enumerate(questions)
             ]
-        answers = coming.told([task.result() for task in fetching])
+        answers = coming.final([task.result() for task in fetching])
         return dict(zip(questions, answers, strict=True)), hold
 
     async def close(self) -> None:
@@ -188,11 +188,11 @@ class ImageFetcher:
         url = normalised(url)
         origin = self._policy.origin(url)
         for _ in range(self._visits.redirects_max + 1):
-            found = await self._get(url, at, coming)
-            if isinstance(found, tuple):
-                kind, content = found
+            answer = await self._get(url, at, coming)
+            if isinstance(answer, tuple):
+                kind, content = answer
                 return f"data:{kind};base64,{b64encode(content).decode()}"
-            url = normalised(urljoin(url, found))
+            url = normalised(urljoin(url, answer))
             origin = self._policy.redirected(origin, url)
         raise _NoImage("its URL redirects too often")
 

@@ -126,7 +126,7 @@ REPEATED_ITEM_BYTES: Final = 30
 SERVER_TOOL_BYTES: Final = 1_024
 """Approximate bytes of the description of a tool of an MCP server for the model."""
 SALTS_MAX: Final = 4_096
-"""Tenants whose salt is kept; that of another is computed anew."""
+"""Tenants whose salt is kept; others are computed again."""
 RENDERINGS_MAX: Final = 8
 """Times, at most, that servers render for one request: to learn the template, for the prompt, for a
 summary, and again with fewer and fewer turns."""
@@ -251,38 +251,42 @@ class SpecBuilder:
         self._plain_checkers: dict[object, Checker] = {}
         """Checkers of requests without tools and formats: few options are left to them."""
 
-    def work_bytes(self, given: RunInput) -> int:
+    def work_bytes(self, run_input: RunInput) -> int:
         """Return the work of `spec`, in bytes of text that may have to be tokenised."""
-        size_bytes, request = given.command.body_bytes, given.command.request
-        if not given.is_opening:
-            size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
-        if (grants := given.granted.grants) is not None:
+        size_bytes, request = run_input.command.body_bytes, run_input.command.request
+        if not run_input.is_opening:
+            size_bytes += _size_bytes(run_input.history.items) + _size_bytes(
+                (*run_input.stored.values(),)
+            )
+        if (grants := run_input.granted.grants) is not None:
             size_bytes += SERVER_TOOL_BYTES * sum(len(server.tools) for server in grants.servers)
         if (request.tools or request.brought or request.text.format) and is_compiled(request):
-            kept = self._rules.get(_rules_key(given, _build_echo(given))[0])
+            kept = self._rules.get(_rules_key(run_input, _build_echo(run_input))[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
 
-    def write(self, given: RunInput, *, item_by_item: bool = False) -> Written:
+    def write(self, run_input: RunInput, *, item_by_item: bool = False) -> Written:
         """Render the whole prompt, and refuse a schema or grammar that cannot be checked.
 
         `item_by_item`: render the history's items instead of repeating its ids.
         """
-        format_ = self._format_of(given.model.id)
-        repeated = None if item_by_item or given.is_opening else _repeat_history(given, format_)
-        echoed = _build_echo(given)
-        rules, checker = self._rules_and_checker(given, echoed)
-        request, system = given.command.request, self._system_message
-        if given.is_opening:
-            context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
+        format_ = self._format_of(run_input.model.id)
+        repeated = (
+            None if item_by_item or run_input.is_opening else _repeat_history(run_input, format_)
+        )
+        echoed = _build_echo(run_input)
+        rules, checker = self._rules_and_checker(run_input, echoed)
+        request, system = run_input.command.request, self._system_message
+        if run_input.is_opening:
+            context = opening(cast("tuple[Message, ...]", request.input), run_input.uuid)
         else:
-            context = self._assemble(given, with_history=repeated is None)
+            context = self._assemble(run_input, with_history=repeated is None)
         items = context.items
-        if given.compacted is not None:
-            items = (*items, summary_in(given.compacted))
-        day = given.history.root_created_at // DAY_S
-        tools, grants = request.offered_tools, given.granted.grants
+        if run_input.compacted is not None:
+            items = (*items, summary_in(run_input.compacted))
+        day = run_input.history.root_created_at // DAY_S
+        tools, grants = request.offered_tools, run_input.granted.grants
         servers = server_tools(request.tools, grants) if tools and grants else ServerTools()
         paths = request.tool_paths if tools else {}
         options = RenderOptions(
@@ -299,10 +303,10 @@ class SpecBuilder:
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
-            scope=given.command.principal.tenant_id.bytes,
+            scope=run_input.command.principal.tenant_id.bytes,
             runs_tools=grants is not None and grants.has_tools,
             requested_effort=request.reasoning.effort,
-            rendered=given.rendered,
+            rendered=run_input.rendered,
             new_items=request.input,
         )
         prompt = format_.render(items, options, repeated)
@@ -314,50 +318,50 @@ class SpecBuilder:
         # Formats that do not store ids need the JSON of a history to continue it.
         return self._format_of(model.id).framing.stores_ids
 
-    def count(self, given: RunInput) -> int:
+    def count(self, run_input: RunInput) -> int:
         """Return the number of tokens of the prompt, also if it is too long to run."""
-        written = self.write(given)
+        written = self.write(run_input)
         prompt = written.prompt
-        if given.command.request.truncation == "auto":
-            # Where nothing more can be left out it is too long to be run, and counted all the same.
+        if run_input.command.request.truncation == "auto":
+            # A prompt that cannot be shortened any more is too long to run, but is counted.
             with suppress(ContextLengthExceeded):
-                prompt = self._truncate(given, written)
+                prompt = self._truncate(run_input, written)
         return prompt.tokens
 
-    def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
+    def spec(self, run_input: RunInput, written: Written | None = None) -> RunSpec:
         """Return the run spec; `written` is the result of `write` for the same input."""
-        written = written or self.write(given)
-        command, model, history = given.command, given.model, given.history
+        written = written or self.write(run_input)
+        command, model, history = run_input.command, run_input.model, run_input.history
         request, principal, policy = command.request, command.principal, command.principal.policy
-        # What must outlive its client, and this process.
+        # Durable responses outlive their client and this process.
         outlives = command.generate and policy.on_disconnect == "continue"
         is_durable = request.background or (request.store and (outlives or command.key is not None))
         is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
-            prompt = self._truncate(given, written)
+            prompt = self._truncate(run_input, written)
         room = model.context_length - prompt.tokens
-        if not command.generate or (not given.is_opening and is_triggered(request)):
+        if not command.generate or (not run_input.is_opening and is_triggered(request)):
             room = 0  # the model is not asked
         elif room <= 0:
             raise _no_room(prompt.tokens, model)
         if prompt.text_tokens is not None:
             _require_no_ids(request)
         sampling = sampling_of(request, room=room)
-        # Nobody asks again for what is not kept, and a run may take minutes.
+        # Rendered input is needed only for kept responses, and a run may take minutes.
         is_kept = request.store or is_remembered
         new, opening = _locate(written, with_ids=is_kept and format_.framing.stores_ids)
         added = (*history.unstored, *new) if is_kept else ()
         return RunSpec(
             principal=principal,
-            head=self._build_head(given, written.echo, format_, prompt),
+            head=self._build_head(run_input, written.echo, format_, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
             # A cache hit reveals that the same text was sent before: nobody else may have one.
             cache_salt=self.cache_salt(
-                TenantId(given.uuid) if principal.keeps_nothing else principal.tenant_id
+                TenantId(run_input.uuid) if principal.keeps_nothing else principal.tenant_id
             ),
             store=request.store,
             parent=history.parent,
@@ -374,10 +378,10 @@ class SpecBuilder:
             streamed=request.stream,
             inputs=len(added),
             inherited=history.stored if is_remembered else None,
-            compacted=given.compacted,
-            listings=given.granted.listings,
-            secrets=given.granted.secrets,
-            approvals=given.granted.approvals,
+            compacted=run_input.compacted,
+            listings=run_input.granted.listings,
+            secrets=run_input.granted.secrets,
+            approvals=run_input.granted.approvals,
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
             route=Route(
@@ -390,7 +394,7 @@ class SpecBuilder:
             opens_thought=prompt.opens_thought,
             who=self._metering(command),
             traceparent=span.headers["traceparent"] if is_durable and (span := recorded()) else "",
-            image_holds=given.image_holds,
+            image_holds=run_input.image_holds,
         )
 
     def _metering(self, command: CreateCommand) -> Metering:
@@ -405,33 +409,33 @@ class SpecBuilder:
         )
 
     def _build_head(
-        self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
+        self, run_input: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
-        request, binding, messages = given.command.request, None, None
+        request, binding, messages = run_input.command.request, None, None
         # An echo has its defaults beside what was sent, which are shorter as a rule.
-        is_long = given.command.body_bytes > LONG_ECHO_BYTES // 2
+        is_long = run_input.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
-            tenant, key = given.command.principal.tenant_id, self._sealer.key_id
-            binding = Binding(tenant, given.model.id, key)
+            tenant, key = run_input.command.principal.tenant_id, self._sealer.key_id
+            binding = Binding(tenant, run_input.model.id, key)
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
             messages = HarmonyMessages(shown, request.wants_output_ids)
         return ResponseHead(
-            given.uuid,
-            given.created_at,
+            run_input.uuid,
+            run_input.created_at,
             request.background,
             echoed,
             binding,
             spelled=kept_echo(echoed) if is_long else b"",
             messages=messages,
-            grants=given.granted.grants,
+            grants=run_input.granted.grants,
         )
 
-    def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+    def _rules_and_checker(self, run_input: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
         # Both are cached, because clients send the same tools again and again. User content is
         # cached per tenant: the time of a request must not depend on other tenants' requests.
-        request, tenant = given.command.request, given.command.principal.tenant_id
-        demands = (request.tools, request.brought, request.stop, given.granted.grants)
+        request, tenant = run_input.command.request, run_input.command.principal.tenant_id
+        demands = (request.tools, request.brought, request.stop, run_input.granted.grants)
         is_bound = any(demands) or not isinstance(request.tool_choice, str)
         if not is_bound and echoed["text"]["format"]["type"] == "text":
             rules = rules_of(echoed)
@@ -441,11 +445,11 @@ class SpecBuilder:
                 checker = self._plain_checkers[plain] = Checker(rules, call_fields)
                 checker.compile()
             return rules, checker
-        key, size = _rules_key(given, echoed)
+        key, size = _rules_key(run_input, echoed)
         kept = self._rules.get(key)
         if kept is not None and kept[1] is not None:
             return kept[0], kept[1]
-        rules = rules_of(echoed, given.granted.grants) if kept is None else kept[0]
+        rules = rules_of(echoed, run_input.granted.grants) if kept is None else kept[0]
         checker = Checker(
             rules,
             call_fields,
@@ -455,41 +459,48 @@ class SpecBuilder:
         )
         checker.compile()
         if kept is None:
-            # What patterns take of memory, compiled, cannot be told from their length.
+            # The memory of compiled patterns does not follow from their length.
             shared = None if checker.has_patterns else checker
             self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
         return rules, checker
 
-    def _assemble(self, given: RunInput, *, with_history: bool) -> Context:
+    def _assemble(self, run_input: RunInput, *, with_history: bool) -> Context:
         # Without `with_history` the prompt repeats the ids of the history.
-        new, history, stored = given.command.request.input, given.history.items, given.stored
-        if not self.knows_stored_ids(given.model):
+        new, history, stored = (
+            run_input.command.request.input,
+            run_input.history.items,
+            run_input.stored,
+        )
+        if not self.knows_stored_ids(run_input.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
-        sealer, tenant = self._sealer, given.command.principal.tenant_id
+        sealer, tenant = self._sealer, run_input.command.principal.tenant_id
         return assemble(
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
             stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
-            unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
-            response=given.uuid,
+            unsealed=unseal(new, sealer, tenant=tenant, models=(run_input.model.id,)),
+            response=run_input.uuid,
             before=None if with_history else _items_before(history, new),
         )
 
-    def _truncate(self, given: RunInput, written: Written) -> Prompt:
+    def _truncate(self, run_input: RunInput, written: Written) -> Prompt:
         # Drops the oldest turns until prompt and answer fit.
-        length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
+        length, answer_tokens = (
+            run_input.model.context_length,
+            run_input.command.request.max_output_tokens,
+        )
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
         if missing <= 0:
             return written.prompt
-        whole = self.write(given, item_by_item=True) if written.is_repeated else written
+        whole = self.write(run_input, item_by_item=True) if written.is_repeated else written
         prompt, items = whole.prompt, whole.items
         while True:
             missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
             costs, excess = costs_of(prompt, len(items)), prompt.tokens + 1 - length
             kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
             items = tuple(map(items.__getitem__, kept))
-            prompt = self._format_of(given.model.id).render(items, written.options)
+            prompt = self._format_of(run_input.model.id).render(items, written.options)
             if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
 
@@ -525,25 +536,25 @@ def _require_no_ids(request: CreateResponse) -> None:
         )
 
 
-def _build_echo(given: RunInput) -> Echo:
-    command = given.command
+def _build_echo(run_input: RunInput) -> Echo:
+    command = run_input.command
     return echo(
         command.request,
-        model=given.model.id,
-        default_effort=given.model.reasoning_effort,
+        model=run_input.model.id,
+        default_effort=run_input.model.reasoning_effort,
         service_tier=service_tier(command.request, command.principal.policy),
         summaries=command.principal.policy.reasoning_summary != "off",
-        unthinks=UNTHINKS in given.model.abilities,
+        unthinks=UNTHINKS in run_input.model.abilities,
     )
 
 
-def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
+def _rules_key(run_input: RunInput, echoed: Echo) -> tuple[bytes, int]:
     # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
     tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
-    tenant = given.command.principal.tenant_id
+    tenant = run_input.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
-    hosted = rule_key(given.granted.grants)
+    hosted = rule_key(run_input.granted.grants)
     demands = [tools, text, stop, choice, parallel, echoed["reasoning"]["summary"], hosted]
     spelled = orjson.dumps(demands)
     return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
@@ -561,12 +572,12 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
-def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
+def _repeat_history(run_input: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
     # None: the prompt has to be made from the items of the history.
     if not format_.framing.stores_ids:
         return None
-    new, history = given.command.request.input, given.history.items
-    if given.command.request.context_management or not isinstance(history, PackedItems):
+    new, history = run_input.command.request.input, run_input.history.items
+    if run_input.command.request.context_management or not isinstance(history, PackedItems):
         return None
     if any(isinstance(item, _LOOKING_BACK) for item in new):
         return None
@@ -642,12 +653,12 @@ _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
 
 def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
     """Return the tier of the request, no better than its tenant and project may have."""
-    asked: str | None = request.service_tier
-    if asked is None or asked == "auto":
-        asked = policy.tier_default
-    if asked == "flex" and policy.may_wait:
+    tier: str | None = request.service_tier
+    if tier is None or tier == "auto":
+        tier = policy.tier_default
+    if tier == "flex" and policy.may_wait:
         return "flex"
-    is_faster = asked in _FASTER and policy.service_tier_max == "priority"
+    is_faster = tier in _FASTER and policy.service_tier_max == "priority"
     return "priority" if is_faster else "default"
 
 
@@ -703,7 +714,9 @@ class PromptExecutor:
         self._tokenizers = tokenizers
         self._images = images
 
-    async def run(self, work: Callable[[RunInput], T], given: RunInput, *, size_bytes: int) -> T:
+    async def run(
+        self, work: Callable[[RunInput], T], run_input: RunInput, *, size_bytes: int
+    ) -> T:
         """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
 
         Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
@@ -711,17 +724,17 @@ class PromptExecutor:
         """
         for _ in range(RENDERINGS_MAX):
             try:
-                return await self._executor.run(work, given, size_bytes=size_bytes)
+                return await self._executor.run(work, run_input, size_bytes=size_bytes)
             except Unrendered as lacking:
                 questions = lacking.questions
             images = [one for one in questions if one.startswith(IMAGE_QUESTION)]
             if images and self._images is not None:
-                fetched, hold = await self._images.answers(images, given.tenant_id)
-                given = given.with_renderings(fetched, hold)
+                fetched, hold = await self._images.answers(images, run_input.tenant_id)
+                run_input = run_input.with_renderings(fetched, hold)
                 size_bytes += sum(map(len, fetched.values()))
             else:
-                answers = await self._tokenizers.render(given.model.id, questions)
-                given = given.with_renderings(answers)
+                answers = await self._tokenizers.render(run_input.model.id, questions)
+                run_input = run_input.with_renderings(answers)
         raise ContextLengthExceeded(
             "Your input exceeds the context window of this model, and did not come to fit when its "
             "older turns were left out one after the other. Please send less of it."
@@ -731,12 +744,12 @@ class PromptExecutor:
 class DueSummary(NamedTuple):
     """A run whose context is to be made short before it starts, and the plan of the summary."""
 
-    given: RunInput
+    run_input: RunInput
     plan: SummaryPlan
 
     @property
     def conversation(self) -> ConversationPlace | None:
-        return self.given.history.conversation
+        return self.run_input.history.conversation
 
 
 class RunBuilder:
@@ -768,16 +781,16 @@ class RunBuilder:
         logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning sealed
         elsewhere, a prompt that is too long.
         """
-        given = await self._look_up(command, model)
+        run_input = await self._look_up(command, model)
         request = command.request
         is_compacted = request.context_management or (
-            not given.is_opening and is_triggered(request)
+            not run_input.is_opening and is_triggered(request)
         )
         work = self._plan if is_compacted and command.generate else self._specs.spec
         planned: RunSpec | SummaryPlan = await self._executor.run(
-            work, given, size_bytes=self._specs.work_bytes(given)
+            work, run_input, size_bytes=self._specs.work_bytes(run_input)
         )
-        return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
+        return DueSummary(run_input, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
@@ -787,10 +800,10 @@ class RunBuilder:
         `build` raises, `UpstreamError` and `SummaryFailed`.
         """
         summary = await self._compactor.make(due.plan.spec)
-        given = replace(due.given, compacted=summary.compacted)
+        run_input = replace(due.run_input, compacted=summary.compacted)
         try:
             yield await self._executor.run(
-                self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
+                self._specs.spec, run_input, size_bytes=self._specs.work_bytes(run_input)
             )
         except BaseException:
             self._compactor.book(summary)
@@ -808,9 +821,9 @@ class RunBuilder:
         `admit` gets the run that makes the summary before a token is spent, and returns it with its
         charge. The caller books the result (`book`). Raises what `summarised` and `admit` raise.
         """
-        given = await self._look_up(command, model, with_json=True)
+        run_input = await self._look_up(command, model, with_json=True)
         plan = await self._executor.run(
-            self._plan_summary, given, size_bytes=self._specs.work_bytes(given)
+            self._plan_summary, run_input, size_bytes=self._specs.work_bytes(run_input)
         )
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
@@ -828,9 +841,9 @@ class RunBuilder:
 
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
-        given = await self._look_up(command, model)
+        run_input = await self._look_up(command, model)
         return await self._executor.run(
-            self._specs.count, given, size_bytes=self._specs.work_bytes(given)
+            self._specs.count, run_input, size_bytes=self._specs.work_bytes(run_input)
         )
 
     async def _look_up(
@@ -861,8 +874,8 @@ class RunBuilder:
                 with_json=with_json or is_stored_later or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(principal, request)
-            given = RunInput(command, model, history, stored, uuid, created_at)
-            request = await self._with_tools_before(given)
+            run_input = RunInput(command, model, history, stored, uuid, created_at)
+            request = await self._with_tools_before(run_input)
             if request is not command.request:
                 command = replace(command, request=request)
         granted = NOTHING_GRANTED
@@ -874,35 +887,37 @@ class RunBuilder:
             command, model, history, stored, uuid, created_at, is_opening, granted=granted
         )
 
-    async def _with_tools_before(self, given: RunInput) -> CreateResponse:
-        request, history = given.command.request, given.history.items
-        if items_of_kinds(tuple(given.stored.values()), BRINGING) or has_kinds(history, BRINGING):
+    async def _with_tools_before(self, run_input: RunInput) -> CreateResponse:
+        request, history = run_input.command.request, run_input.history.items
+        if items_of_kinds(tuple(run_input.stored.values()), BRINGING) or has_kinds(
+            history, BRINGING
+        ):
             size = history.json_bytes if isinstance(history, PackedItems) else 0
-            before = await self._executor.run(_tools_before, given, size_bytes=size)
+            before = await self._executor.run(_tools_before, run_input, size_bytes=size)
             request = request.model_copy(update={"brought": (*before, *request.brought)})
         if request.looks_back:
             check_choice(request)
         return request
 
-    def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
+    def _plan(self, run_input: RunInput) -> RunSpec | SummaryPlan:
         # A summary is made first if the request asks for one or its context is too long.
-        request, grants = given.command.request, given.granted.grants
+        request, grants = run_input.command.request, run_input.granted.grants
         if is_triggered(request):
-            return self._plan_summary(given)
-        written = self._specs.write(given)
+            return self._plan_summary(run_input)
+        written = self._specs.write(run_input)
         if grants is not None and grants.approved is not None:
-            # The model has to see the call that it asked for, with its result behind it.
-            return self._specs.spec(given, written)
+            # The model has to see its call, followed by the result.
+            return self._specs.spec(run_input, written)
         is_due = self._compactor.is_due(
-            request, written.items, written.prompt, context_length=given.model.context_length
+            request, written.items, written.prompt, context_length=run_input.model.context_length
         )
-        return self._plan_summary(given) if is_due else self._specs.spec(given, written)
+        return self._plan_summary(run_input) if is_due else self._specs.spec(run_input, written)
 
-    def _plan_summary(self, given: RunInput) -> SummaryPlan:
-        request = self._compactor.request_for(given.command.request)
-        command = replace(given.command, request=request, remembered=False)
+    def _plan_summary(self, run_input: RunInput) -> SummaryPlan:
+        request = self._compactor.request_for(run_input.command.request)
+        command = replace(run_input.command, request=request, remembered=False)
         asking = replace(
-            given,
+            run_input,
             command=command,
             uuid=ids.new_uuid(),
             is_opening=False,
@@ -911,13 +926,13 @@ class RunBuilder:
         written = self._specs.write(asking, item_by_item=True)
         # The last item is the one that asks.
         plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
-        self._compactor.check(plan, context_length=given.model.context_length)
+        self._compactor.check(plan, context_length=run_input.model.context_length)
         return plan
 
 
-def _tools_before(given: RunInput) -> tuple[BroughtTools, ...]:
-    stored = items_of_kinds(tuple(given.stored.values()), BRINGING)
-    return brought_before((*items_of_kinds(given.history.items, BRINGING), *stored))
+def _tools_before(run_input: RunInput) -> tuple[BroughtTools, ...]:
+    stored = items_of_kinds(tuple(run_input.stored.values()), BRINGING)
+    return brought_before((*items_of_kinds(run_input.history.items, BRINGING), *stored))
 
 
 def opens(request: CreateResponse) -> bool:

@@ -1,14 +1,14 @@
 """Grants of the tools that the gateway runs: decided once, when a response is created.
 
-The operator serves families of tools, the tenant may use some of them, the request offers tools of
-these: `ToolGrants.decide` makes the grants of it all. MCP servers are listed here, and an approval
-that the request brings is matched with what was asked for. It is used up only when the response
-begins (`use_approvals`), so that a request that is refused for something else has lost nothing.
+The operator serves families of tools, the tenant may use some of them, and the request offers
+tools of these: `ToolGrants.decide` combines them into grants. MCP servers are listed here, and an
+approval in the request is matched with its approval request. It is used up only when the response
+begins (`use_approvals`), so that a request that is refused for another reason can be repeated.
 
 A response that may not call an MCP tool by itself ends with an `mcp_approval_request`. The next
-request answers it, with whatever brings the context along: a previous response, a conversation, or
-all the items once more. Clients that send all items send old answers again, too. Only those count
-that nothing of the model stands behind.
+request answers it, and brings the context: a previous response, a conversation, or all the items
+once more. Clients that send all items send old answers again, too. An answer counts only if no
+output of the model follows it.
 
 A page or a tool's result can tell the model to open a URL that carries away what it has seen. So
 where a response has other tools beside the browser, whose results may be private, a URL that the
@@ -128,8 +128,8 @@ class ToolSources(Protocol):
         *,
         anew: bool,
     ) -> Sequence[Listing]:
-        """Return what these servers offer, in order; each comes with its path in the request
-        (`tools[0]`).
+        """Return the tools of these servers, in order; each server comes with its path in the
+        request (`tools[0]`).
 
         `allowed` and `domains` apply to servers that the request names by URL. With `anew` cached
         lists are ignored. Raises `InvalidRequest` for a server that may not be used.
@@ -210,7 +210,7 @@ class ToolGrants:
         sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
         answers: Sequence[McpApprovalResponse] = ()
         if sources is not None and "mcp" in self.served(principal.policy):
-            answers = _without_known(pending(request.input), history)
+            answers = _without_repeated(pending(request.input), history)
         if not (offered or answers or history.tool_state):
             return NOTHING_GRANTED
         state = tool_state_of(history.tool_state)
@@ -229,18 +229,18 @@ class ToolGrants:
             used = _last_container(request, history) or state.container_id
             python = await _grant_python(sources, principal, request, response, inherited=used)
         if request.tool_choice != "none" or answers:
-            # What a user approved is what the server has now, not what it had some minutes ago.
+            # An approval applies to the tools that the server has now, not to a cached list.
             anew = any(answer.approve for answer in answers)
             listings = await _servers(sources, principal, request, anew=anew)
         if self._needs_listings:
             _check_listed(listings)
         servers = _with_required_approvals(principal.policy, listings)
-        known = _questions(request, history, stored) if answers else {}
-        decided = decisions(answers, known, servers)
+        questions = _questions(request, history, stored) if answers else {}
+        decided = decisions(answers, questions, servers)
         if not offered:
             return _grant_citations(state)
         approved = next((one.call for one in decided if one.call is not None), None)
-        shown = _known_tool_lists(request, stored, history.items)
+        shown = _shown_tool_lists(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
         browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
@@ -319,11 +319,11 @@ async def _grant_python(
 def _last_container(request: CreateResponse, history: History) -> str | None:
     # Only programs that the history does not have: clients send items again.
     sent = [item for item in request.input if item.type == "code_interpreter_call"]
-    programs = _without_known(sent, history)
+    programs = _without_repeated(sent, history)
     return programs[-1].container_id if programs else None
 
 
-def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
+def _without_repeated(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
     if not (own := may_repeat(items).ids):
         return items
     own &= {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
@@ -333,17 +333,17 @@ def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Host
 async def _servers(
     sources: ToolSources, principal: Principal, request: CreateResponse, *, anew: bool
 ) -> Sequence[Listing]:
-    asked = [
+    declared = [
         (f"tools[{index}]", tool)
         for index, tool in enumerate(request.tools)
         if isinstance(tool, McpServerTool)
     ]
-    if not asked:
+    if not declared:
         return ()
     policy = principal.policy
     allowed = "registry" if policy.egress == "refused" else policy.mcp_servers
     domains = _domains(policy)
-    return await sources.servers(principal.tenant_id, asked, allowed, domains, anew=anew)
+    return await sources.servers(principal.tenant_id, declared, allowed, domains, anew=anew)
 
 
 def _domains(policy: TenantPolicy) -> DomainRules:
@@ -412,14 +412,14 @@ def _questions(
     }
 
 
-def _known_tool_lists(
+def _shown_tool_lists(
     request: CreateResponse, stored: Mapping[str, ContextItem], history: Sequence[ContextItem]
 ) -> frozenset[bytes]:
     if not any(isinstance(tool, McpServerTool) for tool in request.tools):
         return frozenset()
     kinds = frozenset({"mcp_list_tools"})
-    found = (*items_of_kinds(tuple(stored.values()), kinds), *items_of_kinds(history, kinds))
-    items = (*request.input, *(item.item() for item in found))
+    stored_lists = (*items_of_kinds(tuple(stored.values()), kinds), *items_of_kinds(history, kinds))
+    items = (*request.input, *(item.item() for item in stored_lists))
     return frozenset(
         _list_identity(item.server_label or "", item.tools or ())
         for item in items
@@ -434,8 +434,10 @@ def _identity(listing: Listing) -> bytes | None:
 
 def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:
     # Without the annotations of the tools, which clients drop.
-    said = [[tool.get(name) for name in ("name", "input_schema", "description")] for tool in tools]
-    return orjson.dumps([label, said], option=orjson.OPT_SORT_KEYS)
+    described = [
+        [tool.get(name) for name in ("name", "input_schema", "description")] for tool in tools
+    ]
+    return orjson.dumps([label, described], option=orjson.OPT_SORT_KEYS)
 
 
 def rule_key(grants: Grants | None) -> object:
@@ -501,7 +503,7 @@ def _check_listed(listings: Sequence[Listing]) -> None:
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:
     # The model could not tell a tool of a server from a function of the same name.
-    functions = {tool.name for tool in named(request.known_tools)}
+    functions = {tool.name for tool in named(request.visible_tools)}
     where = _server_paths(request.tools)
     for server, tool in _mcp_names(grants):
         name = flat_name(server.label, tool.name)
@@ -523,7 +525,7 @@ def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Li
     of_servers = [one for one in wanted if one.type == "mcp"]
     if len(of_servers) < len(wanted):
         return  # something else can be called, which is known since the request was parsed
-    if not wanted and (grants.browser or grants.python or any(named(request.known_tools))):
+    if not wanted and (grants.browser or grants.python or any(named(request.visible_tools))):
         return
     if any(_is_one(server, tool, of_servers) for server, tool in _mcp_names(grants)):
         return
@@ -566,11 +568,11 @@ def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprova
     Raises `InvalidRequest` for two different answers to one request, and for more than one approved
     call: a response asks for one at a time.
     """
-    found: dict[str, McpApprovalResponse] = {}
+    answers: dict[str, McpApprovalResponse] = {}
     for item in reversed(items):
         if isinstance(item, McpApprovalResponse):
-            known = found.setdefault(item.approval_request_id, item)
-            if known.approve != item.approve:
+            first = answers.setdefault(item.approval_request_id, item)
+            if first.approve != item.approve:
                 raise _invalid(
                     f"the approval request '{item.approval_request_id}' is both approved and "
                     "refused. Send one answer.",
@@ -579,13 +581,13 @@ def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprova
                 )
         elif not _is_of_user(item):
             break
-    if sum(answer.approve for answer in found.values()) > 1:
+    if sum(answer.approve for answer in answers.values()) > 1:
         raise _invalid(
             "it approves more than one call. Send the answer to the last approval request alone.",
             "approval_mismatch",
             param,
         )
-    return tuple(reversed(found.values()))
+    return tuple(reversed(answers.values()))
 
 
 def _is_of_user(item: InputItem) -> bool:
@@ -596,24 +598,24 @@ def _is_of_user(item: InputItem) -> bool:
 
 def decisions(
     answers: Sequence[McpApprovalResponse],
-    asked: Mapping[str, McpApprovalRequest],
+    requests: Mapping[str, McpApprovalRequest],
     servers: Sequence[ServerGrant],
 ) -> tuple[ApprovalDecision, ...]:
     """Bind answers to the tools that the request itself grants.
 
-    `asked` are the approval requests of the context by id. A refusal needs no binding if its tool
-    is not granted any more. Raises `InvalidRequest` for an answer to a request that the context
-    does not have, and for an approval of a call that has changed.
+    `requests` has the approval requests of the context by id. A refusal needs no binding if its
+    tool is not granted any more. Raises `InvalidRequest` for an answer to a request that the
+    context does not have, and for an approval of a call that has changed.
     """
     decided: list[ApprovalDecision] = []
     for answer in answers:
         request_id = answer.approval_request_id
-        request = asked.get(request_id)
+        request = requests.get(request_id)
         if request is None:
             raise unknown_approval(request_id)
-        found = _tool(request, servers)
-        if found is not None:
-            digest = approval_digest(*found, request.arguments)
+        granted = _tool(request, servers)
+        if granted is not None:
+            digest = approval_digest(*granted, request.arguments)
             name = flat_name(request.server_label, request.name)
             call = ApprovedCall(request_id, name, request.arguments) if answer.approve else None
             decided.append(ApprovalDecision(request_id, digest, call))
@@ -674,13 +676,13 @@ def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:
 
 def urls_of(instructions: str | None, items: Iterable[object]) -> tuple[str, ...]:
     """Return the URLs in the instructions and in messages of user and operator, each once."""
-    found: dict[str, None] = {}
+    urls: dict[str, None] = {}
     for text in _texts(instructions, items):
         for match in _URL.finditer(text):
             whole = match.group()
             # With brackets or without: only the reader could tell.
-            found |= dict.fromkeys((whole, whole.rstrip(_BEHIND)))
-    return tuple(found)[-URLS_MAX:]
+            urls |= dict.fromkeys((whole, whole.rstrip(_BEHIND)))
+    return tuple(urls)[-URLS_MAX:]
 
 
 def _texts(instructions: str | None, items: Iterable[object]) -> Iterator[str]:

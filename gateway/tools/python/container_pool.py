@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 SWEEP_INTERVAL_S: Final = 15.0
 IMAGES_MAX: Final = 16
 IMAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-_IMAGE_KINDS: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
+IMAGE_KINDS: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 _WARM_UP: Final = (
     "for name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n"
     "    try: __import__(name)\n"
@@ -576,7 +576,7 @@ async def _image(live: LiveContainer, path: str) -> Image | None:
         content = await live.container.get(path, bytes_max=IMAGE_BYTES_MAX)
     except FileRefused:
         return None
-    kinds = [kind for magic, kind in _IMAGE_KINDS.items() if content.startswith(magic)]
+    kinds = [kind for magic, kind in IMAGE_KINDS.items() if content.startswith(magic)]
     return Image(path, kinds[0], content) if kinds else None
 
 

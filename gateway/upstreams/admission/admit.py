@@ -161,8 +161,8 @@ _CAUSES: Final[dict[RefusedFor, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Admission now: `queued` by class, slots and those taken by backend. `saturation` is how much
-    of the slots is asked for, by what is under way and what waits.
+    """Admission now: `queued` requests by class, slots and slots in use by backend. `saturation` is
+    the share of the slots that requests in flight and waiting need.
     """
 
     queued: dict[str, int]
@@ -219,11 +219,11 @@ class Admission:
         self._serving = serving
 
     def slots(self, name: str) -> MemberSlots:
-        known = self._members.get(name)
-        if known is None:
-            known = self._members[name] = MemberSlots(name, self.policy)
-            self._metrics.admission_slots(name, lambda: known.bound)
-        return known
+        slots = self._members.get(name)
+        if slots is None:
+            slots = self._members[name] = MemberSlots(name, self.policy)
+            self._metrics.admission_slots(name, lambda: slots.bound)
+        return slots
 
     @property
     def saturation(self) -> float:
@@ -232,8 +232,8 @@ class Admission:
         Without any slot they are counted as if there were one.
         """
         members = [self.slots(name) for name in self._serving()]
-        asked = self.waiting + sum(one.in_flight for one in members)
-        return asked / max(1, sum(one.bound for one in members))
+        requests = self.waiting + sum(one.in_flight for one in members)
+        return requests / max(1, sum(one.bound for one in members))
 
     @property
     def claimable(self) -> int:
@@ -287,14 +287,14 @@ class Admission:
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
         tenant = request.tenant
-        # What is in the middle of an answer is not refused: its client has the beginning.
+        # A request in the middle of its answer is not refused: its client has the beginning.
         is_accepted = request.background or (request.was_recalled and request.has_begun)
         if not is_accepted and (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
         wait_s = policy.background_wait_max_s
         if not is_accepted:
-            # Those that came at once must not be refused at once, which takes as long.
+            # Requests that arrived together must not be refused together, which takes as long.
             wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
         ticket: Ticket[T] = Ticket(
             work,
@@ -355,15 +355,15 @@ class Admission:
         seconds = self._queue.until_its_turn_s(work, model, self._clock(), tenant)
         if seconds is None:
             seconds = self.policy.wait_max_s
-        told_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+        retry_after_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
         if cause == "tenant":
             return RateLimited(
                 "As many of your requests wait for a model server as may. Please wait until some "
                 "of them have been answered.",
                 code="rate_limit_exceeded",
-                retry_after_s=told_s,
+                retry_after_s=retry_after_s,
             )
-        return Overloaded(model, _CAUSES[cause], retry_after_s=told_s)
+        return Overloaded(model, _CAUSES[cause], retry_after_s=retry_after_s)
 
 
 def _demand(request: TokenRequest, *, is_new: bool) -> Demand:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RefusedFor = Literal["full", "tenant", "wait", "deadline"]
-"""Why a request is refused: the queue is full (`full`), its tenant has used up its share of the
+"""Reason for a refusal: the queue is full (`full`), its tenant has used up its share of the
 queue (`tenant`), it would wait too long (`wait`), or it has waited too long (`deadline`)."""
 
 
@@ -160,11 +160,11 @@ class FairShares:
 
     def account(self, tenant: str) -> TenantAccount:
         # A new account starts at the present virtual time.
-        found = self._accounts.get(tenant)
-        if found is None:
-            found = self._accounts[tenant] = TenantAccount(self._now)
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = TenantAccount(self._now)
             self._forget()
-        return found
+        return account
 
     def arrive(self, tenant: str) -> None:
         account = self.account(tenant)
@@ -262,7 +262,7 @@ class FairOrder(Generic[T]):
 
     def before(self, tenant: str) -> int:
         """Return about how many tickets would be served before a new one of `tenant`."""
-        # As if all requests cost the same (round robin).
+        # All requests count as if they cost the same (round robin).
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
             min(len(waiting), own + 1) for name, waiting in self._tenants.items() if name != tenant
@@ -327,7 +327,7 @@ class AdmissionQueue(Generic[T]):
     """The waiting requests of all models."""
 
     def __init__(self, policy: AdmissionPolicy, shares: FairShares | None = None) -> None:
-        # Where nothing is counted in `shares`, tickets are served in the order of their arrival.
+        # Without counts in `shares`, tickets are served in the order of their arrival.
         self.policy = policy
         self._shares = FairShares() if shares is None else shares
         self._lines: dict[tuple[WorkClass, Demand], FairOrder[T]] = {}

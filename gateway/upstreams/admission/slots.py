@@ -169,7 +169,7 @@ class MemberSlots:
         self._set(max(policy.slots_start, policy.slots_min))
 
     def follow(self, policy: AdmissionPolicy) -> None:
-        # What the backend reported of its places counts again with its next report.
+        # Reported slots of the backend count again from its next report on.
         self._policy = policy
         self._most = policy.slots_max
         self._set(self._exact)
@@ -204,7 +204,7 @@ class MemberSlots:
         self.background += is_background
         used = self.in_flight / self.bound
         if is_background:
-            # Where there is no other work, its share is all that is ever used.
+            # Without other work, no more than its share is ever used.
             used = max(used, self.background / self.background_bound)
         return Slot(self, self._round, used, prompt, is_background, is_extra)
 

@@ -63,8 +63,8 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     The extension `body` of a response is its `ResponseBody`.
 
-    Whoever sends the same request again and again encodes it itself (`Post`): the
-    client's requests and responses take many times as long to make as what is said with them.
+    A caller that repeats one request encodes it itself (`Post`): building the client's requests
+    and responses takes many times as long as sending them.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class HttpAnswer(NamedTuple):
 
 
 class AnswerListener(BodyListener, Protocol):
-    """A `BodyListener` that is told where the answer will be.
+    """A `BodyListener` that gets the connection of the answer.
 
     `attach` is called before the request is sent: twice, if a connection that was kept turns out
     closed.

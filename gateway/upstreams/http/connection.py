@@ -142,7 +142,7 @@ _GOOD = 200
 HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
-It is looked up anew at every wait, so who sent the request may tighten `read` while it streams.
+It is read again at every wait, so the sender may tighten `read` while the response streams.
 """
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 Reason = Literal["turn", "row", "index", "owner", "load", "cold", "only"]
-"""Why a member was chosen: what was known of the prompt (the turn before in the same response, the
-row of the response before, the index); its owner by rendezvous, while replicas cannot tell each
-other anything; the load, where the member that holds the most was too busy; nothing was known; or
-there was no choice.
+"""Reason for the choice of a member: a cached prefix (from the turn before in the same response,
+the row of the response before, or the index); the owner by rendezvous, while replicas cannot
+exchange placements; the load, if the member that holds the most was too busy; no cached prefix; or
+no other member.
 """
 
 WARM_SHARE: Final = 0.5
@@ -41,14 +41,14 @@ class RoutingPolicy:
     others would have found. A member whose delay is at most `1 + delay_slack_share` times the least
     one is as good as the idlest: queues are known roughly, and above capacity all are long.
     `request_s` and `waiting_s` are what a request under way, and one that a server says is waiting,
-    add to a delay. Of a load that was told earlier `drain_share` of what the member can read has
-    been worked off.
+    add to a delay. Of an earlier reported load, `drain_share` of what the
+    member can read has been worked off.
 
     Of prompts the index has `entries_max` at most, with `entries_per_kv_token` for each token that
     servers say they keep. `horizon_s` is how long a member is believed to keep what nobody uses,
     until it shows otherwise. `read_tokens_per_s` is that of a member of which
-    nothing is known. `exchange_*`: placements told to other replicas; what a replica told
-    `peer_expiry_s` ago counts no more. Its load is an average of `load_average_s`.
+    nothing is known. `exchange_*`: placements sent to other replicas; reports of a replica
+    expire after `peer_expiry_s`. Its load is an average of `load_average_s`.
     """
 
     uncached_weight: float = 2.0
@@ -182,10 +182,10 @@ RATE_TOKENS_MIN: Final = 512
 """The time for fewer tokens of a prompt tells more of the network than of the member."""
 RATES_MIN: Final = 8
 """Observations until a rate counts as known. Where few are enough, a member that happened to be
-busy is believed to be slow, and is chosen no more until `RATE_KNOWN_S` have passed."""
-RATE_KNOWN_S: Final = 600.0
-"""A rate is unknown again this long after the last observation, and learned anew: a member that was
-slow for a while is sent no prompts that would show that it is not any more."""
+busy is believed to be slow, and is chosen no more until `RATE_LIFETIME_S` have passed."""
+RATE_LIFETIME_S: Final = 600.0
+"""A rate is dropped this long after the last observation, and learned again: a member that was slow
+gets no prompts that would show that it is fast again."""
 RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
 """Quantile of the observed rates that is learned. Most prompts look slower than they were read,
@@ -277,7 +277,7 @@ class MemberLoad:
 
     def rate_at(self, now: float) -> float | None:
         # Tokens a second; None while the last measurement is too old.
-        return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
+        return self._rate if now - self._rate_at <= RATE_LIFETIME_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
         """Add to requests in flight and tokens owed.

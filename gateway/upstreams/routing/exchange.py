@@ -122,10 +122,10 @@ class Exchange:
         """Exchange one batch each way. What could not be sent is not sent later: it is old then."""
         loads, entries = self._router.report()
         self._number += 1
-        load, told = packed_load(loads), packed_entries(entries)
+        load, placed = packed_load(loads), packed_entries(entries)
         try:
             async with asyncio.timeout(WAIT_MAX_S):
-                posted = await self._board(self._number, load, told, self._seen)
+                posted = await self._board(self._number, load, placed, self._seen)
         except (StoreError, TimeoutError) as error:
             if self._is_well:
                 _log.warning("replicas cannot tell each other what they placed", error=error)

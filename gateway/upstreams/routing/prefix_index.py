@@ -47,7 +47,7 @@ IDS_MAX: Final = 262_144
 """Ids of a prompt that are hashed, in about a millisecond; what is behind them counts as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
-"""Keys of tenants and models that are kept; another is derived anew."""
+"""Keys of tenants and models that are kept; others are derived again."""
 
 
 def count_of(length: int) -> int:
@@ -75,11 +75,11 @@ class HashedPrefix:
 
     __slots__ = ("_key", "digests", "ids")
 
-    def __init__(self, ids: Sequence[int], key: bytes, known: Sequence[int] = ()) -> None:
+    def __init__(self, ids: Sequence[int], key: bytes, computed: Sequence[int] = ()) -> None:
         # Hashing takes 4 ns for each id; `known` are digests of the first boundaries.
         self.ids = ids if isinstance(ids, array) and ids.typecode == "I" else array("I", ids)
         self._key = key
-        self.digests: list[int] = list(known)
+        self.digests: list[int] = list(computed)
         view = memoryview(self.ids).cast("B")
         width, place = self.ids.itemsize, len(self.digests)
         start = boundary(place - 1) if place else 0
@@ -263,24 +263,24 @@ class PrefixIndex:
         member number 0.
         """
         entries, digests = self._entries, prefix.digests
-        found: dict[int, Held] = {}
+        held: dict[int, Held] = {}
         numbers, is_deepest = len(oldest), True
         for place in range(len(digests) - 1, -1, -1):
             packed = entries.get(digests[place])
             if packed is None:
                 continue
             if is_deepest:
-                self._find_tails(prefix, place, packed & _TAILS, oldest, found)
+                self._find_tails(prefix, place, packed & _TAILS, oldest, held)
                 is_deepest = False
             holders = packed >> _TAILS_BITS
             while holders:
                 member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
-                if member < numbers and member not in found and used_at >= oldest[member]:
-                    found[member] = Held(boundary(place), used_at)
+                if member < numbers and member not in held and used_at >= oldest[member]:
+                    held[member] = Held(boundary(place), used_at)
                 holders >>= _HOLDER_BITS
-            if len(found) == numbers - 1:
+            if len(held) == numbers - 1:
                 break
-        return found
+        return held
 
     def _find_tails(
         self,
@@ -288,7 +288,7 @@ class PrefixIndex:
         place: int,
         tails: int,
         oldest: Sequence[int],
-        found: dict[int, Held],
+        held: dict[int, Held],
     ) -> None:
         # A member may hold more than the deepest boundary: up to the end of a turn after it.
         lengths = sorted((boundary(place) + tail for tail in _each_tail(tails)), reverse=True)
@@ -299,8 +299,8 @@ class PrefixIndex:
             holders = 0 if packed is None else packed >> _TAILS_BITS
             while holders:
                 member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
-                if member < len(oldest) and member not in found and used_at >= oldest[member]:
-                    found[member] = Held(length, used_at)
+                if member < len(oldest) and member not in held and used_at >= oldest[member]:
+                    held[member] = Held(length, used_at)
                 holders >>= _HOLDER_BITS
 
     def touch(

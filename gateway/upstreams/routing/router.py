@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""Numbers that are given out before the number of a member that has left is used again."""
+"""Numbers that are used before the number of a member that has left is used again."""
 
 
-class Known(NamedTuple):
-    """A member was sent the first `tokens` ids of a prompt, `age_s` ago; known from `reason`."""
+class SentPrefix(NamedTuple):
+    """A member was sent the first `tokens` ids of a prompt, `age_s` ago, according to `reason`."""
 
     tokens: int
     age_s: float
@@ -64,8 +64,8 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The member for a prompt. `expected` tokens of it are believed to be there, used last `age_s`
-    ago. `placement` is that of the turn before, if one is known.
+    """The member for a prompt. It probably holds `expected` tokens of it, used last `age_s` ago.
+    `placement` is that of the turn before; None: there is none.
     """
 
     member: MemberLoad
@@ -123,7 +123,7 @@ class Router:
         self._started_at = clock()
         self._members: dict[str, MemberLoad] = {}
         self._numbers = 0
-        """The highest number that a member was given."""
+        """The highest number of a member so far."""
         self._numbers_free: deque[int] = deque()
         self._by_id: dict[int, MemberLoad] = {}
         self.index = PrefixIndex(policy.entries_max)
@@ -135,13 +135,13 @@ class Router:
 
     def member(self, name: str) -> MemberLoad:
         """Return the load of the member of that name, creating it the first time."""
-        known = self._members.get(name)
-        if known is None:
-            known = MemberLoad(name, 0, member_id(name), self.policy)
-            self._number(known)
-            self._members[name] = self._by_id[known.id] = known
+        load = self._members.get(name)
+        if load is None:
+            load = MemberLoad(name, 0, member_id(name), self.policy)
+            self._number(load)
+            self._members[name] = self._by_id[load.id] = load
             self._bound_index()
-        return known
+        return load
 
     def _number(self, member: MemberLoad) -> None:
         # The index may still have entries of the number's previous owner: entries older than the
@@ -175,8 +175,8 @@ class Router:
         """Choose the member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
-        known = self._find_known(members, prefix, placement, route)
-        candidates = self._candidates(members, prefix, known)
+        sent = self._find_sent(members, prefix, placement, route)
+        candidates = self._candidates(members, prefix, sent)
         prompt = prefix.length
         warmest = max(candidates, key=attrgetter("held"))
         owner = None
@@ -186,7 +186,7 @@ class Router:
             chosen = choose_owner(candidates, owner, prompt, self.policy, self._random)
         else:
             chosen = choose(candidates, prompt, self.policy, self._random)
-        what = known.get(chosen.name)
+        what = sent.get(chosen.name)
         reason = _reason(chosen, warmest, what, owner, len(candidates))
         decision = Decision(
             self._members[chosen.name],
@@ -204,8 +204,8 @@ class Router:
     ) -> list[Candidate]:
         """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
-        known = self._find_known(members, prefix, self._placement(route), route)
-        return self._candidates(members, prefix, known)
+        sent = self._find_sent(members, prefix, self._placement(route), route)
+        return self._candidates(members, prefix, sent)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
         """Return True if a request must wait until the members with these names are less busy."""
@@ -310,8 +310,8 @@ class Router:
             member = self._by_id.get(id_)
             if member is None or report.age_s > self.policy.peer_expiry_s:
                 continue
-            known = member.peers.get(report.replica)
-            if known is None or known.at <= at:
+            previous = member.peers.get(report.replica)
+            if previous is None or previous.at <= at:
                 member.peers[report.replica] = PeerLoad(in_flight, owed, at)
         ticks = self._ticks(at)
         for entry in report.entries:
@@ -326,30 +326,30 @@ class Router:
             return None
         return Placement.unpack(route.placement)
 
-    def _find_known(
+    def _find_sent(
         self,
         members: Iterable[MemberLoad],
         prefix: HashedPrefix,
         placement: Placement | None,
         route: Route | None,
-    ) -> dict[str, Known]:
+    ) -> dict[str, SentPrefix]:
         now, ticks = self._clock(), self._ticks(self._clock())
         oldest = [0] * (self._numbers + 1)
         for one in members:
             oldest[one.number] = max(0, self._ticks(max(one.since, now - one.horizon_s)))
-        found = self.index.find(prefix, oldest)
-        known = {
-            one.name: Known(held.tokens, (ticks - held.used_at) / TICKS_PER_S, "index")
+        holdings = self.index.find(prefix, oldest)
+        sent = {
+            one.name: SentPrefix(held.tokens, (ticks - held.used_at) / TICKS_PER_S, "index")
             for one in members
-            if (held := found.get(one.number)) is not None
+            if (held := holdings.get(one.number)) is not None
         }
         last = None if placement is None else self._by_id.get(placement.member)
         if placement is not None and last is not None:
             tokens, age_s = self._held_by_row(last, placement, prefix, now)
-            if tokens and (last.name not in known or tokens >= known[last.name].tokens):
+            if tokens and (last.name not in sent or tokens >= sent[last.name].tokens):
                 is_own = route is not None and route.turns
-                known[last.name] = Known(tokens, age_s, "turn" if is_own else "row")
-        return known
+                sent[last.name] = SentPrefix(tokens, age_s, "turn" if is_own else "row")
+        return sent
 
     def _held_by_row(
         self, member: MemberLoad, placement: Placement, prefix: HashedPrefix, now: float
@@ -362,13 +362,13 @@ class Router:
         return placement.held(prefix), age_s
 
     def _candidates(
-        self, members: Iterable[MemberLoad], prefix: HashedPrefix, known: Mapping[str, Known]
+        self, members: Iterable[MemberLoad], prefix: HashedPrefix, sent: Mapping[str, SentPrefix]
     ) -> list[Candidate]:
         now, most = self._clock(), max(0, prefix.length - 1)
         made = []
         for one in members:
             rate = one.rate_at(now) or self._default_rate
-            held = min(known[one.name].tokens, most) if one.name in known else 0
+            held = min(sent[one.name].tokens, most) if one.name in sent else 0
             made.append(Candidate(one.name, held, one.delay_s(rate, now), rate))
         return made
 
@@ -417,8 +417,8 @@ class Router:
         """
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
-        known = (one.rate_at(now) for one in self._members.values())
-        rates = [rate for rate in known if rate is not None]
+        current_rates = (one.rate_at(now) for one in self._members.values())
+        rates = [rate for rate in current_rates if rate is not None]
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:
@@ -507,14 +507,14 @@ class Flight:
 
 
 def _reason(
-    chosen: Candidate, warmest: Candidate, known: Known | None, owner: str | None, count: int
+    chosen: Candidate, warmest: Candidate, sent: SentPrefix | None, owner: str | None, count: int
 ) -> Reason:
     if count == 1:
         return "only"
     if chosen.name == owner:
         return "owner"
-    if known is not None and chosen.held > WARM_SHARE * warmest.held:
-        return known.reason
+    if sent is not None and chosen.held > WARM_SHARE * warmest.held:
+        return sent.reason
     return "load" if warmest.held else "cold"
 
 

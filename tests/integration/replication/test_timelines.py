@@ -14,6 +14,7 @@ from tests.fakes.staged_run import ANSWER
 from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
+    from gateway.entries import Entry
     from gateway.eventlog.fold.execution import Execution
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -25,7 +26,7 @@ async def taken_over(database: Database, tenant: TenantId) -> Execution:
     """The execution of a response whose first owner died in the middle of its answer."""
     spec = background(tenant)
     begin_ms = spec.head.created_at * 1000
-    said = [
+    said: list[Entry] = [
         Mark("replica", begin_ms + 10, "gone"),
         TurnStarted(7),
         Mark("backend", begin_ms + 20, "gpu-1"),

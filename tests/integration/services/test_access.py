@@ -214,18 +214,18 @@ async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
     access: Access, tenants: Tenants, clock: Clock
 ) -> None:
     secret, wrong = await new_secret(tenants), secret_of("project", os.urandom(32))
-    assert access.known(secret) is None
+    assert access.cached(secret) is None
     principal = await access.authenticate(secret)
     await refusal(access, wrong)
-    assert access.known(secret) == principal
-    assert access.known(wrong) is None
+    assert access.cached(secret) == principal
+    assert access.cached(wrong) is None
     clock.now += 5.0
-    assert access.known(secret) == principal
+    assert access.cached(secret) == principal
     clock.now += 0.1
-    assert access.known(secret) is None
+    assert access.cached(secret) is None
     await access.authenticate(secret)
     await tenants.disable(COMMAND_LINE, "acme")
-    assert access.known(secret) is None
+    assert access.cached(secret) is None
 
 
 async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
@@ -237,13 +237,13 @@ async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
         renewing = group.create_task(access.run())
         for _ in range(3):
             clock.now += 3.0
-            assert access.known(secret) == principal
+            assert access.cached(secret) == principal
             await _looked_up(access, secret)
             clock.now += 2.5
-            assert access.known(secret) == principal
+            assert access.cached(secret) == principal
             clock.now -= 2.5
         await tenants.disable(COMMAND_LINE, "acme")
-        assert access.known(secret) is None
+        assert access.cached(secret) is None
         renewing.cancel()
 
 
@@ -272,7 +272,7 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
         await tenants.disable(COMMAND_LINE, "acme")
         is_disabled.set()
     assert asking.result().tenant_name == "acme"
-    assert access.known(secret) is None
+    assert access.cached(secret) is None
     await refusal(access, secret)
 
 
@@ -283,7 +283,7 @@ async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_req
     secret = await new_secret(tenants)
     principal = await access.authenticate(secret)
     clock.now += 3.0
-    assert access.known(secret) == principal
+    assert access.cached(secret) == principal
     access.forget()
     await close_database(postgres, database_url)
     async with asyncio.TaskGroup() as group:
@@ -291,7 +291,7 @@ async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_req
             renewing = group.create_task(access.run())
             await _looked_up(access, secret)
         await open_database(postgres, database_url)
-        assert access.known(secret) is None
+        assert access.cached(secret) is None
         assert await access.authenticate(secret) == principal
         renewing.cancel()
     assert logged[0]["event"] == "a key was not looked up again, its next request is"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.store import backend_reports
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.backend_sources import TOLD_AGAIN_S, Drains
+from gateway.upstreams.backend_sources import REPORT_INTERVAL_S, Drains
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -91,7 +91,7 @@ async def test_a_replica_follows_and_tells_what_has_changed(database: Database) 
     members.counts["gpu-1"] = 0
     await following.once()
     assert told[-1] == {"gpu-1": 0, "unknown": 0}
-    now[0] += TOLD_AGAIN_S
+    now[0] += REPORT_INTERVAL_S
     await following.once()
     assert len(told) == 3
     await backend_reports.undrain(database, "gpu-1")

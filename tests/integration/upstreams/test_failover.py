@@ -56,7 +56,7 @@ def stage_of(pool: Pool, wish: str, said: Sequence[Entry] | None = None) -> Stag
 
 def output(stage: Stage[Pool]) -> tuple[object, object]:
     fold = stage.live.fold
-    return [turn.said.tolist() for turn in fold.turns], fold.response()["output"]
+    return [turn.output_ids.tolist() for turn in fold.turns], fold.response()["output"]
 
 
 def hops(stage: Stage[Pool]) -> int:

@@ -44,7 +44,7 @@ async def routed(path: str, key: Dialect = "openai", **fields: Any) -> Scope:
     async def nothing(*_: object) -> Any: ...
 
     principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
-    access: Any = SimpleNamespace(known=lambda *_: principal, authenticate=nothing)
+    access: Any = SimpleNamespace(cached=lambda *_: principal, authenticate=nothing)
     headers = [(b"authorization", b"Bearer sk-1")]
     asked = {"type": "http", "path": path, "headers": headers, **fields}
     await Authentication(app, access, [])(asked, nothing, nothing)

@@ -26,7 +26,7 @@ def authentication(reads_per_minute: int) -> Authentication:
         key: Principal(TenantId(UUID(int=1)), "acme", UUID(int=number))
         for number, key in enumerate("ab")
     }
-    access: Any = SimpleNamespace(known=lambda key, _: keys[key], authenticate=nothing)
+    access: Any = SimpleNamespace(cached=lambda key, _: keys[key], authenticate=nothing)
     return Authentication(nothing, access, [], reads_per_minute=reads_per_minute)
 
 

@@ -116,7 +116,7 @@ class Watched:
         assert ending.rule
         turn = self.fold.open_turn
         assert turn is not None
-        size = len(turn.prefill) + len(turn.said)
+        size = len(turn.prefill) + len(turn.output_ids)
         voided = 0 if ending.start is None else size - ending.start
         self.tell(Repair(voided, ending.rule))
         assert self.guard.after_repair(self.fold, ending.rule) == TurnEnding(CUT)

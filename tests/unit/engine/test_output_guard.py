@@ -216,7 +216,7 @@ async def test_a_call_that_is_required_is_opened_behind_a_preamble_of_some_lengt
     assert kinds(stage) == ["message", "function_call"]
     assert prefills(stage) == [(), call_header(REQUIRED, vocabulary())]
     assert repairs(stage) == ["preamble_too_long"]
-    assert len(stage.live.fold.turns[0].said) == BRIEF.preamble_tokens_max
+    assert len(stage.live.fold.turns[0].output_ids) == BRIEF.preamble_tokens_max
     assert stage.live.fold.usage.voided_tokens == 0
 
 
@@ -226,7 +226,7 @@ async def test_all_preambles_before_a_required_call_count_together_and_thoughts_
     assert await ended(stage) == ("completed", None)
     assert kinds(stage) == ["reasoning", "message", "message", "function_call"]
     usage = stage.live.fold.usage
-    said = len(stage.live.fold.turns[0].said) - usage.reasoning_tokens
+    said = len(stage.live.fold.turns[0].output_ids) - usage.reasoning_tokens
     assert said == BRIEF.preamble_tokens_max
 
 
@@ -282,7 +282,10 @@ async def test_a_stop_string_ends_the_answer() -> None:
     stage = staged(rules, says("<|channel|>final<|message|>One STOP two three four"))
     assert await ended(stage) == ("completed", None)
     assert stage.text == "One "
-    assert len(stage.live.fold.turns[0].said) < len(script_ids("<|message|>One STOP two three")) + 2
+    assert (
+        len(stage.live.fold.turns[0].output_ids)
+        < len(script_ids("<|message|>One STOP two three")) + 2
+    )
 
 
 async def test_a_stop_string_may_be_all_there_is() -> None:

@@ -75,7 +75,7 @@ async def heard(kind: type[TurnSink], chunks: list[TokenChunk]) -> Outcome:
             break
     journal.live.hand_over()
     await follower
-    said = journal.live.fold.turns[0].said
+    said = journal.live.fold.turns[0].output_ids
     return answers, sink.ending, sink.finish, sink.cached_tokens, shown, list(said)
 
 
@@ -128,7 +128,7 @@ def heard_in(
                 break
             rest, at = rest[size:], at + 1
         fold = live.fold
-        said = tuple(fold.turns[0].said)
+        said = tuple(fold.turns[0].output_ids)
         return sink.ending, said, fold.place, fold.response(), fold.recoveries, fold.seen
 
     return asyncio.run(hear())
@@ -190,7 +190,7 @@ async def test_of_what_comes_at_once_a_bounded_part_is_written_in_one_turn_of_th
         assert await sink.room()
     assert max(written.values()) <= PIECES_MAX
     assert len(written) > 2
-    assert list(journal.live.fold.turns[0].said) == ids
+    assert list(journal.live.fold.turns[0].output_ids) == ids
 
 
 async def test_what_is_left_of_a_chunk_is_not_written_once_the_claim_is_lost() -> None:

@@ -19,7 +19,7 @@ from gateway.entries import (
     pack,
     portions,
 )
-from gateway.eventlog.fold_slices import ALL_KNOWN, EntryBuffer, fold_rows, fold_slice
+from gateway.eventlog.fold_slices import AFTER_EVERY_EVENT, EntryBuffer, fold_rows, fold_slice
 from gateway.generation import TokenLogprob
 from gateway.store.events import LogRow
 from tests.fakes.toy_logs import apply_all, logs, new_fold
@@ -108,7 +108,7 @@ async def test_a_missing_row_is_no_log() -> None:
 def test_of_a_log_that_is_known_no_delta_is_made() -> None:
     shown: list[Sequence[Event]] = []
     fold = new_fold(background=True)
-    fold_slice(fold, portions(pack(LOG)), shown.append, after=ALL_KNOWN, slice_s=AGES_S)
+    fold_slice(fold, portions(pack(LOG)), shown.append, after=AFTER_EVERY_EVENT, slice_s=AGES_S)
     assert not [event for events in shown for event in events if event.delta_length][1:]
     assert fold.is_finished
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamLost, UpstreamUnavailable
-from gateway.generation import FinishReason, Sampling, ToldUsage
+from gateway.generation import FinishReason, ReportedUsage, Sampling
 from gateway.text_ids import (
     ANSWER,
     ARGUMENTS,
@@ -110,7 +110,7 @@ class Heard:
         ids = [one for chunk in told for one in chunk.ids]
         self.text = "".join(MARKS.get(one) or text_of((one,)) for one in ids)
         self.finish = told[-1].finish if told else None
-        self.usage: ToldUsage | None = told[-1].usage if told else None
+        self.usage: ReportedUsage | None = told[-1].usage if told else None
         self.fault: UpstreamError | None = reader.fault
         self.overran = reader.overran
         self.tokens_taken = reader.tokens_taken
@@ -143,8 +143,8 @@ def test_a_real_vllm_calls() -> None:
 
 def test_real_servers_think() -> None:
     for name, usage in (
-        ("vllm_chat/chat_think_stream", ToldUsage(27, 80, 80)),
-        ("sglang_chat/chat_stream", ToldUsage(27, 8, 8)),
+        ("vllm_chat/chat_think_stream", ReportedUsage(27, 80, 80)),
+        ("sglang_chat/chat_stream", ReportedUsage(27, 8, 8)),
     ):
         made = Heard(streamed(name))
         assert made.text.startswith("<t>\n")
@@ -183,7 +183,7 @@ def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
     assert (made.text, made.finish, made.usage) == (
         WHOLE_TEXT,
         FinishReason.STOP,
-        ToldUsage(3, 9),
+        ReportedUsage(3, 9),
     )
 
 
@@ -294,7 +294,7 @@ def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() ->
         "completion_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 9},
     }
-    assert heard(event({"content": "x"}, "stop", usage=told)).usage == ToldUsage(5, 2, 0, 5)
+    assert heard(event({"content": "x"}, "stop", usage=told)).usage == ReportedUsage(5, 2, 0, 5)
     beyond = {"prompt_tokens": COUNT_LIMIT, "completion_tokens": 1}
     for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, beyond, None, 7):
         assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None

@@ -110,9 +110,9 @@ def test_polls_in_a_row_take_a_backend_out_and_one_brings_it_back() -> None:
     health = Health(POLICY)
     for _ in range(3):
         assert health.available(0.0)
-        health.polled(alive=False, asked_at=0.0)
+        health.polled(alive=False, began_at=0.0)
     assert not health.available(0.0)
-    health.polled(alive=True, asked_at=0.0)
+    health.polled(alive=True, began_at=0.0)
     assert health.available(0.0)
 
 
@@ -120,7 +120,7 @@ def test_one_bad_poll_is_a_doubt_and_a_good_one_ends_it() -> None:
     health = Health(POLICY)
     doubts = [health.in_doubt]
     for alive in (False, True):
-        health.polled(alive=alive, asked_at=0.0)
+        health.polled(alive=alive, began_at=0.0)
         doubts.append(health.in_doubt)
         assert health.available(0.0)
     assert doubts == [False, True, False]
@@ -128,15 +128,15 @@ def test_one_bad_poll_is_a_doubt_and_a_good_one_ends_it() -> None:
 
 def test_a_good_poll_does_not_end_an_ejection() -> None:
     health = ejected()
-    health.polled(alive=True, asked_at=0.99)
+    health.polled(alive=True, began_at=0.99)
     assert not health.healthy
     assert not health.available(0.99)
 
 
 def test_a_good_poll_after_the_back_off_makes_it_healthy_and_leaves_it_its_trial() -> None:
     health, seen = ejected(), []
-    for alive, asked_at in ((False, 1.0), (True, 1.5)):
-        health.polled(alive=alive, asked_at=asked_at)
+    for alive, began_at in ((False, 1.0), (True, 1.5)):
+        health.polled(alive=alive, began_at=began_at)
         seen.append(health.healthy)
     assert health.begin_trial(2.0)
     assert not health.available(2.0)
@@ -149,11 +149,11 @@ def test_a_good_poll_after_the_back_off_makes_it_healthy_and_leaves_it_its_trial
 def test_it_is_mute_since_the_first_of_so_many_polls_without_an_answer_as_eject_it() -> None:
     health = Health(POLICY)
     seen = []
-    for asked_at in (1.0, 2.0, 3.0, 4.0):
-        health.polled(alive=False, asked_at=asked_at, is_mute=True)
+    for began_at in (1.0, 2.0, 3.0, 4.0):
+        health.polled(alive=False, began_at=began_at, is_mute=True)
         seen.append(health.mute_since)
     assert seen == [None, None, 1.0, 2.0]
-    health.polled(alive=False, asked_at=5.0)
+    health.polled(alive=False, began_at=5.0)
     assert health.mute_since is None
 
 
@@ -171,7 +171,7 @@ def test_every_ejection_ends(happenings: list[str]) -> None:
             case "complete":
                 health.completed()
             case "poll":
-                health.polled(alive=True, asked_at=now)
+                health.polled(alive=True, began_at=now)
             case _:
                 if health.begin_trial(now):
                     health.end_trial()

@@ -31,7 +31,7 @@ def state(
     policy = EjectionPolicy()
     health = Health(policy)
     for _ in range(int(in_doubt) if available else policy.failures_max):
-        health.polled(alive=False, asked_at=0.0)
+        health.polled(alive=False, began_at=0.0)
     server = cast("InferenceServer", SimpleNamespace(can=can))
     member = Member(Backend(name, "http://x"), server, health, METRICS, time.monotonic)
     if can is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -13,25 +13,25 @@ from gateway import ids
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.responses import REVEALS_MAX
 from gateway.audit import COMMAND_LINE
+from gateway.entries import Queued, Tokens, TurnStarted, pack
+from gateway.store import responses
 from gateway.store.postgres.database import Connection
-from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import operator_services
 from tests.console.test_statements import content_in
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
+from tests.fakes.stored import durable_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx2
 
+    from gateway.entries import Entry
+    from gateway.store.postgres.statements import Statement
     from tests.integration.api.admin.conftest import AdminSite
 
 CANARY = "canary-5c2e"
-FORGET_LOG = Statement("DELETE FROM events WHERE tenant_id = :tenant")
-AGED = Statement("""
-UPDATE content_consents SET until = now() - interval '1 second' WHERE tenant_id = :tenant
-""")
 
 
 @dataclass
@@ -248,20 +248,56 @@ async def test_a_backend_that_breaks_off_is_an_attempt_and_a_seam(desk: Desk) ->
     await desk.allow(None)
 
 
+async def test_of_a_damaged_log_the_tokens_before_the_damage_are_shown(desk: Desk) -> None:
+    await desk.allow("always")
+    made = await desk.create()
+    database = desk.site.gateway.process.foundation.database
+    tenants = operator_services(desk.site.gateway.process).tenants
+    tenant = (await tenants.get("looked-into")).tenant.id
+    uuid = ids.parse_response_id(made["id"])
+    assert uuid is not None
+    like = await responses.load(database, tenant, uuid)
+    assert like is not None
+    log: list[Entry] = [
+        Queued(),
+        TurnStarted(1),
+        Tokens((200_005,)),
+        TurnStarted(1),
+        Tokens((200_005,)),
+    ]
+    new = durable_response(status="cancelled")
+    new = replace(new, request=like.request, entries=(len(log), pack(log)))
+    await responses.insert(database, tenant, new)
+    damaged = {"id": ids.response_id(new.uuid)}
+    assert (await desk.reveal(damaged)).is_success
+    tokens = await desk.get(damaged, "/tokens")
+    assert tokens["damage"] == "a turn started inside of another"
+    assert (tokens["is_over"], tokens["count"]) == (True, 1)
+    assert [one["type"] for one in (await desk.get(damaged, "/events"))["data"]][-1:] == [
+        "response.in_progress"
+    ]
+    await desk.allow(None)
+
+
 async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) -> None:
     await desk.allow("always")
     body = {"model": "gpt-oss-20b", "background": True}
     body["input"] = "Tell me of the sea. [[sim tokens_per_s=100]]"
     made = (await desk.user.post("/v1/responses", json=body)).json()
     assert (await desk.reveal(made)).is_success
-    counts, said, is_over = [], [], False
+    counts: list[int] = []
+    said: list[int] = []
+    is_over = False
     while not is_over:
-        page = await desk.get(made, f"/tokens?after={len(said) - 1}&limit=16384")
+        asked = f"after={len(said) - 1}&limit=16384&seen={len(said)}"
+        page = await desk.get(made, f"/tokens?{asked}")
         said += [token[0] for run in page["data"] for token in run["tokens"]]
         counts.append(page["count"])
         is_over = page["is_over"]
         assert (await desk.get(made, "/execution"))["is_known"]
     assert (sorted(counts), counts[-1]) == (counts, len(said))
+    # It was awakened, and did not ask in vain again and again.
+    assert len(counts) <= len(said) + 9
     whole = await desk.get(made, "/tokens?limit=16384")
     assert said == [token[0] for run in whole["data"] for token in run["tokens"]]
     await desk.allow(None)

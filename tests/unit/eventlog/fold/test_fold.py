@@ -232,7 +232,7 @@ def test_ids_that_nobody_saw_are_taken_back() -> None:
     assert (found, fold.seen) == (RuleViolation("call_not_allowed", 3), 3)
     apply_all(fold, [Repair(3, "call_not_allowed")])
     assert fold.violation is None
-    assert fold.turns[0].said.tolist() == [REASONING, A, END]
+    assert fold.turns[0].output_ids.tolist() == [REASONING, A, END]
     assert len(fold.turns[0].logprobs) == 3
     assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (3, 3)
     assert fold.recoveries == {"call_not_allowed": 1}
@@ -263,11 +263,11 @@ def test_what_somebody_saw_and_what_nobody_said_is_never_taken_back(voided: int)
     repair = Repair(voided, "rule")
     if voided == 1:
         fold.apply(repair)
-        assert fold.turns[0].said.tolist() == [A, END]
+        assert fold.turns[0].output_ids.tolist() == [A, END]
         return
     with pytest.raises(ValueError, match="taken back"):
         fold.apply(repair)
-    assert fold.turns[0].said.tolist() == [A, END, END]
+    assert fold.turns[0].output_ids.tolist() == [A, END, END]
     assert fold.usage == before
     assert fold.recoveries == {}
 
@@ -415,7 +415,7 @@ def test_there_is_a_logprob_for_each_id_or_none_at_all() -> None:
     fold.apply(TurnStarted(3))
     with pytest.raises(ValueError, match="one logprob for each id"):
         fold.apply(Tokens((FINAL, A), (logprob_of(A),)))
-    assert not fold.turns[0].said
+    assert not fold.turns[0].output_ids
 
 
 def test_logprobs_are_those_of_messages_and_as_exact_as_the_packed_log() -> None:

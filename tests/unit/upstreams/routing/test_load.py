@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.upstreams.routing.costs import (
     LOSSES_MAX,
-    RATE_KNOWN_S,
+    RATE_LIFETIME_S,
     RATES_MIN,
     LoadAverage,
     MemberLoad,
@@ -120,8 +120,8 @@ def test_a_rate_that_nothing_confirms_is_learned_anew() -> None:
     one = member()
     for _ in range(RATES_MIN):
         one.note_prefill(2_500, 1.0, 0.0)
-    assert one.rate_at(RATE_KNOWN_S) == 2_500
-    later = RATE_KNOWN_S + 1
+    assert one.rate_at(RATE_LIFETIME_S) == 2_500
+    later = RATE_LIFETIME_S + 1
     for _ in range(RATES_MIN):
         assert one.rate_at(later) is None
         one.note_prefill(10_000, 1.0, later)

@@ -1,0 +1,148 @@
+"""The page of a response in Chromium: keys, the link of a token to its event, a long log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import ids
+from gateway.audit import COMMAND_LINE
+from gateway.entries import Finished, Queued, Tokens, TurnStarted, pack
+from gateway.store import responses
+from gateway.wiring.admin import operator_services
+from tests.console.chromium import PROGRAM, chromium, sign_in, visit
+from tests.console.showcase import showcase
+from tests.fakes.harmony_script import script_ids
+from tests.fakes.stored import durable_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, Page
+
+    from gateway.entries import Entry
+    from tests.console.showcase import Showcase
+    from tests.fakes.postgres import PostgresServer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PROGRAM.exists(), reason="Chromium is not here"),
+]
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+LONG = 20_000
+REASON = "Ticket 4711: the answer broke off"
+
+
+@pytest.fixture(scope="module")
+async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
+    name = await postgres.create(template)
+    async with showcase(postgres.database_url(name)) as made:
+        policy = {"operator_content_access": "always"}
+        tenants = operator_services(made.gateway.process).tenants
+        await tenants.set_policy(COMMAND_LINE, "acme", policy)
+        yield made
+    await postgres.drop(name)
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as launched:
+        yield launched
+
+
+async def reveal(page: Page, url: str) -> None:
+    await page.goto(f"{url}?tab=tokens")
+    await page.get_by_label("Reason").fill(REASON)
+    await page.get_by_role("button", name="Reveal").click()
+    await page.wait_for_selector("#tokens i")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_token_is_chosen_by_keys_and_leads_to_its_event(
+    shown: Showcase, browser: Browser, scheme: str
+) -> None:
+    url = f"{shown.admin_url}/console/responses/{shown.response_id}"
+    async with visit(browser, color_scheme=scheme) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await reveal(page, url)
+        await page.locator("#tokens").focus()
+        for _ in range(5):
+            await page.keyboard.press("ArrowRight")
+        assert await page.locator("#tokens i.chosen").inner_text() == " user"
+        assert await page.locator("#token-facts dd").first.inner_text() == "4"
+        assert await page.locator(".run.of-item").count() > 1
+        for tab in ("tokens", "items", "events", "log", "chain", "request"):
+            await page.goto(f"{url}?tab={tab}")
+            await page.evaluate(AXE)
+            found = await page.evaluate("axe.run()")
+            assert [one["help"] for one in found["violations"]] == [], tab
+        await page.goto(f"{url}?tab=tokens")
+        await page.locator("#tokens i").nth(4).hover()
+        await page.locator("#token-facts a").click()
+        await page.wait_for_url("**tab=events**")
+        target = page.locator("tr:target summary")
+        assert await target.inner_text() == "response.reasoning_text.delta"
+        assert visited.complaints == []
+        assert await visited.violations() == []
+
+
+async def test_a_running_response_is_followed_to_its_end(shown: Showcase, browser: Browser) -> None:
+    slow = "Tell me of the sea. [[sim tokens=4000 tokens_per_s=30]]"
+    made = (await shown.generate(input=slow, background=True)).json()
+    async with visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await page.goto(f"{shown.admin_url}/console/responses/{made['id']}?tab=tokens")
+        await page.get_by_label("Reason").fill(REASON)
+        await page.get_by_role("button", name="Reveal").click()
+        await page.wait_for_selector("#tokens i")
+        begun = await page.locator("#tokens i").count()
+        assert await page.locator(".status").first.inner_text() == "in progress"
+        await page.locator("#tokens i").nth(begun + 9).wait_for(state="attached")
+        async with shown.client() as client:
+            await client.post(f"/v1/responses/{made['id']}/cancel")
+        await page.get_by_text("cancelled", exact=True).first.wait_for()
+        await page.wait_for_selector("#state:not([data-live])")
+        assert visited.complaints == []
+
+
+async def new_long_response(shown: Showcase) -> str:
+    """The id of one whose log is `LONG` tokens, as of a paced stream."""
+    services = operator_services(shown.gateway.process)
+    database = shown.gateway.process.foundation.database
+    acme = (await services.tenants.get("acme")).tenant.id
+    uuid = ids.parse_response_id(shown.response_id)
+    assert uuid is not None
+    like = await responses.load(database, acme, uuid)
+    assert like is not None
+    words = script_ids("<|channel|>final<|message|>" + "The sea, né. " * LONG)[:LONG]
+    said: list[Entry] = [Queued(), TurnStarted(9), *(Tokens((token,)) for token in words)]
+    log = [*said, Finished("cancelled", like.day.toordinal())]
+    new = replace(
+        durable_response(status="cancelled"),
+        request=like.request,
+        created_at=datetime.now(UTC),
+        entries=(len(log), pack(log)),
+    )
+    await responses.insert(database, acme, new)
+    return ids.response_id(new.uuid)
+
+
+async def test_of_a_long_log_only_what_is_near_is_there(shown: Showcase, browser: Browser) -> None:
+    url = f"{shown.admin_url}/console/responses/{await new_long_response(shown)}"
+    async with visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await reveal(page, url)
+        last = page.locator(f'#tokens .run[data-first="{LONG - LONG % 1024}"]')
+        assert await last.count() == 0
+        await page.evaluate("tokens.scrollTop = tokens.scrollHeight")
+        await last.wait_for()
+        await page.locator(".token-page.is-empty").nth(9).wait_for(state="attached")
+        assert await page.locator(".token-page").count() == -(-LONG // 1024)
+        assert visited.complaints == []
