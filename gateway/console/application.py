@@ -22,6 +22,7 @@ from gateway.api.error_responses import described
 from gateway.api.urls import path_of
 from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
+from gateway.console.login_attempts import LoginAttempts
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
@@ -132,6 +133,7 @@ class Console:
         self._public_url = public_url
         self._trusted_proxies = trusted_proxies
         self._sign_in = sign_in
+        self._attempts = LoginAttempts()
         self._cookie = Cookie(secure=(public_url or "").startswith("https:"))
         self._attempt_cookie = replace(self._cookie, bare_name="gateway-console-sign-in")
         self._static = StaticFiles(STATIC)
@@ -413,7 +415,12 @@ class Console:
     async def _show_login(self, request: Request) -> Response:
         # The link is used by the button: what looks at links in mails must not use them up.
         token = request.query_params.get("token", "")
-        session = await self._sessions.linked(token) if token else None
+        address, session = self._visitor(request).address, None
+        if token:
+            self._attempts.check(address)
+            session = await self._sessions.linked(token)
+            if session is None:
+                self._attempts.note_failure(address)
         view = {
             "token": token,
             "invited": session,
@@ -425,9 +432,12 @@ class Console:
 
     async def _log_in(self, request: Request) -> Response:
         self._check_site(request)
-        form = await self._form(request)
-        opened = await self._sessions.open(form.get("token", ""), self._visitor(request))
+        visitor, token = self._visitor(request), (await self._form(request)).get("token", "")
+        self._attempts.check(visitor.address)
+        opened = await self._sessions.open(token, visitor) if token else None
         if opened is None:
+            if token:
+                self._attempts.note_failure(visitor.address)
             raise PermissionDenied(_USED)
         response = RedirectResponse(BASE, 303)
         self._cookie.set(response, opened[1])

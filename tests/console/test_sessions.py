@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.console.application import _HEADERS, FORM_TOKEN
+from gateway.console.login_attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, LoginAttempts
 from gateway.console.sessions import IDLE_S, SESSION_S
+from gateway.errors import RateLimited
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
@@ -45,6 +47,36 @@ async def test_a_link_signs_in_once(site: Site) -> None:
         second = await client.post("/console/login", data={"token": token}, headers=OWN_SITE)
         assert second.status_code == 403
         assert (await client.get(f"/console/login?token={token}")).text.count("used already") == 1
+
+
+async def test_wrong_links_are_refused_after_a_few(site: Site) -> None:
+    other = console_site(site.settings)
+    async with other.client() as client:
+        statuses = [
+            (await client.post("/console/login", data={"token": "x"}, headers=OWN_SITE)).status_code
+            for _ in range(FAILURES_MAX + 1)
+        ]
+        assert statuses == [403] * FAILURES_MAX + [429]
+        assert (await client.get("/console/login?token=y")).status_code == 429
+        assert (await client.get("/console/login")).status_code == 200
+    await other.process.foundation.database.close()
+
+
+def test_attempts_are_forgotten_with_time_and_of_many_addresses() -> None:
+    now = 0.0
+    attempts = LoginAttempts(lambda: now)
+    for _ in range(FAILURES_MAX):
+        attempts.check("a")
+        attempts.note_failure("a")
+    with pytest.raises(RateLimited):
+        attempts.check("a")
+    attempts.check("b")
+    now = WINDOW_S
+    attempts.check("a")
+    for number in range(ADDRESSES_MAX):
+        attempts.note_failure(str(number))
+    assert len(attempts._failures) == ADDRESSES_MAX
+    assert "a" not in attempts._failures
 
 
 async def test_a_link_expires(site: Site) -> None:
