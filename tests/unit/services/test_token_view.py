@@ -117,7 +117,10 @@ def test_events_are_made_of_the_tokens_that_lead_to_them(log: list[Entry]) -> No
             continue
         own = [at for at, number in enumerate(view.events) if number == event.sequence_number]
         spelled = b"".join(view.pieces[at].spelling for at in own if view.pieces[at].part == "body")
-        assert data["delta"] in spelled.decode("utf-8", "replace")
+        text = spelled.decode("utf-8", "replace")
+        # The first bytes of a character may be in a token that led to the event before.
+        delta = data["delta"][text.startswith("\ufffd") :]
+        assert delta in text
 
 
 def test_headers_are_taken_apart() -> None:

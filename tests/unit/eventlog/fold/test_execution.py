@@ -26,6 +26,7 @@ from gateway.eventlog.fold.execution import (
     Timeline,
     execution_of,
     spoken,
+    unpacked_timeline,
 )
 from gateway.generation import FinishReason
 
@@ -137,6 +138,18 @@ def test_tools_have_a_lane() -> None:
         Span("1", 700, 900, 0, "interrupted"),
         Span("1", 900, 950, 0, ""),
     ]
+
+
+def test_a_turn_waits_for_a_slot_until_its_request_is_sent() -> None:
+    execution = read(mark("replica", 10, "a"), TurnStarted(9), mark("backend", 40, "gpu-1"), now=50)
+    assert execution.totals == {"slot": 30, "preparing": 10, "prefill": 10}
+
+
+def test_a_timeline_is_kept_as_it_was_noted() -> None:
+    timeline = Timeline()
+    for entry in (*SLOW[:3], TurnStarted(900), Hop("backend", 4)):
+        timeline.note(entry, 2)  # type: ignore[arg-type]
+    assert unpacked_timeline(timeline.packed()) == timeline.moments
 
 
 def test_what_has_not_begun_is_said_to_be() -> None:
