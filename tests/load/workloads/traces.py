@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.load.figures import Figures
+    from tests.load.loading import Load
     from tests.load.stack import Stack
 
 WITHOUT: Final = "without"
@@ -44,7 +45,7 @@ _FIGURES: Final = {"cpu_us": "CPU per token", "cpu_ms_per_request": "CPU per req
 
 
 class Traces:
-    """Each measurement has a process of its own: two of the same program differ, too."""
+    """Two processes of the same program differ, too: by a hundredth or two."""
 
     letter = "q"
     title = f"traces: {streams.PACED.title}, and {documents.Documents.title}"
@@ -68,22 +69,24 @@ class Traces:
     def opened(self, stack: Stack, *, quick: bool) -> Iterator[Callable[[str], Figures]]:
         paced = streams.PACED.quick_load if quick else streams.PACED.load
         short = replace(documents.LOAD, requests=400) if quick else documents.LOAD
-        loads = (streams.WARM_UP, documents.WARM_UP, paced, short)
-        with collector() as receiver:
+        with collector() as receiver, ExitStack() as running:
             environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}"}
+            children = {
+                row: running.enter_context(
+                    stack.fresh(
+                        "gateway", module=one.module, environ=environ, telemetry=one.telemetry
+                    )
+                )
+                for row, one in VARIANTS.items()
+            }
 
-            def measure(row: str) -> Figures:
-                variant = VARIANTS[row]
-                with stack.fresh(
-                    "gateway", module=variant.module, environ=environ, telemetry=variant.telemetry
-                ) as child:
-                    *_, of_streams, of_documents = [
-                        loading.measure(stack, SYSTEMS[FOREGROUND], load, children=[child])
-                        for load in loads
-                    ]
-                return {
-                    "cpu_us": of_streams["cpu_us"],
-                    "cpu_ms_per_request": of_documents["cpu_ms_per_request"],
-                }
+            def measured(row: str, load: Load) -> Figures:
+                return loading.measure(stack, SYSTEMS[FOREGROUND], load, children=[children[row]])
 
-            yield measure
+            for row in VARIANTS:
+                measured(row, streams.WARM_UP)
+                measured(row, documents.WARM_UP)
+            yield lambda row: {
+                "cpu_us": measured(row, paced)["cpu_us"],
+                "cpu_ms_per_request": measured(row, short)["cpu_ms_per_request"],
+            }
