@@ -21,27 +21,29 @@ from pydantic import StringConstraints
 from gateway import ids
 from gateway.admin.content_access import find_access
 from gateway.admin.inspection import COLUMNS, record_body
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, changed
 from gateway.api.query import integer, list_body
 from gateway.engine.run_spec import head_of
 from gateway.entries import FOLD_VERSIONS, Singles, portions
 from gateway.errors import InvalidRequest, PermissionDenied, RateLimited
 from gateway.eventlog.fold.execution import PHASES, execution_of, unpacked_timeline
 from gateway.eventlog.fold_slices import READ_BYTES_MAX, SLICE_S
+from gateway.protocol.admin_bodies import NoBody
 from gateway.protocol.base import WireModel
 from gateway.protocol.pages import PageParams
-from gateway.services.retrieval import not_found
+from gateway.services.retrieval import ENDED, not_found
 from gateway.services.token_view import LogView, TokenView
 from gateway.store import audit_log, content, flushes, messages
 from gateway.store import responses as rows
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import RUNNING
 from gateway.store.tables.ledger import COUNTS
 from gateway.tenancy import ProjectId, TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from uuid import UUID
 
     from starlette.datastructures import QueryParams
@@ -61,8 +63,11 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
     from gateway.store.responses import StoredResponse
 
+    Cancel = Callable[[TenantId, UUID], Awaitable[StoredResponse | None]]
+
 ONE: Final = "/responses/{response_id}"
 REVEALED: Final = "harmony.content.revealed"
+CANCELLED: Final = "harmony.response.cancelled_by_operator"
 REVEAL_S: Final = 15 * 60
 """Seconds after a reveal in which the operator may read the response."""
 REVEALS_MAX: Final = 20
@@ -130,6 +135,7 @@ WHERE r.conversation_id = :id AND (CAST(:after AS uuid) IS NULL OR r.id > CAST(:
 ORDER BY r.id
 LIMIT :rows_max
 """)
+_OF_ITS_CLIENT: Final = "The response ends when its client leaves: it waits for it."
 _REVEALED: Final = """
 SELECT {counted} FROM audit_log
 WHERE tenant_id = :tenant AND type = :type
@@ -209,6 +215,7 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
             "GET", "/conversations/{conversation_id}/responses", reads, conversation,
             query=("after",),
         ),
+        changed(f"{ONE}/cancel", "responses.cancel", stored.cancel, dict, NoBody),
         AdminRoute("POST", f"{ONE}/reveal", reads_content, reveal, Reveal),
         AdminRoute("GET", f"{ONE}/items", reads_content, items, query=page),
         AdminRoute("GET", f"{ONE}/tokens", reads_content, tokens, query=(*page, "seen")),
@@ -240,10 +247,12 @@ class StoredResponses:
         live_logs: LiveLogRegistry,
         feed: Feed,
         *,
+        cancel: Cancel,
         new_fold_for: Callable[[ResponseHead], Callable[[], Fold]],
         format_of: FormatOf,
     ) -> None:
         self._database = database
+        self._cancel = cancel
         self._live_logs = live_logs
         self._feed = feed
         self._new_fold_for = new_fold_for
@@ -346,6 +355,30 @@ class StoredResponses:
             rows = list(await connection.execute(_CONVERSATION, parameters))
         shown = map(_turn_body, rows[:RELATIVES_MAX])
         return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
+
+    async def cancel(self, author: Author, response_id: str) -> Json:
+        """End a background response with its output so far, and return its record.
+
+        Raises `InvalidRequest` for a response that ended otherwise, or whose client waits for it.
+        """
+        row = await self._find(response_id)
+        tenant_id = TenantId(row.tenant_id)
+        if row.status not in RUNNING:
+            raise InvalidRequest(ENDED.get(row.status, "The response is cancelled already."))
+        stored = await self._cancel(tenant_id, row.id)
+        if stored is None:
+            raise not_found(response_id)
+        if stored.status != "cancelled":
+            raise InvalidRequest(
+                ENDED.get(
+                    stored.status, "Its client waits for the response, and ends it by leaving."
+                )
+            )
+        project = ProjectId(row.project_id or row.tenant_id)
+        async with self._database.transaction(tenant_id) as connection:
+            event = author.event(CANCELLED, ids.response_id(row.id), project)
+            await audit_log.record(connection, tenant_id, event)
+        return await self.get(author, response_id)
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
         """Let the author read a response for `REVEAL_S`.

@@ -44,6 +44,7 @@ OperatorPermission = Literal[
     "tenants.export",
     "content.read",
     "responses.read",
+    "responses.cancel",
     "prices.read",
     "prices.write",
     "backends.read",

@@ -100,6 +100,7 @@ def operator_services(process: Process) -> OperatorServices:
             database,
             process.replica.dependencies.live_logs,
             process.replica.feed,
+            cancel=process.replica.dependencies.archive.cancel,
             new_fold_for=foundation.new_fold_for,
             format_of=foundation.formats.for_model,
         ),

@@ -104,10 +104,10 @@ async def test_a_running_response_is_followed_to_its_end(shown: Showcase, browse
         begun = await page.locator("#tokens i").count()
         assert await page.locator(".status").first.inner_text() == "in progress"
         await page.locator("#tokens i").nth(begun + 9).wait_for(state="attached")
-        async with shown.client() as client:
-            await client.post(f"/v1/responses/{made['id']}/cancel")
+        await page.get_by_role("button", name="Cancel the response").click()
         await page.get_by_text("cancelled", exact=True).first.wait_for()
         await page.wait_for_selector("#state:not([data-live])")
+        assert await page.get_by_role("button", name="Cancel the response").count() == 0
         assert visited.complaints == []
 
 

@@ -107,6 +107,11 @@ class ResponseView:
         return self.record["status"] in {"queued", "in_progress"}
 
     @property
+    def may_end(self) -> bool:
+        # A foreground response ends with its client.
+        return self.is_running and self.record["durable"]
+
+    @property
     def hides(self) -> bool:
         return self.tab in CONTENT_TABS and self.content is None
 
@@ -238,6 +243,12 @@ def _point_title(point: Json) -> str:
     return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} tokens"
 
 
+async def cancel(call: Call) -> str:
+    response_id = call.path["response_id"]
+    await call.services.operator.responses.cancel(call.author, response_id)
+    return f"/responses/{response_id}"
+
+
 async def reveal(call: Call) -> str:
     """Reveal the response with the reason of the form. Raises `InvalidRequest` without one."""
     response_id, reason = call.path["response_id"], call.form.get("reason", "")
@@ -254,6 +265,9 @@ PAGE: Final = Page(
     template="response.html",
     permission="responses.read",
     view=view,
-    acts=(Act(f"{PATH}/reveal", "content.read", reveal),),
+    acts=(
+        Act(f"{PATH}/reveal", "content.read", reveal),
+        Act(f"{PATH}/cancel", "responses.cancel", cancel),
+    ),
     fragments=frozenset({"execution", "tokens"}),
 )

@@ -301,3 +301,42 @@ async def test_a_running_response_is_read_as_far_as_it_is_committed(desk: Desk) 
     whole = await desk.get(made, "/tokens?limit=16384")
     assert said == [token[0] for run in whole["data"] for token in run["tokens"]]
     await desk.allow(None)
+
+
+ENDLESS = "Tell me of the sea. [[sim tokens=100000 tokens_per_s=50 think=none]]"
+
+
+async def test_a_response_is_cancelled_for_its_tenant_which_sees_who_did_it(desk: Desk) -> None:
+    body = {"model": "gpt-oss-20b", "input": ENDLESS, "background": True}
+    made = (await desk.user.post("/v1/responses", json=body)).json()
+    path = f"/admin/v1/responses/{made['id']}/cancel"
+    answer = await desk.operator.post(path)
+    assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    assert (await desk.user.get(f"/v1/responses/{made['id']}")).json()["status"] == "cancelled"
+    logs = await desk.owner.get(
+        "/v1/organization/audit_logs?event_types[]=harmony.response.cancelled_by_operator&limit=1"
+    )
+    (entry,) = logs.json()["data"]
+    assert entry["harmony.response.cancelled_by_operator"]["id"] == made["id"]
+    again = await desk.operator.post(path)
+    assert (again.status_code, again.json()["error"]["message"]) == (
+        400,
+        "The response is cancelled already.",
+    )
+
+
+async def test_what_its_client_waits_for_is_not_cancelled(desk: Desk) -> None:
+    ended = await desk.create()
+    answer = await desk.operator.post(f"/admin/v1/responses/{ended['id']}/cancel")
+    assert answer.status_code == 400
+    assert "completed" in answer.json()["error"]["message"]
+    body = {"model": "gpt-oss-20b", "input": ENDLESS, "stream": True}
+    async with desk.user.stream("POST", "/v1/responses", json=body) as stream:
+        lines = stream.aiter_lines()
+        async for line in lines:
+            if line.startswith("data: "):
+                break
+        running = orjson.loads(line.removeprefix("data: "))["response"]["id"]
+        answer = await desk.operator.post(f"/admin/v1/responses/{running}/cancel")
+        assert answer.status_code == 400
+        assert "client" in answer.json()["error"]["message"]
