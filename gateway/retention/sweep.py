@@ -504,12 +504,17 @@ REMOVED: Final = {
     "tool_calls": "audit of tools",
     "pages": "pages",
     "approvals": "approvals",
+    "consents": "consents",
     "files": "files",
     "containers": "containers",
     "responses": "responses",
 }
 """The rows that a round removes, by name: their description in log lines and `db maintain`."""
-_NAMES: Final = {"pages": "tool_pages", "approvals": "tool_approvals"}
+_NAMES: Final = {
+    "pages": "tool_pages",
+    "approvals": "tool_approvals",
+    "consents": "content_consents",
+}
 _SWEPT: Final = {
     name: table for name in REMOVED if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED
 }

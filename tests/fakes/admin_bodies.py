@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.content_access import ContentConsent
 from gateway.admin.data_retention import DataRetentionUpdate
 from gateway.admin.issuers import (
     OperatorIssuerCreate,
@@ -31,6 +32,7 @@ from gateway.admin.projects import (
     ProjectUpdate,
     ServiceTiersUpdate,
 )
+from gateway.admin.responses import Reveal
 from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.admin.tenants import (
     Erasure,
@@ -113,6 +115,8 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     OperatorIssuerCreate: _OPERATOR_ISSUER,
     OperatorIssuerUpdate: _OPERATOR_ISSUER,
     HoldUpdate: {"held": False},
+    ContentConsent: {"expires_in_s": 60},
+    Reveal: {"reason": "ticket 12"},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},

@@ -249,8 +249,11 @@ _SYSTEM: Final = (
     "/lib",
     "/lib64",
     "/etc/ld.so.cache",
+    "/etc/alternatives",
     "/etc/fonts",
+    "/etc/matplotlibrc",
     "/usr/share/fonts",
+    "/usr/share/matplotlib",
     "/usr/share/zoneinfo",
 )
 """Paths of the machine that an interpreter needs, read-only, if they exist."""

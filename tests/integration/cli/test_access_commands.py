@@ -55,6 +55,7 @@ GIVEN = {
     "--projects-share-responses": "allowed",
     "--share-weight": "300",
     "--usage-by-end-user": "allowed",
+    "--operator-content-access": "consent",
 }
 
 
@@ -220,6 +221,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "projects_share_responses": "refused",
         "share_weight": 100,
         "usage_by_end_user": "refused",
+        "operator_content_access": "never",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -229,7 +231,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
     terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g", "gpt-oss-20b,team-*"]
-    terms += ["team,cost", "allowed", 300, "allowed"]
+    terms += ["team,cost", "allowed", 300, "allowed", "consent"]
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
         *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)
@@ -383,13 +385,14 @@ def test_one_round_of_maintenance_says_what_it_did() -> None:
         "audit": 0,
         "pages": 0,
         "approvals": 0,
+        "consents": 0,
         "files": 0,
         "containers": 0,
     }
     lines = printed("db", "maintain").splitlines()
     assert [line.split()[1] for line in lines] == [
-        "logs", "rows", "audit", "idempotency", "traces", "audit", "pages", "approvals", "files",
-        "containers", "responses",
+        "logs", "rows", "audit", "idempotency", "traces", "audit", "pages", "approvals", "consents",
+        "files", "containers", "responses",
     ]  # fmt: skip
     assert "0 days made, 0 dropped" in lines[0]
 
