@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, command
-from gateway.console.sessions import LINK_S, LOGIN, Sessions, login_url
+from gateway.console.login_sessions import LINK_S, LOGIN, Sessions, login_url
 from gateway.errors import StartupError
 from gateway.protocol.admin_bodies import DisplayName
 from gateway.protocol.base import WireModel

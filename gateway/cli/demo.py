@@ -47,7 +47,7 @@ from gateway.cli.provision import (
     saved_demo,
     write_demo,
 )
-from gateway.console.sessions import Sessions, login_url
+from gateway.console.login_sessions import Sessions, login_url
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError, installation
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped

@@ -23,10 +23,10 @@ from gateway.api.urls import path_of
 from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
 from gateway.console.login_attempts import LoginAttempts
+from gateway.console.login_sessions import LOGIN, SESSION_S, Visitor
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
 from gateway.console.rendering import Templates
-from gateway.console.sessions import LOGIN, SESSION_S, Visitor
 from gateway.console.spending import LIMIT_FIELDS
 from gateway.console.static_files import StaticFiles
 from gateway.console.streams import Streams, Topic
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.api.request_body import BodyReader
+    from gateway.console.login_sessions import Session
     from gateway.console.page import Page, Services
-    from gateway.console.sessions import Session
     from gateway.services.sign_in import SignIn
     from gateway.tenancy import Network
     from gateway.tenancy.permissions import OperatorPermission

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gateway.admin.resources import AdminServices, OperatorServices
     from gateway.admin.transactions import Ownership
+    from gateway.console.login_sessions import Session, Sessions, Visitor
     from gateway.console.playground import Playground
-    from gateway.console.sessions import Session, Sessions, Visitor
     from gateway.tenancy import TenantId
     from gateway.tenancy.permissions import OperatorPermission
 

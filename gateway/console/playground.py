@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.admin.transactions import AdminCaller
     from gateway.api.client_connection import ClientConnection, OnDisconnect
     from gateway.console.answer_lines import AnswerLines
-    from gateway.console.sessions import Session
+    from gateway.console.login_sessions import Session
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.tenancy.policy import TenantPolicy
 

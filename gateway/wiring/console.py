@@ -41,9 +41,9 @@ def console(
             "to false.",
         )
     from gateway.console.application import FORM_BYTES_MAX, Console
+    from gateway.console.login_sessions import Sessions
     from gateway.console.page import Services
     from gateway.console.playground import Playground, PlaygroundKeys
-    from gateway.console.sessions import Sessions
 
     base = process.foundation
     chosen = base.settings.console.sign_in

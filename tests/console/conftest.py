@@ -15,7 +15,7 @@ from selectolax.lexbor import LexborNode
 from gateway import ids
 from gateway.app import create_admin_app, create_app
 from gateway.console.application import FORM_TOKEN, Console
-from gateway.console.sessions import Sessions
+from gateway.console.login_sessions import Sessions
 from gateway.store import responses
 from gateway.tenancy import default_project
 from tests.fakes.gateway import gateway_settings, new_key

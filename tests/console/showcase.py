@@ -18,8 +18,8 @@ from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
 from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
+from gateway.console.login_sessions import Sessions, login_url
 from gateway.console.pages import PAGES
-from gateway.console.sessions import Sessions, login_url
 from gateway.ledger.jobs import Adding
 from gateway.store import usage_lines
 from gateway.wiring.admin import admin_services, operator_services

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
-from gateway.console.sessions import Session, Sessions
+from gateway.console.login_sessions import Session, Sessions
 from gateway.errors import InvalidRequest, StartupError
 from gateway.services.access import Access
 from gateway.settings import load_settings

@@ -20,9 +20,9 @@ from gateway.admin.transactions import AdminCaller
 from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FORM_TOKEN
+from gateway.console.login_sessions import login_url
 from gateway.console.pages.playground import FILE_PAGE, PATH
 from gateway.console.playground import KEY_S, KEY_TERMS
-from gateway.console.sessions import login_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.console.application import _HEADERS, FORM_TOKEN
 from gateway.console.login_attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, LoginAttempts
-from gateway.console.sessions import IDLE_S, SESSION_S
+from gateway.console.login_sessions import IDLE_S, SESSION_S
 from gateway.errors import RateLimited
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -132,7 +132,7 @@ async def test_the_database_has_no_secret(site: Site) -> None:
 
 
 def _nobody() -> Any:
-    from gateway.console.sessions import Visitor
+    from gateway.console.login_sessions import Visitor
 
     return Visitor()
 

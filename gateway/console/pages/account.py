@@ -13,8 +13,8 @@ from gateway.tenancy.permissions import OPERATOR_ROLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.console.login_sessions import OpenSession
     from gateway.console.page import Call
-    from gateway.console.sessions import OpenSession
 
 PATH: Final = "/account"
 SESSIONS_SHOWN_MAX: Final = 50
