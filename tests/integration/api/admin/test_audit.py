@@ -100,6 +100,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/organization/data_retention", {"retention_type": "none"}),
     ("POST", "/organization/content_access", {"expires_in_s": 600}),
     ("POST", "/responses/{response_id}/reveal", {"reason": "ticket 7"}),
+    ("POST", "/responses/{response_id}/cancel", {}),
     ("DELETE", "/organization/content_access", {}),
     ("POST", "/organization/spend_limit", LIMIT),
     ("DELETE", "/organization/spend_limit", {}),
@@ -231,8 +232,9 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
             auditor.ids["name"] = "acme"
         if path.endswith("rate_limits/{id}"):
             auditor.ids["id"] = f"rl-{MODEL}"
-        if path.endswith("/reveal"):
-            auditor.ids["response_id"] = await new_response(auditor)
+        if path.startswith("/responses/"):
+            is_running = path.endswith("/cancel")
+            auditor.ids["response_id"] = await new_response(auditor, is_running=is_running)
         if path == "/usage/sinks/{name}/resume":
             await new_sink(auditor)
         before = await auditor.entries()
@@ -245,13 +247,16 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
         assert all(one.request_id and one.address for one in own), (method, path, own)
 
 
-async def new_response(auditor: Auditor) -> str:
+async def new_response(auditor: Auditor, *, is_running: bool) -> str:
     """One of `acme`, whose policy lets operators read with its consent."""
     policy = {"policy": {"operator_content_access": "consent"}}
     assert (await auditor.operator.post("/admin/v1/tenants/acme", json=policy)).is_success
     key = await new_key(auditor.site.gateway.process.foundation.settings, "acme")
+    body: dict[str, object] = {"model": MODEL, "input": "hi"}
+    if is_running:
+        body = {**body, "input": "[[sim tokens=100000 tokens_per_s=50]]", "background": True}
     async with auditor.site.user(key) as user:
-        made = await user.post("/v1/responses", json={"model": MODEL, "input": "hi"})
+        made = await user.post("/v1/responses", json=body)
     return str(made.json()["id"])
 
 
