@@ -25,6 +25,7 @@ from tests.chaos import (
     schemas,
     tools,
 )
+from tests.fakes import janitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -68,4 +69,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    keeper = janitor.start()  # ends what a run leaves that is terminated or killed
     sys.exit(main())

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.migration.migrate import upgrade
+from tests.fakes import janitor
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.hosted_gateway import sections_with_tools
 from tests.fakes.postgres import embedded, reachable_folder
@@ -145,4 +146,5 @@ def report(outcome: Outcome, seconds: float) -> str:
 
 
 if __name__ == "__main__":
+    keeper = janitor.start()  # ends what a run leaves that is terminated or killed
     sys.exit(main())
