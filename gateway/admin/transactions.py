@@ -94,7 +94,7 @@ class Transactions:
 
 
 class Ownership:
-    """Whether this process connects as a user who owns the tables; looked up once."""
+    """Ownership of the tables by the user that this process connects as; looked up once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
