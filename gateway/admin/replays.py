@@ -60,6 +60,8 @@ MESSAGES_MAX: Final = 100
 MESSAGE_CHARS_MAX: Final = 16_384
 """Characters of one message of a prompt that are shown, at most."""
 LABEL_CHARS_MAX: Final = 60
+BEFORE_SHOWN: Final = 64
+"""Tokens before those of a replay that are shown with them, at most."""
 TURN_MAX: Final = 10_000
 BACKEND_CHARS_MAX: Final = 256
 
@@ -210,6 +212,7 @@ class Replays:
             "ending": made.ending,
             "is_constrained": made.is_constrained,
             "cached_tokens": made.cached_tokens,
+            "before": view.runs(range(max(0, branch.at - BEFORE_SHOWN), branch.at)),
             "original": view.runs(branch.rest[:TOKENS_MAX]),
             "replayed": replayed,
             "first_difference": _first_difference(original, [*made.forced, *made.ids], made),
