@@ -8,6 +8,8 @@ stored but an entry in the tenant's audit log, without content.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import orjson
@@ -35,7 +37,7 @@ from gateway.store import audit_log
 from gateway.text_ids import prompt_tokens, unpacked_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminCall
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenParser
-    from gateway.models.format import ModelFormat
+    from gateway.models.format import ModelFormat, TokenPiece
     from gateway.protocol.admin_bodies import Json
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.services.runs.rebuilding import Rebuilder
@@ -60,6 +62,8 @@ MESSAGES_MAX: Final = 100
 MESSAGE_CHARS_MAX: Final = 16_384
 """Characters of one message of a prompt that are shown, at most."""
 LABEL_CHARS_MAX: Final = 60
+_NO_HEADER: Final = frozenset({"marker", "body", "between"})
+_part: Final = attrgetter("part")
 BEFORE_SHOWN: Final = 64
 """Tokens before those of a replay that are shown with them, at most."""
 TURN_MAX: Final = 10_000
@@ -241,11 +245,10 @@ class Replays:
         else:
             tokens = _original(view, view.format, 0).ids
             line["source"] += ", from its items"
-        pieces = view.format.anatomy(tokens)
         return {
             "id": f"{response_id}-{turn}",
             **line,
-            "text": b"".join(piece.spelling for piece in pieces).decode("utf-8", "replace"),
+            "text": _spelled(view.format.anatomy(tokens)),
             "tokens": tokens,
             "finish": finish.value,
             "observed_harmony_0_0_8": None,
@@ -364,14 +367,18 @@ def _message(spec: RunSpec, format_: ModelFormat, begin: int, end: int, *, cache
         text = line.decode("utf-8", "replace").rstrip()
         return {"first": None, "tokens": None, "cached": 0, **_cut(text, text)}
     pieces = format_.anatomy(spec.prompt_ids[begin:end])
-    header = b"".join(one.spelling for one in pieces if one.part not in {"marker", "body"})
-    text = b"".join(one.spelling for one in pieces).decode("utf-8", "replace")
+    text = _spelled(pieces)
+    header = (_spelled(run) for part, run in groupby(pieces, _part) if part not in _NO_HEADER)
     return {
         "first": begin,
         "tokens": end - begin,
         "cached": min(end, max(begin, cached)) - begin,
-        **_cut(header.decode("utf-8", "replace") or text.strip(), text),
+        **_cut(" ".join(map(str.strip, header)) or text.strip(), text),
     }
+
+
+def _spelled(pieces: Iterable[TokenPiece]) -> str:
+    return b"".join(piece.spelling for piece in pieces).decode("utf-8", "replace")
 
 
 def _cut(label: str, text: str) -> Json:
