@@ -194,7 +194,7 @@ class Replays:
             )
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)
-        original = _original(view, format_, body.at)
+        original = _original(view, stored, body.at)
         branch = original.branch
         fold = view.fold if isinstance(view, LogView) else None
         prefix = await self._regenerator.prefix(spec, branch, fold)
@@ -243,7 +243,7 @@ class Replays:
             line |= {"prefill": len(one.prefill)} if one.prefill else {}
             line |= {"taken_back": taken_back} if taken_back else {}
         else:
-            tokens = _original(view, view.format, 0).ids
+            tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
         return {
             "id": f"{response_id}-{turn}",
@@ -285,25 +285,31 @@ class _Original(NamedTuple):
     source: str
 
 
-def _original(view: TokenView, format_: ModelFormat, at: int) -> _Original:
+def _original(view: TokenView, stored: StoredResponse, at: int) -> _Original:
     # Raises `InvalidRequest` if there is no token `at`.
-    framing = format_.framing
-    opening = list(framing.opening)
-    is_log = isinstance(view, LogView)
-    if not is_log and at < len(opening) and view.ids[: len(opening)].tolist() == opening:
-        at = len(opening)  # the prompt ends with it
+    is_log, framing = isinstance(view, LogView), view.format.framing
+    front = 0 if is_log else _prompt_items(view, stored)
     try:
-        branch = view.branch(at)
+        branch = view.branch(max(at, front))
     except IndexError:
         raise InvalidRequest(f"The response has {len(view)} tokens.", param="at") from None
     rest = view.ids[branch.rest.start : branch.rest.stop].tolist()
     if is_log:
         return _Original(branch, rest, "log")
-    if branch.kept[: len(opening)] == opening:
-        branch = branch._replace(kept=branch.kept[len(opening) :])
     if rest[-1:] == [framing.message_end]:
         rest[-1] = framing.turn_end
-    return _Original(branch, rest, "items" if len(view) else "nothing")
+    source = "items" if len(view) else "nothing"
+    return _Original(branch._replace(kept=branch.kept[front:]), rest, source)
+
+
+def _prompt_items(view: TokenView, stored: StoredResponse) -> int:
+    # Counts the ids of items that the prompt ends with: a summary, and the opening of a turn.
+    opening = view.format.framing.opening
+    output = orjson.loads(stored.body)["output"] if stored.body is not None else []
+    is_summarised = bool(output) and output[0]["type"] == "compaction"
+    front = view.size_of(0) if is_summarised else 0
+    is_opened = tuple(view.ids[front : front + len(opening)]) == opening
+    return front + len(opening) if is_opened else front
 
 
 def _first_difference(

@@ -134,6 +134,9 @@ class TokenView:
         voided = sum(count <= at for count in self._voided_at.values())
         return Branch(at, turn, [self.ids[one] for one in kept], range(at, end), part, voided)
 
+    def size_of(self, item: int) -> int:
+        return sum(one.item == item for one in self._shared)
+
     def taken_back(self, turn: int) -> list[dict[str, Any]]:
         """Return what was taken back of a turn: by which rule, and the ids."""
         voided = [at for at in sorted(self.rules) if self._shared[at].turn == turn]

@@ -202,7 +202,7 @@ async def test_a_replay_stands_beside_the_original_as_text(talk: Talk, owner: Br
     assert first(page, ".sentence").text() == "It differs from token 12 on."
     assert [node.parent is not None for node in page.css(".differs")] == [True, True]
     one, other = page.css(".split-replay .tokens")
-    assert first(other, ".prefilled").text().startswith(' "><')
+    assert other.css(".prefilled")[0].text().startswith(' "><')
     assert (first(page, "textarea").text() or "").strip("\n") == visible(words)
     for wrong in ({"at": "x"}, {"at": "99999"}, {"temperature": "9"}, {"seed": "1e9"}):
         answer = await owner.post(path, **wrong)

@@ -26,6 +26,7 @@ _ENDINGS: Final = {
     "length": "It was ended at its bound of tokens.",
     "time": f"It was ended after {CONTINUATION_S:.0f} seconds.",
     "recalled": "It was ended because others needed its place at the backend.",
+    "broken": "The backend broke off.",
 }
 
 
