@@ -33,8 +33,6 @@ axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "bes
 OVERFLOW: Final = "document.documentElement.scrollWidth - window.innerWidth"
 FRESH_VISITS: Final = 16
 """Visits with a cold cache that must all be connected."""
-VISITORS: Final = 4
-"""Visits at the same time."""
 LIVE_PAGES: Final = [page.path for page in PAGES if page.live]
 MARK_MESSAGES: Final = """
 document.addEventListener("htmx:sse:after:message", () => {
@@ -91,18 +89,13 @@ async def test_a_live_page_is_connected_at_every_first_visit(
     async with visit(browser) as visited:
         await sign_in(visited, await shown.login_url())
         signed_in = await visited.page.context.storage_state()
-
-    async def look(path: str) -> None:
+    for path in islice(cycle(LIVE_PAGES), FRESH_VISITS):
         # A context of its own has nothing in its cache.
         async with visit(browser, storage_state=signed_in) as visited:
             await visited.page.add_init_script(MARK_MESSAGES)
             await visited.page.goto(f"{shown.admin_url}/console{path}")
             await visited.page.locator("body[data-renewed]").wait_for()
             await visited.check()
-
-    for _ in range(FRESH_VISITS // VISITORS):
-        paths = islice(cycle(LIVE_PAGES), VISITORS)
-        await asyncio.gather(*map(look, paths))
 
 
 async def test_what_is_generated_appears_and_goes(tab: Visit, shown: Showcase) -> None:
