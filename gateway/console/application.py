@@ -150,7 +150,7 @@ class Console:
         )
         self.pages = PAGES
         topics = {page.path: Topic(self._renewing(page)) for page in PAGES if page.live}
-        self._streams = Streams(topics, services.is_ending)
+        self._streams = Streams(topics, services.is_ending, self._sessions.open_among)
         self.acts: dict[str, Act] = {
             f"{BASE}{act.path}": act for page in PAGES for act in page.acts
         }
@@ -334,12 +334,8 @@ class Console:
                 raise PermissionDenied(_SIGN_IN)
             _check_permission(session, page.permission)
             self._streams.require_room()
-
-            async def is_open() -> bool:
-                return await self._session(request) is not None
-
             return StreamingResponse(
-                self._streams.follow(page.path, is_open),
+                self._streams.follow(page.path, request.cookies[self._cookie.name]),
                 headers={"x-accel-buffering": "no"},
                 media_type="text/event-stream",
             )
