@@ -16,15 +16,19 @@ from gateway.replication import snapshots
 from gateway.store import replica_snapshots
 from gateway.store.postgres.database import Connection
 from tests.console.conftest import OWN_SITE, Site, console_site, first
-from tests.console.showcase import showcase
+from tests.console.showcase import MODELS, showcase
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
     from tests.console.conftest import Browser
     from tests.console.showcase import Showcase
+    from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
 PATIENCE_S = 30
@@ -89,6 +93,41 @@ async def test_a_watched_fleet_costs_each_replica_one_statement_a_second(
         assert [sql.split()[0] for sql in sent] == ["WITH", "WITH"]
 
 
+async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) -> None:
+    simulated = create_simulator(WaywardOptions(name="b0", models=MODELS, tokens_per_s=20.0))
+    async with serving(simulated) as backend:
+        settings = gateway_settings(
+            database_url, [backend], models=[{"id": MODELS[0]}], admin={"port": 0},
+            console={"enabled": True},
+        )  # fmt: skip
+        async with running_gateway(settings) as one, running_gateway(settings) as other:
+            asked = asyncio.create_task(_ask_at(other))
+            site = Site(create_admin_app(one.process), settings, one.process)
+            async with site.browser() as browser, asyncio.timeout(PATIENCE_S):
+                cells = await _cells(browser)
+                # The other replica sent it, and the backend says what it runs.
+                while cells[2:4] != ["1", "0"] or not cells[1].startswith("1 of 32"):
+                    await asyncio.sleep(0.05)
+                    cells = await _cells(browser)
+                tiles = (await browser.page("/now")).css(".tile")
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+    assert cells[4].endswith("%")
+    assert float(cells[5]) > 0
+    assert "1 running, 0 waiting · KV" in tiles[0].text(deep=True)
+
+
+async def _ask_at(gateway: RunningGateway) -> None:
+    body = {"model": MODELS[0], "input": "[[sim think=2000]] Hello"}
+    async with http_client(gateway.url, headers=gateway.headers) as client:
+        await client.post("/v1/responses", json=body)
+
+
+async def _cells(browser: Browser) -> list[str]:
+    page = await browser.page("/backends")
+    return [cell.text(deep=True).strip() for cell in page.css("tbody td")]
+
+
 async def test_all_that_look_at_once_share_one_statement(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +164,7 @@ async def test_a_response_in_flight_is_shown_without_what_it_says(shown: Showcas
     assert {each["name"] for each in body["backends"]} == {"b0", "b1", "b2"}
 
 
-@pytest.mark.parametrize("name", ["now", "queue"])
+@pytest.mark.parametrize("name", ["now", "queue", "backends"])
 async def test_a_stream_renews_the_page(shown: Showcase, name: str) -> None:
     async with http_client(shown.admin_url) as client:
         token = await shown.sessions.create_link("Ada", "support")

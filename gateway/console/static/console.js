@@ -48,7 +48,7 @@ document.addEventListener("keydown", (event) => {
 
 // Destructive acts: the name has to be typed.
 document.addEventListener("submit", (event) => {
-  const name = event.target.dataset.confirm;
+  const name = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   if (name && window.prompt(`Type ${name} to go on.`) !== name) event.preventDefault();
 });
 
