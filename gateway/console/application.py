@@ -311,6 +311,7 @@ class Console:
                 return HTMLResponse(self._templates.page(page.template, context))
             if block not in page.fragments:
                 raise ResourceNotFound("This page has no such fragment.")
+            context["is_fragment"] = True
             return HTMLResponse(self._templates.fragment(page.template, block, context))
 
         return show
@@ -386,6 +387,7 @@ class Console:
             "title": title,
             "view": view,
             "is_streamed": False,
+            "is_fragment": False,
             "session": session,
             "navigation": [] if session is None else self._navigation(session),
             "path": path,
