@@ -27,6 +27,7 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.rebuilding import Rebuilder
 from gateway.services.runs.run_builder import PromptExecutor, RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
@@ -79,6 +80,7 @@ class Process:
     models: Models
     retrieval: Retrieval
     creation: Creation
+    rebuilder: Rebuilder
     proxy: Proxy
     tool_grants: ToolGrants
     keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
@@ -110,6 +112,7 @@ class Process:
         containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)
         compactor = Compactor(replica.dependencies.engine, base.new_fold_for, base.sealer)
+        specs, executor = _spec_builder(base), _prompt_executor(base)
         return cls(
             foundation=base,
             replica=replica,
@@ -118,7 +121,14 @@ class Process:
             creation=Creation(
                 replica.dependencies,
                 replica.runs,
-                builder=_run_builder(base, models, compactor, tool_grants),
+                builder=RunBuilder(
+                    history_source=HistorySource(base.database),
+                    models=models,
+                    specs=specs,
+                    compactor=compactor,
+                    tool_grants=tool_grants,
+                    executor=executor,
+                ),
                 database=base.database,
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
@@ -127,6 +137,7 @@ class Process:
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
+            rebuilder=Rebuilder(base.database, models, specs, executor),
             proxy=_proxy(base, models, replica),
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -242,24 +253,18 @@ def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> Tool
     return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)
 
 
-def _run_builder(
-    base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
-) -> RunBuilder:
-    settings = base.settings
-    rendering = Tokenization(base.pool, attempts_max=settings.upstream.attempts_max)
-    return RunBuilder(
-        history_source=HistorySource(base.database),
-        models=models,
-        specs=SpecBuilder(
-            base.formats.for_model,
-            system_message=settings.harmony,
-            cache_salt_key=settings.cache_salt_key,
-            sealer=base.sealer,
-        ),
-        compactor=compactor,
-        tool_grants=tool_grants,
-        executor=PromptExecutor(base.executor, rendering, base.images),
+def _spec_builder(base: Foundation) -> SpecBuilder:
+    return SpecBuilder(
+        base.formats.for_model,
+        system_message=base.settings.harmony,
+        cache_salt_key=base.settings.cache_salt_key,
+        sealer=base.sealer,
     )
+
+
+def _prompt_executor(base: Foundation) -> PromptExecutor:
+    rendering = Tokenization(base.pool, attempts_max=base.settings.upstream.attempts_max)
+    return PromptExecutor(base.executor, rendering, base.images)
 
 
 def _federation(base: Foundation) -> Federation:
