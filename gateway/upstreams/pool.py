@@ -28,7 +28,7 @@ from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.backend_sources import changes, named
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
-from gateway.upstreams.probe import check, describe, read_load
+from gateway.upstreams.probe import NO_LOAD, check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
 from gateway.upstreams.routing.router import FlightSink
@@ -756,12 +756,15 @@ class Pool:
         router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
             await self._read_load(router, member, was_reachable=was_reachable)
+        else:
+            member.loaded(NO_LOAD)
 
     async def _read_load(
         self, router: Router | None, member: Member, *, was_reachable: bool
     ) -> None:
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
+        member.loaded(load)
         if member.slots is not None:
             member.slots.reported(load.waiting, load.running, load.places)
         if router is None:

@@ -31,6 +31,7 @@ from gateway.services.runs.rebuilding import Rebuilder
 from gateway.services.runs.run_builder import PromptExecutor, RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.tokenization import Tokenization
@@ -48,8 +49,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.wiring.tool_rooms import Rooms
 
+_log = EventLog(__name__)
+
 CLAIMS_WAIT_S = 3.0
 """Seconds that a process that drains waits for the answer to its last look for work, at most."""
+STATE_WAIT_S = 5.0
+"""Seconds that a process that ends waits for the database to take what may be lost, at most: uses
+of keys, notices to other replicas, what limits have counted. A database that answers needs a
+fraction of that; a silent one would cost each statement its whole timeout."""
 SWITCH_INTERVAL_S = 0.0001
 """Seconds that a thread may keep the interpreter while the event loop waits for it. With Python's 5
 ms each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter
@@ -169,7 +176,6 @@ class Process:
             finally:
                 await self.begin_drain()
                 self.end_streams()
-                await self.access.uses.flush()
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
@@ -188,11 +194,19 @@ class Process:
                     for helper in helpers:
                         helper.cancel()
             await replica.dependencies.archive.flush()
-            await replica.notifier.flush()
-            await replica.limiter.flush()
+            await self._write_state()
         finally:
             await replica.rooms.close()
             await base.close()
+
+    async def _write_state(self) -> None:
+        replica = self.replica
+        try:
+            async with asyncio.timeout(STATE_WAIT_S), asyncio.TaskGroup() as group:
+                for one in (self.access.uses, replica.notifier, replica.limiter):
+                    group.create_task(one.flush())
+        except TimeoutError:
+            _log.warning("the database did not take the last uses of keys and limits in time")
 
     async def begin_drain(self) -> None:
         """Start to drain: report not ready, claim no more runs, hand over durable ones.

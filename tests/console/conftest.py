@@ -18,11 +18,14 @@ from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.login_sessions import Sessions
 from gateway.store import responses
 from gateway.tenancy import default_project
+from tests.console.chromium import chromium
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.stored import new_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser as Chromium
 
     from gateway.admin.resources import OperatorServices
     from gateway.app import AdminGateway
@@ -126,6 +129,12 @@ def first(page: HTMLParser, selector: str) -> LexborNode:
 def console_site(settings: Settings) -> Site:
     process = create_app(settings).process
     return Site(create_admin_app(process), settings, process)
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Chromium]:
+    async with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.entries import Finished, Queued, Tokens, TurnStarted, pack
 from gateway.store import responses
 from gateway.wiring.admin import operator_services
-from tests.console.chromium import DESKTOP, PHONE, PROGRAM, chromium, sign_in, visit
+from tests.console.chromium import DESKTOP, NEEDS_CHROMIUM, PHONE, sign_in, visit
 from tests.console.showcase import showcase
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.stored import durable_response
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from tests.console.showcase import Showcase
     from tests.fakes.postgres import PostgresServer
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PROGRAM.exists(), reason="Chromium is not here"),
-]
+pytestmark = NEEDS_CHROMIUM
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = 20_000
@@ -48,12 +45,6 @@ async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showca
         await tenants.set_policy(COMMAND_LINE, "acme", policy)
         yield made
     await postgres.drop(name)
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as launched:
-        yield launched
 
 
 async def reveal(page: Page, url: str) -> None:

@@ -161,7 +161,8 @@ async function refresh() {
   if (document.visibilityState === "visible") {
     const { live, fragment } = state.dataset;
     const part = await fetchPart(live, fragment, "execution");
-    if (part) state.replaceWith(...part.childNodes);
+    // What somebody has opened, focused or is about to click stays.
+    if (part) await htmx.swap({ sourceElement: state, target: state, swap: "outerMorph", text: part.innerHTML });
   }
   setTimeout(refresh, liveIntervalMs);
 }
