@@ -30,7 +30,7 @@ from gateway.tenancy import default_project
 from gateway.tenancy.retention_types import ZERO
 from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
-from tests.console.test_hostile_text import HOSTILE, check
+from tests.console.hostile_site import HOSTILE, check
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client
