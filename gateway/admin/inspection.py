@@ -30,7 +30,7 @@ SPAN_MAX: Final = timedelta(days=31)
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 QUERY: Final = (
-    *(*PAGE, "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
+    *(*PAGE, "before", "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
     *("created_at[gte]", "created_at[lt]", *several("status")),
 )
 """Query parameters of the search for stored responses."""
@@ -56,6 +56,7 @@ WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
   AND r.created_at >= CAST(:from_at AS timestamptz)
   AND r.created_at < CAST(:until_at AS timestamptz)
   AND (CAST(:after AS uuid) IS NULL OR r.id < CAST(:after AS uuid))
+  AND (CAST(:before AS uuid) IS NULL OR r.id > CAST(:before AS uuid))
 ORDER BY r.id DESC
 LIMIT :rows_max
 """)  # noqa: S608 - constants only
@@ -69,7 +70,10 @@ def routes(database: Database) -> list[AdminRoute]:
 
 
 async def search(database: Database, query: QueryParams) -> Json:
-    """Return a page of stored responses, the newest first. Raises `InvalidRequest`."""
+    """Return a page of stored responses, the newest first. Raises `InvalidRequest`.
+
+    Those `before` a response in this order are newer than it.
+    """
     limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
     parameters = {**_parameters(query), "rows_max": limit + 1}
     # The role that may not read content.
@@ -91,6 +95,9 @@ def _parameters(query: QueryParams) -> Json:
     from_s = integer(query, "created_at[gte]", minimum=0)
     until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else _moment(until_s)
     begin = until - SPAN_MAX if from_s is None else _moment(from_s)
+    if (before := _parsed(query, "before", ids.parse_response_id)) is not None and from_s is None:
+        # An id begins with the millisecond in which it was made, and newer ones follow it.
+        begin = max(begin, _moment((before.int >> 80) // 1000))
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
             f"Ask for {SPAN_MAX.days} days at most.",
@@ -108,6 +115,7 @@ def _parameters(query: QueryParams) -> Json:
         "model": query.get("model"),
         "statuses": list(statuses) or None,
         "after": _parsed(query, "after", ids.parse_response_id),
+        "before": before,
     }
 
 

@@ -22,6 +22,7 @@ from gateway.admin import (
     operator_keys,
     prices,
     projects,
+    replays,
     responses,
     roles,
     service_accounts,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.replays import Replays
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
@@ -81,6 +83,7 @@ class OperatorServices:
     live: Live
     database: Database
     responses: StoredResponses
+    replays: Replays
     audit: AuditLogs
 
 
@@ -111,5 +114,6 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *live.routes(services.live),
         *inspection.routes(services.database),
         *responses.routes(services.responses),
+        *replays.routes(services.replays),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

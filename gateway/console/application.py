@@ -150,7 +150,7 @@ class Console:
         )
         self.pages = PAGES
         topics = {page.path: Topic(self._renewing(page)) for page in PAGES if page.live}
-        self._streams = Streams(topics, services.is_ending)
+        self._streams = Streams(topics, services.is_ending, self._sessions.open_among)
         self.acts: dict[str, Act] = {
             f"{BASE}{act.path}": act for page in PAGES for act in page.acts
         }
@@ -311,6 +311,7 @@ class Console:
                 return HTMLResponse(self._templates.page(page.template, context))
             if block not in page.fragments:
                 raise ResourceNotFound("This page has no such fragment.")
+            context["is_fragment"] = True
             return HTMLResponse(self._templates.fragment(page.template, block, context))
 
         return show
@@ -334,12 +335,8 @@ class Console:
                 raise PermissionDenied(_SIGN_IN)
             _check_permission(session, page.permission)
             self._streams.require_room()
-
-            async def is_open() -> bool:
-                return await self._session(request) is not None
-
             return StreamingResponse(
-                self._streams.follow(page.path, is_open),
+                self._streams.follow(page.path, request.cookies[self._cookie.name]),
                 headers={"x-accel-buffering": "no"},
                 media_type="text/event-stream",
             )
@@ -390,6 +387,7 @@ class Console:
             "title": title,
             "view": view,
             "is_streamed": False,
+            "is_fragment": False,
             "session": session,
             "navigation": [] if session is None else self._navigation(session),
             "path": path,

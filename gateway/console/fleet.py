@@ -43,15 +43,25 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A backend, over all replicas. `used` is the part of its slots that is taken, in percent."""
+    """A backend, over all replicas. `used` is the part of its slots that is taken, in percent.
+
+    `running`, `waiting`, `kv` (percent of its cache) and `tokens_per_s` are what it says of itself;
+    None: it does not.
+    """
 
     name: str
+    models: Sequence[str]
+    source: str
     state: str
     version: str
     problem: str
     in_flight: int
     slots: int | None
     used: int
+    running: int | None
+    waiting: int | None
+    kv: int | None
+    tokens_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class Fleet:
     def live(self) -> str:
         """Return the state of the picture in words."""
         count = len(self.replicas)
-        words = f"live, {count} replica{'s' if count != 1 else ''}"
+        words = f"live · {count} replica{'s' if count != 1 else ''}"
         return f"{words}, {self.behind} behind" if self.behind else words
 
 
@@ -175,15 +185,27 @@ def _tiles(snapshots: Sequence[Json]) -> list[Tile]:
 def _tile(name: str, seen: Sequence[Json]) -> Tile:
     bounds = [one["slots"] for one in seen if one["slots"] is not None]
     in_flight, slots = sum(one["in_flight"] for one in seen), sum(bounds) if bounds else None
+    kv_used = _most(seen, "kv_used")
     return Tile(
         name=name,
+        models=_first(seen, "models") or (),
+        source=_first(seen, "source"),
         state=_state(seen),
         version=_first(seen, "version"),
         problem=_first(seen, "problem"),
         in_flight=in_flight,
         slots=slots,
         used=0 if not slots else min(100, in_flight * 100 // slots),
+        running=_most(seen, "running"),
+        waiting=_most(seen, "waiting"),
+        kv=None if kv_used is None else round(kv_used * 100),
+        tokens_per_s=_most(seen, "tokens_per_s"),
     )
+
+
+def _most(seen: Sequence[Json], name: str) -> Any:
+    # Each replica has it from the backend itself, up to some seconds ago.
+    return max((one[name] for one in seen if one.get(name) is not None), default=None)
 
 
 def _state(seen: Sequence[Json]) -> str:
@@ -198,7 +220,7 @@ def _state(seen: Sequence[Json]) -> str:
 
 
 def _first(seen: Sequence[Json], name: str) -> Any:
-    return next((one[name] for one in seen if one[name]), "")
+    return next((one[name] for one in seen if one.get(name)), "")
 
 
 def _failures(snapshots: Sequence[Json]) -> list[FailureGroup]:

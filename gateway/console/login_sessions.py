@@ -23,7 +23,7 @@ from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from typing import Any
     from uuid import UUID
@@ -69,6 +69,12 @@ WHERE tenant_id = :nobody AND hash = :hash AND opened_at IS NOT NULL AND expires
 """)
 _NOTE: Final = Statement("""
 UPDATE console_sessions SET seen_at = now() WHERE tenant_id = :nobody AND id = :id
+""")
+_KEEP: Final = Statement("""
+UPDATE console_sessions SET seen_at = now()
+WHERE tenant_id = :nobody AND hash = ANY (CAST(:hashes AS bytea[])) AND opened_at IS NOT NULL
+  AND expires_at > now() AND seen_at > now() - make_interval(secs => :idle_s)
+RETURNING hash
 """)
 _OWN: Final = Statement("""
 SELECT id, opened_at, seen_at, address, agent FROM console_sessions
@@ -179,6 +185,13 @@ class Sessions:
             if row.is_aged:
                 await _count(connection, _NOTE, {"id": row.id})
         return Session(row.id, row.name, row.role, _form_token(secret))
+
+    async def open_among(self, secrets: Collection[str]) -> set[str]:
+        """Return those of sessions that have not ended, and note that these are used."""
+        by_hash = {self._hash(secret): secret for secret in secrets}
+        kept = {"nobody": EVERYONE, "hashes": list(by_hash), "idle_s": float(IDLE_S)}
+        async with self._database.transaction(_NOBODY) as connection:
+            return {by_hash[row.hash] for row in await connection.execute(_KEEP, kept)}
 
     async def own(self, session: Session, *, rows_max: int) -> list[OpenSession]:
         """Return the open sessions of the same operator, the newest first."""

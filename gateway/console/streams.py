@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import RateLimited, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
 INTERVAL_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
@@ -21,7 +23,7 @@ HEARTBEAT_S: Final = 15.0
 VIEWERS_MAX: Final = 50
 """Streams of one process."""
 CHECK_S: Final = 60.0
-"""Seconds between two times that a stream looks whether its session has ended."""
+"""Seconds between two looks which sessions of viewers have ended."""
 _HEARTBEAT: Final = b":\n\n"
 
 
@@ -53,38 +55,53 @@ class Topic:
 class Streams:
     """Streams of this process, by the paths of their pages."""
 
-    def __init__(self, topics: Mapping[str, Topic], is_ending: Callable[[], bool]) -> None:
-        """Serve `topics` until `is_ending`: browsers then connect to another replica."""
+    def __init__(
+        self,
+        topics: Mapping[str, Topic],
+        is_ending: Callable[[], bool],
+        open_among: Callable[[Collection[str]], Awaitable[Collection[str]]],
+    ) -> None:
+        """Serve `topics` until `is_ending`: browsers then connect to another replica.
+
+        `open_among` returns which of some sessions' secrets are of open ones.
+        """
         self._topics = topics
         self._is_ending = is_ending
-        self._viewers = 0
+        self._open_among = open_among
+        self._checked_at = time.monotonic()
+        self._ended: Collection[str] = ()
+        self._viewers: Counter[str] = Counter()
 
     def require_room(self) -> None:
         """Raise `RateLimited` if as many look as may."""
-        if self._viewers >= VIEWERS_MAX:
+        if self._viewers.total() >= VIEWERS_MAX:
             raise RateLimited(f"{VIEWERS_MAX} people look at this replica already.")
 
-    async def follow(
-        self, path: str, is_open: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[bytes]:
-        """Yield the events of a topic while the session `is_open`."""
+    async def follow(self, path: str, secret: str) -> AsyncIterator[bytes]:
+        """Yield the events of a topic while the session with this secret is open."""
         topic, shown, number = self._topics[path], "", 0
-        checked_at = sent_at = time.monotonic()
-        self._viewers += 1
+        sent_at = time.monotonic()
+        self._viewers[secret] += 1
         try:
-            while not self._is_ending():
+            while not self._is_ending() and await self._is_open(secret):
                 number, html = await _next(topic, number, shown)
                 now = time.monotonic()
-                if now - checked_at > CHECK_S:
-                    checked_at = now
-                    if not await is_open():
-                        return
                 if html != shown or now - sent_at > HEARTBEAT_S:
                     sent_at = now
                     yield _HEARTBEAT if html == shown else _event(html)
                     shown = html
         finally:
-            self._viewers -= 1
+            self._viewers[secret] -= 1
+            self._viewers = +self._viewers
+
+    async def _is_open(self, secret: str) -> bool:
+        # One viewer looks for all.
+        now = time.monotonic()
+        if now - self._checked_at > CHECK_S:
+            self._checked_at = now
+            with suppress(StoreError):
+                self._ended = self._viewers.keys() - await self._open_among(self._viewers.keys())
+        return secret not in self._ended
 
 
 async def _next(topic: Topic, number: int, shown: str) -> tuple[int, str]:

@@ -163,15 +163,14 @@ class Snapshots:
             if now - self._read_at >= TICK_S / 2:
                 if now - self._read_at > WATCHED_S:
                     await replica_snapshots.clean(self._database)
+                body = self.body()
                 posted = await replica_snapshots.exchange(
-                    self._database,
-                    self._replica,
-                    orjson.dumps(self.body()),
-                    watched_s=WATCHED_S,
+                    self._database, self._replica, orjson.dumps(body), watched_s=WATCHED_S
                 )
-                self._fleet = [
+                others = [
                     Snapshot(one.replica, one.age_s, orjson.loads(one.body)) for one in posted
                 ]
+                self._fleet = [Snapshot(self._replica, 0.0, body), *others]
                 self._read_at = now
             return self._fleet
 
@@ -201,15 +200,21 @@ class Snapshots:
 
 
 def _backend(member: Member) -> dict[str, Any]:
-    slots = member.slots
+    slots, load = member.slots, member.reported
     return {
         "name": member.name,
+        "models": list(member.models),
+        "source": member.source,
         "healthy": member.healthy,
         "drained": member.is_drained,
         "version": member.version,
         "problem": member.problem,
         "in_flight": member.in_flight,
         "slots": None if slots is None else slots.bound,
+        "running": load.running,
+        "waiting": load.waiting,
+        "kv_used": load.kv_used,
+        "tokens_per_s": load.tokens_per_s,
     }
 
 

@@ -13,24 +13,29 @@ if TYPE_CHECKING:
 FRESH_S: Final = 5.0
 """Seconds after which a snapshot is of a replica that is gone, or in trouble."""
 KEPT_S: Final = 3600.0
-_IS_WATCHED: Final = Statement("""
+_LOOK: Final = """
 SELECT coalesce(bool_or(watched_until > clock_timestamp()), false) FROM replica_snapshots
 WHERE tenant_id = :nobody
-""")
-_POST: Final = Statement("""
-INSERT INTO replica_snapshots (tenant_id, replica, at, watched_until, body)
-VALUES (:nobody, :replica, clock_timestamp(),
-        clock_timestamp() + CAST(:watched_s AS double precision) * interval '1 second', :body)
-ON CONFLICT (tenant_id, replica) DO UPDATE SET at = excluded.at, body = excluded.body,
-    watched_until = greatest(excluded.watched_until, replica_snapshots.watched_until)
-""")
-_READ: Final = Statement("""
+"""
+_IS_WATCHED: Final = Statement(_LOOK)
+# The statement that it begins does not see what it writes.
+_WRITE: Final = """
+WITH own AS (
+    INSERT INTO replica_snapshots (tenant_id, replica, at, watched_until, body)
+    VALUES (:nobody, CAST(:replica AS text), clock_timestamp(),
+            clock_timestamp() + CAST(:watched_s AS double precision) * interval '1 second', :body)
+    ON CONFLICT (tenant_id, replica) DO UPDATE SET at = excluded.at, body = excluded.body,
+        watched_until = greatest(excluded.watched_until, replica_snapshots.watched_until)
+)
+"""
+_POST: Final = Statement(_WRITE + _LOOK)
+_EXCHANGE: Final = Statement(f"""{_WRITE}
 SELECT replica, CAST(extract(epoch FROM clock_timestamp() - at) AS double precision) AS age_s, body
 FROM replica_snapshots
-WHERE tenant_id = :nobody
+WHERE tenant_id = :nobody AND replica <> CAST(:replica AS text)
   AND at > clock_timestamp() - CAST(:fresh_s AS double precision) * interval '1 second'
 ORDER BY replica
-""")
+""")  # noqa: S608 - constants only
 _CLEAN: Final = Statement("""
 DELETE FROM replica_snapshots
 WHERE tenant_id = :nobody
@@ -56,23 +61,21 @@ async def is_watched(database: Database) -> bool:
 async def post(database: Database, replica: str, body: bytes) -> bool:
     """Write a replica's snapshot, and return True if somebody still looks at another one."""
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": None}
-    async with database.runs_transaction(durable=False) as connection:
-        await connection.execute(_POST, own)
-        watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
+    async with database.runs_transaction(durable=False, in_bulk=True) as connection:
+        watched: bool = await connection.scalar(_POST, own)
     return watched
 
 
 async def exchange(
     database: Database, replica: str, body: bytes, *, watched_s: float
 ) -> list[PostedSnapshot]:
-    """Write a replica's snapshot and return all recent ones.
+    """Write a replica's snapshot and return recent ones of all others.
 
-    Other replicas write theirs for `watched_s` from now on.
+    They write theirs for `watched_s` from now on.
     """
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": watched_s}
-    async with database.runs_transaction(durable=False) as connection:
-        await connection.execute(_POST, own)
-        rows = await connection.execute(_READ, {"nobody": EVERYONE, "fresh_s": FRESH_S})
+    async with database.runs_transaction(durable=False, in_bulk=True) as connection:
+        rows = await connection.execute(_EXCHANGE, {**own, "fresh_s": FRESH_S})
     return [PostedSnapshot(*row) for row in rows]
 
 

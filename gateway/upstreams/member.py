@@ -12,7 +12,7 @@ from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.probe import CheckOutcome
+from gateway.upstreams.probe import NO_LOAD, CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend, Listed, ServedModel
     from gateway.upstreams.engines import Capabilities, InferenceEngine, Unusable
     from gateway.upstreams.inference_server import InferenceServer
-    from gateway.upstreams.probe import Description, HealthCheck
+    from gateway.upstreams.probe import Description, HealthCheck, ReportedLoad
     from gateway.upstreams.routing.costs import MemberLoad
     from gateway.upstreams.routing.router import FlightSink
 
@@ -241,6 +241,9 @@ class Member:
         """Slots that bound what is sent to it; None where nothing does."""
         self.load: MemberLoad | None = None
         """Load and speed that routing has learned of it; None where there is no router."""
+        self.reported = NO_LOAD
+        """Load that it reports of itself; nothing while it does not answer."""
+        self._reported_at = 0.0
         self._server = server
         self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
@@ -419,6 +422,12 @@ class Member:
         elif (mute_since := self.health.mute_since) is not None:
             self._hang_up_on_silent(max(silent_s, self._clock() - mute_since), begun_only=False)
         self._report()
+
+    def loaded(self, load: ReportedLoad) -> None:
+        """Note what the backend reports of its load now."""
+        now = self._clock()
+        self.reported = load.since(self.reported, now - self._reported_at)
+        self._reported_at = now
 
     def described(self, description: Description) -> None:
         """Update what the backend reports of itself; what it does not report has not changed."""

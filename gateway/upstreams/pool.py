@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,7 +28,7 @@ from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.backend_sources import changes, named
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
-from gateway.upstreams.probe import check, describe, read_load
+from gateway.upstreams.probe import NO_LOAD, check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
 from gateway.upstreams.routing.router import FlightSink
@@ -387,16 +388,17 @@ class Pool:
         sink: TokenSink,
         *,
         avoid: Collection[str] = (),
+        only: str | None = None,
         attempts_max: int | None = None,
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
         After that nothing is tried again. Returns when the sink has the finish, or needs no more.
         `avoid` names backends to use only if no other is left, such as the one whose stream broke
-        before; `attempts_max` (None: the policy's) is how many are tried. A request with a
-        constraint goes to backends that hold it best, one with logprobs only to those that report
-        them. A request that begins a response waits for its turn; one that has begun does not,
-        unless it `was_recalled`.
+        before; `only` is the one to use (None: any); `attempts_max` (None: the policy's) is how
+        many are tried. A request with a constraint goes to backends that hold it best, one with
+        logprobs only to those that report them. A request that begins a response waits for its
+        turn; one that has begun does not, unless it `was_recalled`.
 
         Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
         UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
@@ -410,16 +412,17 @@ class Pool:
         retry_after_s: list[float] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
+        choices_left = partial(self._choices, avoid=avoid, only=only)
         while len(reasons) < attempts_max:
             # Each choice is made when the one before has failed.
-            choices = self._choices(request, tried=reasons, avoid=avoid)
+            choices = choices_left(request, tried=reasons)
             if not choices:
                 break
             skips_queue = (request.has_begun and not request.was_recalled) or bool(reasons)
             placed = self._place(choices, request, sink, turn, skips_queue=skips_queue)
             if placed is None:
                 waits_since = self._clock()
-                placed = await self._wait_for_turn(request, sink, turn, avoid)
+                placed = await self._wait_for_turn(request, sink, turn, choices_left)
                 if (span := recorded()) is not None:
                     span.set({"harmony.queue_s": self._clock() - waits_since})
             member = placed.member
@@ -501,7 +504,12 @@ class Pool:
         )
 
     def _choices(
-        self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
+        self,
+        request: TokenRequest,
+        *,
+        tried: Collection[str],
+        avoid: Collection[str],
+        only: str | None,
     ) -> list[Member]:
         # Empty if no backend is left.
         model = request.model
@@ -515,6 +523,10 @@ class Pool:
             raise NoUpstreamAvailable(
                 model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
+        if only is not None:
+            members = [member for member in members if member.name == only]
+            if not members:
+                raise NoUpstreamAvailable(model, f"the backend '{only}' does not serve it now")
         if len(members) == 1 and not tried:
             return members
         return candidates(members, tried=tried, avoided=avoid, constraint=request.constraint)
@@ -586,13 +598,17 @@ class Pool:
         return [one for one in choices if one.slots is not None and one.slots.has_spare]
 
     async def _wait_for_turn(
-        self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
+        self,
+        request: TokenRequest,
+        sink: TokenSink,
+        turn: int,
+        choices_left: Callable[..., list[Member]],
     ) -> PlacedRequest:
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
         def start() -> PlacedRequest | None:
-            choices = self._choices(request, tried=(), avoid=avoid)
+            choices = choices_left(request, tried=())
             return self._place(choices, request, sink, turn, skips_queue=False, is_next=True)
 
         return await admission.wait(request, start, is_new=_is_new(request))
@@ -740,12 +756,15 @@ class Pool:
         router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
             await self._read_load(router, member, was_reachable=was_reachable)
+        else:
+            member.loaded(NO_LOAD)
 
     async def _read_load(
         self, router: Router | None, member: Member, *, was_reachable: bool
     ) -> None:
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
+        member.loaded(load)
         if member.slots is not None:
             member.slots.reported(load.waiting, load.running, load.places)
         if router is None:

@@ -24,7 +24,7 @@ from gateway.upstreams.http.client import read_body
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.engines import InferenceEngine
@@ -238,12 +238,18 @@ SGLANG: Final = "\nsglang:"
 """Begins a line of SGLang's metrics."""
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
+_KV_USED: Final = frozenset({
+    "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage",
+})  # fmt: skip
+_GENERATED: Final = "vllm:generation_tokens_total"
+_SPEED: Final = "sglang:gen_throughput"
 _BEGAN: Final = "process_start_time_seconds"
 _CAPACITY: Final = "sglang:max_total_num_tokens"
 _CACHE: Final = "vllm:cache_config_info"
 _SAMPLE: Final = re.compile(
-    r"^(?P<name>vllm:(?:num_requests_waiting|num_requests_running|cache_config_info)"
-    r"|sglang:(?:num_queue_reqs|num_running_reqs|max_total_num_tokens)"
+    r"^(?P<name>vllm:(?:num_requests_waiting|num_requests_running|cache_config_info"
+    r"|kv_cache_usage_perc|gpu_cache_usage_perc|generation_tokens_total)"
+    r"|sglang:(?:num_queue_reqs|num_running_reqs|max_total_num_tokens|token_usage|gen_throughput)"
     r"|process_start_time_seconds)"
     r"(?:\{(?P<labels>[^}\n]*)\})? (?P<value>[0-9.eE+-]{1,32})",
     re.MULTILINE,
@@ -257,7 +263,9 @@ _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
     """Requests that wait and that run, when the process began (unix seconds), how many tokens it
-    keeps, and how many requests it runs at once. None: it does not say.
+    keeps, and how many requests it runs at once; the share of its cache that is in use (0 to 1, of
+    several ranks the mean), the tokens it has generated, and how many it generates a second. None:
+    it does not say.
     """
 
     waiting: int | None = None
@@ -265,6 +273,19 @@ class ReportedLoad:
     epoch: int | None = None
     kv_tokens: int | None = None
     places: int | None = None
+    kv_used: float | None = None
+    generated: int | None = None
+    tokens_per_s: float | None = None
+
+    def since(self, before: ReportedLoad, seconds: float) -> ReportedLoad:
+        """Return it with `tokens_per_s`, of an engine that counts tokens from those it had counted
+        so many seconds `before`.
+        """
+        if self.generated is None or before.generated is None or seconds <= 0:
+            return self
+        more = self.generated - before.generated
+        # Less than before: it has begun anew.
+        return replace(self, tokens_per_s=more / seconds) if more >= 0 else self
 
 
 NO_LOAD: Final = ReportedLoad()
@@ -277,6 +298,7 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
     server does not report by rank is then unknown.
     """
     sums: dict[str, float] = {}
+    shares: list[float] = []
     blocks: int | None = None
     for name, labels, value in _samples(text):
         if rank is not None and name != _BEGAN and _rank_of(labels) != rank:
@@ -285,6 +307,8 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
             blocks = (blocks or 0) + _tokens_of_cache(labels)
         elif name == _BEGAN:
             sums[name] = max(sums.get(name, 0.0), value)
+        elif name in _KV_USED:
+            shares.append(value)
         else:
             sums[name] = sums.get(name, 0.0) + value
     capacity = blocks or _plausible(sums.get(_CAPACITY))
@@ -293,6 +317,9 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
         running=_first(sums, _RUNNING),
         epoch=_plausible(sums.get(_BEGAN)),
         kv_tokens=capacity or None,
+        kv_used=_mean_share(shares),
+        generated=_plausible(sums.get(_GENERATED)),
+        tokens_per_s=_plausible(sums.get(_SPEED)),
     )
 
 
@@ -313,11 +340,14 @@ def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
         for row in ranks
         if isinstance(row, dict) and (rank is None or row.get("dp_rank") == rank)
     ]
+    speeds = _numbers(rows, "gen_throughput")
     return ReportedLoad(
         waiting=_sum_column(rows, "num_waiting_reqs"),
         running=_sum_column(rows, "num_running_reqs"),
         kv_tokens=_sum_column(rows, "max_total_num_tokens") or None,
         places=_sum_column(rows, "max_running_requests") or None,
+        kv_used=_mean_share(_numbers(rows, "token_usage")),
+        tokens_per_s=_plausible(sum(speeds)) if speeds else None,
     )
 
 
@@ -346,6 +376,17 @@ def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
 def _plausible(value: float | None) -> int | None:
     # None if it is not a plausible number of requests, tokens or seconds.
     return int(value) if value is not None and 0 <= value < 2**40 else None
+
+
+def _mean_share(shares: Sequence[float]) -> float | None:
+    # None unless all are shares.
+    if not shares or not all(0 <= one <= 1 for one in shares):
+        return None
+    return sum(shares) / len(shares)
+
+
+def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in rows if type(row.get(name)) in {int, float}]
 
 
 def _sum_column(rows: list[dict[str, Any]], name: str) -> int | None:

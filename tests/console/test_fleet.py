@@ -18,7 +18,11 @@ def sample(**values: float) -> dict[str, Any]:
 
 
 def backend(name: str, **values: Any) -> dict[str, Any]:
-    known = {"healthy": True, "drained": False, "version": "0.32", "problem": None}
+    known = {
+        "healthy": True, "drained": False, "version": "0.32", "problem": None,
+        "models": ["gpt-oss-20b"], "source": "configuration", "running": None, "waiting": None,
+        "kv_used": None, "tokens_per_s": None,
+    }  # fmt: skip
     return {"name": name, "in_flight": 2, "slots": 8, **known, **values}
 
 
@@ -52,7 +56,7 @@ def test_rates_are_added_up_and_of_times_the_worst_counts() -> None:
 
 def test_without_a_snapshot_there_is_an_empty_fleet() -> None:
     fleet = fleet_of([])
-    assert fleet.live == "live, 0 replicas"
+    assert fleet.live == "live · 0 replicas"
     assert [number.value for number in fleet.numbers] == [0.0] * 6
     assert not fleet.strip
     assert not fleet.tiles
@@ -60,7 +64,7 @@ def test_without_a_snapshot_there_is_an_empty_fleet() -> None:
 
 
 def test_a_replica_that_is_late_is_counted() -> None:
-    assert fleet_of([snapshot("a"), snapshot("b", age_s=4.0)]).live == "live, 2 replicas, 1 behind"
+    assert fleet_of([snapshot("a"), snapshot("b", age_s=4.0)]).live == "live · 2 replicas, 1 behind"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,20 @@ def test_a_backend_is_what_all_replicas_see(seen: list[dict[str, Any]], state: s
     (tile,) = fleet_of(snapshots).tiles
     assert (tile.state, tile.in_flight, tile.slots) == (state, 2 * len(seen), 8 * len(seen))
     assert tile.used == 25
+
+
+def test_what_a_backend_says_of_itself_is_not_added_up() -> None:
+    said = {"running": 3, "waiting": 0, "kv_used": 0.25, "tokens_per_s": 80.0}
+    later = {"running": 2, "waiting": 1, "kv_used": 0.256, "tokens_per_s": 90.0}
+    (tile,) = fleet_of([
+        snapshot("a", backends=[backend("gpu", **said)]),
+        snapshot("b", backends=[backend("gpu", **later)]),
+        snapshot("c", backends=[backend("gpu", models=[])]),
+    ]).tiles  # fmt: skip
+    assert (tile.running, tile.waiting, tile.kv, tile.tokens_per_s) == (3, 1, 26, 90.0)
+    assert (tile.models, tile.source) == (["gpt-oss-20b"], "configuration")
+    (silent,) = fleet_of([snapshot("a", backends=[backend("gpu")])]).tiles
+    assert (silent.running, silent.waiting, silent.kv, silent.tokens_per_s) == (None,) * 4
 
 
 def test_the_oldest_in_flight_come_first_and_not_too_many() -> None:

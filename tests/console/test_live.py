@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,16 +14,21 @@ from gateway.console.streams import Streams, Topic
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.replication import snapshots
 from gateway.store import replica_snapshots
+from gateway.store.postgres.database import Connection
 from tests.console.conftest import OWN_SITE, Site, console_site, first
-from tests.console.showcase import showcase
+from tests.console.showcase import MODELS, showcase
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from tests.console.conftest import Browser
     from tests.console.showcase import Showcase
+    from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
 PATIENCE_S = 30
@@ -51,6 +57,75 @@ async def test_replicas_write_while_one_of_them_is_looked_at(
                 await asyncio.sleep(0.01)
         assert seen == {each.process.foundation.owner for each in (one, other)}
         assert await replica_snapshots.is_watched(database)
+
+
+_sent: ContextVar[list[str] | None] = ContextVar("_sent", default=None)
+"""What a test and the tasks that it begins send to the database, with frames of transactions."""
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(method: Any) -> Any:
+        async def record(self: Connection, what: Any, *rest: Any) -> Any:
+            if (sent := _sent.get()) is not None:
+                sent.append(what if isinstance(what, str) else what.sql)
+            return await method(self, what, *rest)
+
+        return record
+
+    for name in ("execute", "script"):
+        monkeypatch.setattr(Connection, name, recorded(getattr(Connection, name)))
+
+
+async def test_a_watched_fleet_costs_each_replica_one_statement_a_second(
+    database_url: str, recording: None
+) -> None:
+    settings = gateway_settings(database_url, ["http://127.0.0.1:9"], admin={"port": 0})
+    async with running_gateway(settings) as one, running_gateway(settings) as other:
+        shown, base = one.process.replica.snapshots, other.process.foundation
+        await shown.read()
+        sent: list[str] = []
+        _sent.set(sent)
+        shown._read_at -= snapshots.TICK_S
+        await asyncio.gather(*(shown.read() for _ in range(50)))
+        assert [sql.split()[0] for sql in sent] == ["WITH"]
+        assert await replica_snapshots.post(base.notices, base.owner, b"{}")
+        assert [sql.split()[0] for sql in sent] == ["WITH", "WITH"]
+
+
+async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) -> None:
+    simulated = create_simulator(WaywardOptions(name="b0", models=MODELS, tokens_per_s=20.0))
+    async with serving(simulated) as backend:
+        settings = gateway_settings(
+            database_url, [backend], models=[{"id": MODELS[0]}], admin={"port": 0},
+            console={"enabled": True},
+        )  # fmt: skip
+        async with running_gateway(settings) as one, running_gateway(settings) as other:
+            asked = asyncio.create_task(_ask_at(other))
+            site = Site(create_admin_app(one.process), settings, one.process)
+            async with site.browser() as browser, asyncio.timeout(PATIENCE_S):
+                cells = await _cells(browser)
+                # The other replica sent it, and the backend says what it runs.
+                while cells[2:4] != ["1", "0"] or not cells[1].startswith("1 of 32"):
+                    await asyncio.sleep(0.05)
+                    cells = await _cells(browser)
+                tiles = (await browser.page("/now")).css(".tile")
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+    assert cells[4].endswith("%")
+    assert float(cells[5]) > 0
+    assert "1 running, 0 waiting · KV" in tiles[0].text(deep=True)
+
+
+async def _ask_at(gateway: RunningGateway) -> None:
+    body = {"model": MODELS[0], "input": "[[sim think=2000]] Hello"}
+    async with http_client(gateway.url, headers=gateway.headers) as client:
+        await client.post("/v1/responses", json=body)
+
+
+async def _cells(browser: Browser) -> list[str]:
+    page = await browser.page("/backends")
+    return [cell.text(deep=True).strip() for cell in page.css("tbody td")]
 
 
 async def test_all_that_look_at_once_share_one_statement(
@@ -89,7 +164,7 @@ async def test_a_response_in_flight_is_shown_without_what_it_says(shown: Showcas
     assert {each["name"] for each in body["backends"]} == {"b0", "b1", "b2"}
 
 
-@pytest.mark.parametrize("name", ["now", "queue"])
+@pytest.mark.parametrize("name", ["now", "queue", "backends"])
 async def test_a_stream_renews_the_page(shown: Showcase, name: str) -> None:
     async with http_client(shown.admin_url) as client:
         token = await shown.sessions.create_link("Ada", "support")
@@ -126,7 +201,7 @@ async def test_there_are_not_too_many_viewers(
     monkeypatch.setattr(streams, "VIEWERS_MAX", 0)
     assert (await owner.get("/stream/now")).status_code == 429
     with pytest.raises(RateLimited):
-        Streams({}, bool).require_room()
+        Streams({}, bool, all_of).require_room()
 
 
 class Rendering:
@@ -173,37 +248,46 @@ async def test_where_the_one_that_renders_leaves_another_goes_on(
         assert (await staying)[0] == 2
 
 
-async def always() -> bool:
-    return True
+async def all_of(secrets: Collection[str]) -> Collection[str]:
+    return set(secrets)
 
 
 async def test_a_stream_ends_when_the_process_does(hurried: None) -> None:
     ending: list[bool] = []
-    own = Streams({"/now": Topic(Rendering())}, lambda: bool(ending))
-    followed = own.follow("/now", always)
+    own = Streams({"/now": Topic(Rendering())}, lambda: bool(ending), all_of)
+    followed = own.follow("/now", "secret")
     assert await anext(followed) == b"data: <p>version\ndata: 1</p>\n\n"
-    assert own._viewers == 1
+    assert own._viewers == {"secret": 1}
     ending.append(True)
     assert [event async for event in followed] == []
-    assert own._viewers == 0
+    assert own._viewers == {}
 
 
 async def test_a_stream_outlives_the_database_and_not_its_session(
     hurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendering = Rendering()
-    own = Streams({"/now": Topic(rendering)}, bool)
-    followed = own.follow("/now", always)
-    await anext(followed)
+    rendering, left, looks = Rendering(), {"ended", "open"}, []
+
+    async def open_among(secrets: Collection[str]) -> Collection[str]:
+        looks.append(set(secrets))
+        if len(looks) == 1:
+            raise StoreUnavailable("away")
+        return left & set(secrets)
+
+    own = Streams({"/now": Topic(rendering)}, bool, open_among)
+    ended, opened = own.follow("/now", "ended"), own.follow("/now", "open")
+    await asyncio.gather(anext(ended), anext(opened))
     rendering.failing = 3
-    assert b"version" in await anext(followed)
-    await followed.aclose()  # type: ignore[attr-defined] # it is a generator
-    monkeypatch.setattr(streams, "CHECK_S", -1.0)
-
-    async def never() -> bool:
-        return False
-
-    assert [event async for event in own.follow("/now", never)] == []
+    assert b"version" in await anext(ended)
+    own._checked_at = float("-inf")
+    assert b"version" in await anext(ended)
+    left.discard("ended")
+    own._checked_at = float("-inf")
+    assert b"version" in await anext(opened)
+    assert [event async for event in ended] == []
+    assert b"version" in await anext(opened)
+    # Of all that look one looks for all.
+    assert looks == [{"ended", "open"}] * 2
 
 
 async def test_a_key_is_connected_by_its_first_response(shown: Showcase) -> None:

@@ -1,32 +1,44 @@
-"""The inference servers as this process sees them, and taking one out of use and back."""
+"""The inference servers as all replicas see them, and taking one out of use and back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.console.fleet import fleet_of
 from gateway.console.page import Act, Page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from gateway.console.page import Call
+    from gateway.console.fleet import Fleet
+    from gateway.console.page import Call, Services
     from gateway.protocol.admin_bodies import Json
 
 PATH: Final = "/backends"
 
 
 @dataclass(frozen=True, slots=True)
-class BackendList:
-    """Backends as the admin API has them. `is_owner`: they can be drained here."""
+class BackendsView:
+    """The fleet, and by the names of drained backends who drained them.
 
-    backends: Sequence[Json]
+    `is_owner`: they can be drained here.
+    """
+
+    fleet: Fleet
+    drained: Mapping[str, Json]
     is_owner: bool
 
 
-async def view(call: Call) -> BackendList:
-    backends = await call.services.operator.backends.list()
-    return BackendList(backends, await call.services.ownership.is_owner())
+async def view(call: Call) -> BackendsView:
+    return await read(call.services)
+
+
+async def read(services: Services) -> BackendsView:
+    fleet = fleet_of(await services.operator.live.snapshots())
+    backends = await services.operator.backends.list()
+    drained = {one["name"]: one["drained"] for one in backends if one["drained"]}
+    return BackendsView(fleet, drained, await services.ownership.is_owner())
 
 
 async def drain(call: Call) -> str:
@@ -51,4 +63,5 @@ PAGE: Final = Page(
     ),
     icon="backends",
     shortcut="b",
+    live=read,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.admin.live import QUEUE_ROWS_MAX
 from gateway.console.fleet import fleet_of
-from gateway.console.page import Page
+from gateway.console.page import Act, Page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +61,12 @@ async def read(services: Services) -> QueueView:
     )
 
 
+async def drop(call: Call) -> str:
+    """Cancel a response that waits, as its client may."""
+    await call.services.operator.responses.cancel(call.author, call.path["response_id"])
+    return PATH
+
+
 def _of_tenant(name: str, rows: Sequence[Json]) -> TenantQueue:
     queued = [row for row in rows if row["status"] == "queued"]
     oldest = min((row["created_at"] for row in queued), default=None)
@@ -79,6 +85,7 @@ PAGE: Final = Page(
     template="queue.html",
     permission="responses.read",
     view=view,
+    acts=(Act(f"{PATH}/{{response_id}}/drop", "responses.cancel", drop),),
     icon="queue",
     shortcut="q",
     live=read,

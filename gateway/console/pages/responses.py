@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from gateway import ids
 from gateway.admin.inspection import STATUSES, search
-from gateway.console.page import Page
+from gateway.console.page import Act, Page, Rendered
+from gateway.errors import InvalidRequest, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
 
 PATH: Final = "/responses"
 ROWS: Final = 50
+CHOSEN_MAX: Final = 100
+"""Responses that are cancelled at once, at most."""
+SINCE: Final = "since"
+"""Parameter of the address of the rows that are newer than a response."""
 _FILTERS: Final = {
     "id": "Response",
     "tenant": "Tenant",
@@ -27,8 +34,12 @@ _FILTERS: Final = {
     "conversation_id": "Conversation",
     "model": "Model",
     "status": "Status",
+    "from": "From",
+    "until": "Until",
 }
 """Parameters of the address, and what they are called on the page."""
+_TIMES: Final = {"from": "created_at[gte]", "until": "created_at[lt]"}
+"""Those that are times (UTC), and what the admin API calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +53,13 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ResponseList:
-    """Rows as the admin API has them. `older`: the address of the rest; empty: there is none."""
+    """Rows as the admin API has them. `older`: the address of the rest; empty: there is none.
 
+    `here` is the address of the list, `news` that of what it does not have yet.
+    """
+
+    here: str
+    news: str
     rows: Sequence[Json]
     filters: Sequence[Filter]
     chosen: dict[str, str]
@@ -51,18 +67,65 @@ class ResponseList:
     older: str
 
 
+class Outcome(NamedTuple):
+    """Outcome of a cancellation; `refusal` is empty unless there is nothing to cancel."""
+
+    id: str
+    refusal: str
+
+
 async def view(call: Call) -> ResponseList:
     """Read a page of the list. Raises `InvalidRequest` for a malformed filter."""
     chosen = {name: value for name in _FILTERS if (value := call.query.get(name, "").strip())}
     place = {"after": after} if (after := call.query.get("after")) else {}
-    query = QueryParams({**chosen, **place, "limit": str(ROWS)})
+    if since := call.query.get(SINCE):
+        place["before"] = since
+    query = QueryParams({**_parameters(chosen), **place, "limit": str(ROWS)})
     page = await search(call.services.operator.database, query)
     older = _address({**chosen, "after": page["last_id"]}) if page["has_more"] else ""
+    newest = page["first_id"] or ids.response_id(ids.new_uuid())
     filters = [
         Filter(_FILTERS[name], value, _address({**chosen, name: ""}))
         for name, value in chosen.items()
     ]
-    return ResponseList(page["data"], filters, chosen, STATUSES, older)
+    return ResponseList(
+        here=_address(chosen),
+        news="" if after or "until" in chosen else _address({**chosen, SINCE: since or newest}),
+        rows=page["data"],
+        filters=filters,
+        chosen=chosen,
+        statuses=STATUSES,
+        older=older,
+    )
+
+
+def _parameters(chosen: Mapping[str, str]) -> dict[str, str]:
+    found = dict(chosen)
+    for name, parameter in _TIMES.items():
+        if name in chosen:
+            try:
+                moment = datetime.fromisoformat(found.pop(name))
+            except ValueError:
+                raise InvalidRequest(
+                    f"'{name}' is no time. Write one as 2026-11-30T09:00, in UTC.", param=name
+                ) from None
+            found[parameter] = str(int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()))
+    return found
+
+
+async def cancel(call: Call) -> Rendered:
+    """Cancel the responses that the form names, one after the other. Raises `InvalidRequest`."""
+    chosen = [name for name, value in call.form.items() if value == "chosen"]
+    if not 0 < len(chosen) <= CHOSEN_MAX:
+        raise InvalidRequest(f"Choose responses to cancel, {CHOSEN_MAX} at most.")
+    outcomes = []
+    for response_id in chosen:
+        try:
+            await call.services.operator.responses.cancel(call.author, response_id)
+            outcomes.append(Outcome(response_id, ""))
+        except RequestError as refusal:
+            outcomes.append(Outcome(response_id, refusal.message))
+    return Rendered("cancelled.html", "Cancelled", outcomes)
 
 
 def _address(parameters: dict[str, str]) -> str:
@@ -75,7 +138,8 @@ PAGE: Final = Page(
     template="responses.html",
     permission="responses.read",
     view=view,
-    fragments=frozenset({"rows"}),
+    acts=(Act(f"{PATH}/cancel", "responses.cancel", cancel),),
+    fragments=frozenset({"rows", "news"}),
     icon="responses",
     shortcut="r",
 )

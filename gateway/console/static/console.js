@@ -48,7 +48,7 @@ document.addEventListener("keydown", (event) => {
 
 // Destructive acts: the name has to be typed.
 document.addEventListener("submit", (event) => {
-  const name = event.target.dataset.confirm;
+  const name = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   if (name && window.prompt(`Type ${name} to go on.`) !== name) event.preventDefault();
 });
 
@@ -73,3 +73,19 @@ for (const name of ["htmx:sse:error", "htmx:sse:close"]) {
   document.addEventListener(name, () => markLive(true));
 }
 document.addEventListener("htmx:sse:after:message", () => markLive(false));
+
+// What a list does not have yet is announced, not inserted.
+const newsEveryMs = 5000;
+const news = document.querySelector("[data-news]");
+
+async function announce() {
+  if (document.hidden) return;
+  const answer = await fetch(news.dataset.news, { headers: { [news.dataset.fragment]: "news" } }).catch(() => null);
+  if (!answer?.ok) return;
+  const template = document.createElement("template");
+  template.innerHTML = await answer.text();
+  // An unchanged number is not announced again.
+  if (template.content.textContent.trim() !== news.textContent.trim()) news.replaceChildren(template.content);
+}
+
+if (news) setInterval(announce, newsEveryMs);
