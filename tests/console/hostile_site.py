@@ -135,12 +135,15 @@ async def add_fleet(site: Site) -> None:
     names = {name: written(name) for name in ("version", "problem")}
     shown = {"tenant": written("tenant in flight"), "model": written("model in flight")}
     running = {"id": ids.response_id(ids.new_uuid()), "phase": "thinking", "tokens": 1}
-    running |= {"age_s": 1.0, "hops": 1, "background": True, "stored": True}
-    failed = {"at": 1, "code": written("code of a failure"), "response_id": running["id"]}
+    running |= {"age_s": 1.0, "hops": 1, "background": True, "stored": True, "repairs": 1}
+    running |= {"backend": written("backend")}
+    failed = {"at": 1, "response_id": running["id"], "stored": True, "backend": running["backend"]}
     body |= {
         "backends": [backend | names | {"name": written("backend"), "healthy": False}],
         "responses": [running | shown],
-        "failures": [failed | shown],
+        "failures": [failed | shown | {"code": written("code of a failure")}],
+        "repairs": [failed | shown | {"code": written("rule of a repair")}],
+        "tenants": [{"tenant": shown["tenant"], "waiting": 1, "running": 1}],
     }
     # Of tomorrow, so that it stays.
     row = {"tenant_id": EVERYONE, "replica": written("replica"), "body": orjson.dumps(body)}
