@@ -240,8 +240,11 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
 
 
 def _point_title(point: Json) -> str:
-    words = {"hop": "went on elsewhere after", "repair": "was repaired by"}[point["kind"]]
-    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} tokens"
+    words, tokens = {
+        "hop": ("went on at another", "tokens read again"),
+        "repair": ("was repaired by", "tokens taken back"),
+    }[point["kind"]]
+    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} {tokens}"
 
 
 async def cancel(call: Call) -> str:
