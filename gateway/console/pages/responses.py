@@ -104,12 +104,12 @@ def _parameters(chosen: Mapping[str, str]) -> dict[str, str]:
     for name, parameter in _TIMES.items():
         if name in chosen:
             try:
-                moment = datetime.fromisoformat(parameters.pop(name))
+                at = datetime.fromisoformat(parameters.pop(name))
             except ValueError:
                 raise InvalidRequest(
                     f"'{name}' is no time. Write one as 2026-11-30T09:00, in UTC.", param=name
                 ) from None
-            parameters[parameter] = str(int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()))
+            parameters[parameter] = str(int(at.replace(tzinfo=at.tzinfo or UTC).timestamp()))
     return parameters
 
 
