@@ -49,6 +49,7 @@ async def test_replicas_write_while_one_of_them_is_looked_at(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "TICK_S", 0.05)
+    monkeypatch.setattr(snapshots, "SHARED_S", 0.04)
     settings = gateway_settings(database_url, ["http://127.0.0.1:9"], admin={"port": 0})
     async with running_gateway(settings) as one, running_gateway(settings) as other:
         database = one.process.foundation.database
@@ -294,6 +295,13 @@ async def test_a_stream_ends_when_the_process_does(hurried: None) -> None:
     ending.append(True)
     assert [event async for event in followed] == []
     assert own._viewers == {}
+
+
+async def test_a_new_viewer_gets_nothing_older_than_the_page(hurried: None) -> None:
+    topic = Topic(Rendering())
+    await topic.after(0)
+    own = Streams({"/now": topic}, bool, all_of)
+    assert b"data: 2</p>" in await anext(own.follow("/now", "secret"))
 
 
 async def test_a_stream_outlives_the_database_and_not_its_session(
