@@ -49,6 +49,8 @@ RESPONSES_MAX: Final = 100
 """Responses in flight that a snapshot has: the newest."""
 WATCHED_S: Final = 4.0
 """Seconds that other replicas go on to write after a look."""
+SHARED_S: Final = 0.9
+"""Seconds for which all that look at one replica share what was read."""
 QUANTILE: Final = 0.95
 _ANSWERING: Final = frozenset(
     {SegmentKind.FINAL, SegmentKind.COMMENTARY, SegmentKind.REFUSAL, None}
@@ -156,14 +158,14 @@ class Snapshots:
                 _log.warning("no snapshot was written, will be tried again", error=error)
 
     async def read(self) -> list[Snapshot]:
-        """Return the snapshots of all replicas, at most a tick old; theirs for as long again.
+        """Return the snapshots of all replicas, at most a tick old; those of others as much more.
 
         All that look at this replica at the same time share one statement. Raises
         `StoreUnavailable`.
         """
         async with self._reading:
             now = self._clock()
-            if now - self._read_at >= TICK_S / 2:
+            if now - self._read_at >= SHARED_S:
                 if now - self._read_at > WATCHED_S:
                     await replica_snapshots.clean(self._database)
                 body = self.body()
