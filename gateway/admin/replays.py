@@ -8,6 +8,8 @@ stored but an entry in the tenant's audit log, without content.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import orjson
@@ -35,7 +37,7 @@ from gateway.store import audit_log
 from gateway.text_ids import prompt_tokens, unpacked_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminCall
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenParser
-    from gateway.models.format import ModelFormat
+    from gateway.models.format import ModelFormat, TokenPiece
     from gateway.protocol.admin_bodies import Json
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.services.runs.rebuilding import Rebuilder
@@ -60,6 +62,10 @@ MESSAGES_MAX: Final = 100
 MESSAGE_CHARS_MAX: Final = 16_384
 """Characters of one message of a prompt that are shown, at most."""
 LABEL_CHARS_MAX: Final = 60
+_NO_HEADER: Final = frozenset({"marker", "body", "between"})
+_part: Final = attrgetter("part")
+BEFORE_SHOWN: Final = 64
+"""Tokens before those of a replay that are shown with them, at most."""
 TURN_MAX: Final = 10_000
 BACKEND_CHARS_MAX: Final = 256
 
@@ -188,7 +194,7 @@ class Replays:
             )
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)
-        original = _original(view, format_, body.at)
+        original = _original(view, stored, body.at)
         branch = original.branch
         fold = view.fold if isinstance(view, LogView) else None
         prefix = await self._regenerator.prefix(spec, branch, fold)
@@ -210,6 +216,7 @@ class Replays:
             "ending": made.ending,
             "is_constrained": made.is_constrained,
             "cached_tokens": made.cached_tokens,
+            "before": view.runs(range(max(0, branch.at - BEFORE_SHOWN), branch.at)),
             "original": view.runs(branch.rest[:TOKENS_MAX]),
             "replayed": replayed,
             "first_difference": _first_difference(original, [*made.forced, *made.ids], made),
@@ -236,13 +243,12 @@ class Replays:
             line |= {"prefill": len(one.prefill)} if one.prefill else {}
             line |= {"taken_back": taken_back} if taken_back else {}
         else:
-            tokens = _original(view, view.format, 0).ids
+            tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
-        pieces = view.format.anatomy(tokens)
         return {
             "id": f"{response_id}-{turn}",
             **line,
-            "text": b"".join(piece.spelling for piece in pieces).decode("utf-8", "replace"),
+            "text": _spelled(view.format.anatomy(tokens)),
             "tokens": tokens,
             "finish": finish.value,
             "observed_harmony_0_0_8": None,
@@ -279,25 +285,31 @@ class _Original(NamedTuple):
     source: str
 
 
-def _original(view: TokenView, format_: ModelFormat, at: int) -> _Original:
+def _original(view: TokenView, stored: StoredResponse, at: int) -> _Original:
     # Raises `InvalidRequest` if there is no token `at`.
-    framing = format_.framing
-    opening = list(framing.opening)
-    is_log = isinstance(view, LogView)
-    if not is_log and at < len(opening) and view.ids[: len(opening)].tolist() == opening:
-        at = len(opening)  # the prompt ends with it
+    is_log, framing = isinstance(view, LogView), view.format.framing
+    front = 0 if is_log else _prompt_items(view, stored)
     try:
-        branch = view.branch(at)
+        branch = view.branch(max(at, front))
     except IndexError:
         raise InvalidRequest(f"The response has {len(view)} tokens.", param="at") from None
     rest = view.ids[branch.rest.start : branch.rest.stop].tolist()
     if is_log:
         return _Original(branch, rest, "log")
-    if branch.kept[: len(opening)] == opening:
-        branch = branch._replace(kept=branch.kept[len(opening) :])
     if rest[-1:] == [framing.message_end]:
         rest[-1] = framing.turn_end
-    return _Original(branch, rest, "items" if len(view) else "nothing")
+    source = "items" if len(view) else "nothing"
+    return _Original(branch._replace(kept=branch.kept[front:]), rest, source)
+
+
+def _prompt_items(view: TokenView, stored: StoredResponse) -> int:
+    # Counts the ids of items that the prompt ends with: a summary, and the opening of a turn.
+    opening = view.format.framing.opening
+    output = orjson.loads(stored.body)["output"] if stored.body is not None else []
+    is_summarised = bool(output) and output[0]["type"] == "compaction"
+    front = view.size_of(0) if is_summarised else 0
+    is_opened = tuple(view.ids[front : front + len(opening)]) == opening
+    return front + len(opening) if is_opened else front
 
 
 def _first_difference(
@@ -361,14 +373,18 @@ def _message(spec: RunSpec, format_: ModelFormat, begin: int, end: int, *, cache
         text = line.decode("utf-8", "replace").rstrip()
         return {"first": None, "tokens": None, "cached": 0, **_cut(text, text)}
     pieces = format_.anatomy(spec.prompt_ids[begin:end])
-    header = b"".join(one.spelling for one in pieces if one.part not in {"marker", "body"})
-    text = b"".join(one.spelling for one in pieces).decode("utf-8", "replace")
+    text = _spelled(pieces)
+    header = (_spelled(run) for part, run in groupby(pieces, _part) if part not in _NO_HEADER)
     return {
         "first": begin,
         "tokens": end - begin,
         "cached": min(end, max(begin, cached)) - begin,
-        **_cut(header.decode("utf-8", "replace") or text.strip(), text),
+        **_cut(" ".join(map(str.strip, header)) or text.strip(), text),
     }
+
+
+def _spelled(pieces: Iterable[TokenPiece]) -> str:
+    return b"".join(piece.spelling for piece in pieces).decode("utf-8", "replace")
 
 
 def _cut(label: str, text: str) -> Json:

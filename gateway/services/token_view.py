@@ -134,6 +134,9 @@ class TokenView:
         voided = sum(count <= at for count in self._voided_at.values())
         return Branch(at, turn, [self.ids[one] for one in kept], range(at, end), part, voided)
 
+    def size_of(self, item: int) -> int:
+        return sum(one.item == item for one in self._shared)
+
     def taken_back(self, turn: int) -> list[dict[str, Any]]:
         """Return what was taken back of a turn: by which rule, and the ids."""
         voided = [at for at in sorted(self.rules) if self._shared[at].turn == turn]
@@ -143,11 +146,19 @@ class TokenView:
         ]
 
     def grown(self, branch: Branch, forced: Sequence[int], ids: Sequence[int]) -> TokenView:
-        """Return a view of what stands behind a branch: `forced` ids, then those of a model."""
+        """Return a view of what stands behind a branch: `forced` ids, then those of a model.
+
+        Its items are the model's messages.
+        """
         view = TokenView(self.format)
         view._part = branch.part
         view._keep(forced, _Shared(branch.turn, 0, is_prefill=True), UNKNOWN)
-        view._keep(ids, _Shared(branch.turn, 0), UNKNOWN)
+        ends = {self.format.framing.message_end, *self.format.stop_ids}
+        begin = item = 0
+        for end, token in enumerate(ids, 1):
+            if token in ends or end == len(ids):
+                view._keep(ids[begin:end], _Shared(branch.turn, item), UNKNOWN)
+                begin, item = end, item + 1
         return view
 
     def _run_of(self, at: int) -> tuple[_Shared, str, str | None]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from gateway import ids as new_ids
 from gateway.constraints.lark import languages_of
-from gateway.engine.turn import PastTurns
-from gateway.errors import InvalidRequest, UpstreamRecalled
+from gateway.engine.turn import PastTurns, join_ids
+from gateway.errors import InvalidRequest, UpstreamError, UpstreamRecalled
 from gateway.eventlog.fold.turn_reader import Turn
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest
 from gateway.models.format import GrammarOptions
@@ -42,9 +42,9 @@ OPERATORS: Final = "operators"
 """The tenant of continuations where requests wait for each other: no id of a tenant is like it."""
 FORCED_CHARS_MAX: Final = 8_192
 
-Ending = Literal["stop", "length", "time", "recalled"]
-"""Reason for the end: the model's, the bound of tokens, that of seconds, or that a backend's slot
-was needed for others."""
+Ending = Literal["stop", "length", "time", "recalled", "broken"]
+"""Reason for the end: that of the model, the bound of tokens or of seconds, that others needed the
+slot, or that the backend broke off."""
 
 
 class Pinnable(Protocol):
@@ -80,8 +80,9 @@ class Prefix:
 
 @dataclass(slots=True)
 class Continuation:
-    """The ids that a backend generated; the `TokenSink` that collects them."""
+    """The ids that a backend generated; the `TokenSink` that collects `tokens_max` of them."""
 
+    tokens_max: int
     backend: str = ""
     forced: Sequence[int] = ()
     ids: list[int] = field(default_factory=list)
@@ -97,10 +98,13 @@ class Continuation:
             self.cached_tokens = chunk.cached_tokens
         if chunk.finish is not None:
             self.ending = "length" if chunk.finish is FinishReason.LENGTH else "stop"
-        return True
+        return len(self.ids) <= self.tokens_max
 
     async def room(self) -> bool:
-        return True
+        # More than were asked for.
+        del self.ids[self.tokens_max :]
+        self.ending = "length"
+        return False
 
 
 class Regenerator:
@@ -135,7 +139,7 @@ class Regenerator:
         await past.update(fold.turns[: branch.turn])
         drawn = past.size_with(Turn(0, tuple(branch.kept))) + branch.voided
         rules = fold.rules if branch.turn else spec.rules
-        return Prefix([*prompt, *past.ids], branch.kept, drawn, rules)
+        return Prefix(join_ids(prompt, past.ids), branch.kept, drawn, rules)
 
     async def generate(
         self, spec: RunSpec, prefix: Prefix, variation: Variation, *, beside: int
@@ -153,7 +157,8 @@ class Regenerator:
                 param="at",
             )
         forced = format_.encode(variation.text) if variation.text else ()
-        made = Continuation(forced=forced)
+        sampling = _sampling(spec, variation, prefix.drawn + len(forced), beside)
+        made = Continuation(sampling.max_tokens, forced=forced)
         begun = [*prefix.kept, *forced]
         constraint = await self._threads.run_accepted(
             partial(self._constraint, format_, prefix.rules, begun)
@@ -164,8 +169,8 @@ class Regenerator:
         request = TokenRequest(
             request_id=f"continuation-{new_ids.new_uuid().hex}-",
             model=spec.model,
-            prompt_ids=[*prefix.before, *begun],
-            sampling=_sampling(spec, variation, prefix.drawn + len(forced), beside),
+            prompt_ids=join_ids(prefix.before, begun),
+            sampling=sampling,
             cache_salt=spec.cache_salt,
             stop_ids=format_.stop_ids,
             id_end=format_.vocabulary_size,
@@ -180,8 +185,10 @@ class Regenerator:
                 await self._pool.generate(request, made, only=variation.backend)
         except TimeoutError:
             pass
-        except UpstreamRecalled:
-            made.ending = "recalled"
+        except UpstreamError as error:
+            if not made.ids:
+                raise
+            made.ending = "recalled" if isinstance(error, UpstreamRecalled) else "broken"
         return made
 
     def _constraint(

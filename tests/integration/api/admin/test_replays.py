@@ -21,6 +21,14 @@ from gateway.wiring.admin import operator_services
 from tests.fakes.harmony_script import harmony, parse_chunks, script_ids
 from tests.fakes.http_client import http_client
 from tests.fakes.stored import durable_response
+from tests.integration.api.test_compaction import LONG, MANAGED
+from tests.integration.api.tools.test_brought_tools import (
+    OPEN_TAB,
+    QUESTION,
+    SEARCH,
+    found,
+    search,
+)
 from tests.unit.models.harmony.test_parsing_corpus import _item
 
 if TYPE_CHECKING:
@@ -81,13 +89,15 @@ async def last_continuation(backends: Backends) -> list[int]:
     return (await sent(backends, "continuation-"))[-1]
 
 
-async def check_prompt(desk: Desk, backends: Backends, made: dict[str, Any]) -> None:
+async def check_prompt(
+    desk: Desk, backends: Backends, made: dict[str, Any], *, is_counted: bool = True
+) -> None:
     """What a replay sends is what the run sent; the prompt that is shown is that, too."""
     assert (await desk.reveal(made)).is_success
     first, *_ = await sent(backends, made["id"].removeprefix("resp_"))
     got = await replayed(desk, made)
     assert await last_continuation(backends) == first
-    facts = {"tokens": len(first), "expected_tokens": len(first)}
+    facts = {"tokens": len(first), "expected_tokens": len(first) if is_counted else None}
     assert {name: got["prompt"][name] for name in facts} == facts
     assert got["first_difference"] is None, got
     shown = await desk.get(made, "/prompt?limit=100")
@@ -130,6 +140,42 @@ async def test_its_context_is_what_it_was_then(open_desk: Desk, backends: Backen
     assert (await open_desk.user.delete(f"/v1/responses/{first['id']}")).is_success
     gone = await open_desk.get(third, "/prompt", 400)
     assert gone["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_context_that_was_summarised_or_brings_tools_is_as_it_was(
+    open_desk: Desk, backends: Backends
+) -> None:
+    story = await open_desk.create(input=LONG, instructions="Be kind.")
+    managed = {"previous_response_id": story["id"], "context_management": MANAGED}
+    made = story
+    for background in (True, False):
+        made = await open_desk.create(input="And then?", background=background, **managed)
+        assert made["output"][0]["type"] == "compaction"
+        # The items do not tell the tokens of the summary from those of the prompt.
+        await check_prompt(open_desk, backends, made, is_counted=background)
+    after = await open_desk.create(input="And now?", previous_response_id=made["id"])
+    await check_prompt(open_desk, backends, after)
+    brought = [QUESTION, search(), found(OPEN_TAB)]
+    loaded = await open_desk.create(input=brought, tools=[SEARCH], background=True)
+    later = await open_desk.create(
+        input="And now?", tools=[SEARCH], previous_response_id=loaded["id"]
+    )
+    for made in (loaded, later):
+        await check_prompt(open_desk, backends, made)
+
+
+@pytest.mark.slow
+async def test_a_context_that_was_cut_is_cut_again(open_desk: Desk, backends: Backends) -> None:
+    turns = [
+        {"role": "user", "content": "first " + "word " * 100_000},
+        {"role": "assistant", "content": "ok"},
+        {"role": "user", "content": "second " + "word " * 60_000},
+    ]
+    made = await open_desk.create(input=turns, truncation="auto")
+    assert (await open_desk.reveal(made)).is_success
+    (first,) = await sent(backends, made["id"].removeprefix("resp_"))
+    await replayed(open_desk, made)
+    assert await last_continuation(backends) == first
 
 
 async def test_a_fork_goes_on_from_any_token_with_words_of_the_operator(
@@ -351,6 +397,13 @@ async def test_after_its_seconds_it_is_shown_as_far_as_it_has_come(
     got = await replayed(open_desk, made)
     assert (got["ending"], got["first_difference"]) == ("time", None)
     assert 0 < len(ids_of(got["replayed"])) < len(ids_of(got["original"]))
+
+
+async def test_of_a_backend_that_breaks_off_the_beginning_is_shown(open_desk: Desk) -> None:
+    made = await revealed(open_desk, input="The sea. [[sim die_after=20]]", background=True)
+    got = await replayed(open_desk, made)
+    assert (got["ending"], got["first_difference"]) == ("broken", None)
+    assert len(ids_of(got["replayed"])) == 20
 
 
 async def test_a_turn_is_a_line_of_the_corpus(open_desk: Desk) -> None:
