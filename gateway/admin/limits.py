@@ -32,7 +32,7 @@ from gateway.api.query import list_body
 from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
-from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit, Terms
 from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
@@ -680,6 +680,14 @@ class Limits:
             spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
             states.append(BudgetState(budget, spent))
         return states
+
+    async def terms(self, owner: LimitOwner) -> Terms:
+        """Return the limits and budgets that are the owner's own."""
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            limits = await _limits(connection, owner.tenant_id)
+            rows = await connection.execute(_BUDGETS, {"tenant": owner.tenant_id})
+        budgets = filter(owner.has, map(budget_of, rows))
+        return Terms(tuple(filter(owner.has, limits)), tuple(budgets))
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
         for one in await self.budgets(owner.tenant_id):

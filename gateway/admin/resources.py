@@ -17,6 +17,7 @@ from gateway.admin import (
     issuers,
     keys,
     ledger,
+    limit_states,
     limits,
     live,
     operator_keys,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
     from gateway.admin.ledger import Ledger
+    from gateway.admin.limit_states import LimitStates
     from gateway.admin.limits import Limits
     from gateway.admin.live import Live
     from gateway.admin.operator_keys import Operators
@@ -81,6 +83,7 @@ class OperatorServices:
     ledger: Ledger
     system: System
     live: Live
+    limit_states: LimitStates
     database: Database
     responses: StoredResponses
     replays: Replays
@@ -112,6 +115,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *ledger.routes(services.ledger),
         *system.routes(services.system),
         *live.routes(services.live),
+        *limit_states.routes(services.limit_states),
         *inspection.routes(services.database),
         *responses.routes(services.responses),
         *replays.routes(services.replays),

@@ -74,7 +74,9 @@ class ShownItem:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of an answer: what it took, what went wrong, and calls that wait for their output."""
+    """End of an answer: what it took, what went wrong, and what waits for the reader: calls for
+    their output, and calls of MCP tools for an approval.
+    """
 
     id: str = ""
     tone: str = ""
@@ -82,6 +84,7 @@ class Ending:
     details: str = ""
     facts: Sequence[tuple[str, str]] = ()
     calls: Sequence[Json] = ()
+    approvals: Sequence[Json] = ()
     snippets: Sequence[Snippet] = ()
 
 
@@ -162,13 +165,17 @@ class AnswerLines:
         can_go_on = response.get("store") is not False and response["status"] != "failed"
         if not can_go_on and not notice:
             notice, tone = "Not stored, so the next question does not continue this answer.", "warn"
-        calls = [one for one in response["output"] if one["type"] == "function_call"]
+
+        def waiting(kind: str) -> list[Json]:
+            return [one for one in response["output"] if can_go_on and one["type"] == kind]
+
         ending = Ending(
             response["id"],
             tone,
             notice,
             facts=self._facts(response.get("usage") or {}),
-            calls=calls if can_go_on else (),
+            calls=waiting("function_call"),
+            approvals=waiting("mcp_approval_request"),
             snippets=self._snippets,
         )
         return self._end(ending, can_go_on=can_go_on)
@@ -225,6 +232,10 @@ def _mcp_call(item: Json) -> ShownItem:
     return ShownItem("tool", title, item.get("arguments") or "", blocks)
 
 
+def _approval(item: Json) -> ShownItem:
+    return replace(_mcp_call(item), title=f"Asks for {item['server_label']}.{item['name']}")
+
+
 def _web_search(item: Json) -> ShownItem:
     action = item.get("action") or {}
     words = (action.get(name) for name in ("type", "query", "url", "pattern"))
@@ -264,6 +275,7 @@ _VIEWS: Final[dict[str, Callable[[Json], ShownItem]]] = {
     "function_call": _function_call,
     "custom_tool_call": _function_call,
     "mcp_call": _mcp_call,
+    "mcp_approval_request": _approval,
     "web_search_call": _web_search,
     "code_interpreter_call": _python_call,
 }

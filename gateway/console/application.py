@@ -62,6 +62,8 @@ PREFERENCES: Final = f"{BASE}/preferences"
 STATIC: Final = f"{BASE}/static"
 STREAM: Final = f"{BASE}/stream"
 PREFERENCE_VALUES: Final = {"theme": ("auto", "light", "dark"), "times": ("relative", "utc")}
+COLOURS: Final = 4
+"""Colours of installations besides that of production."""
 PREFERENCE_S: Final = 365 * 86_400
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -114,17 +116,19 @@ class Console:
     `routes` are all of its routes, `acts` what changes something, by its path.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is in front of, and what its frame says
         self,
         app: ASGIApp,
         services: Services,
         bodies: BodyReader,
         *,
+        name: str | None = None,
         public_url: str | None = None,
         sign_in: SignIn | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        """Serve at `public_url` (an origin), or without one at addresses of this machine.
+        """Serve at `public_url` (an origin), or without one at addresses of this machine; `name`
+        is that of the installation.
 
         Without `sign_in` there are login links only.
         """
@@ -141,6 +145,8 @@ class Console:
         self._static = StaticFiles(STATIC)
         self._templates = Templates(
             base=BASE,
+            installation=name or "Harmony Gateway",
+            colour=_colour_of(name),
             static=self._static.url,
             fragment_header=FRAGMENT,
             form_field=FORM_TOKEN,
@@ -488,6 +494,13 @@ class Console:
                     secure=self._cookie.secure, samesite="lax",
                 )  # fmt: skip
         return response
+
+
+def _colour_of(name: str | None) -> str:
+    # Installations are told apart at a glance; whatever is production looks alike.
+    if name is None:
+        return "none"
+    return "production" if "prod" in name.lower() else str(sum(name.encode()) % COLOURS)
 
 
 def _preference(request: Request, name: str, values: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "output:"
 """Beginning of the name of a field with the output of a function's call, whose id follows."""
+APPROVAL: Final = "approval:"
+"""Beginning of the name of a field with the answer to a request for approval, whose id follows."""
 HOSTED: Final[dict[HostedFamily, Json]] = {
     "web_search": {"type": "web_search"},
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
@@ -35,11 +37,20 @@ TEXTS: Final = ("model", "instructions", "service_tier")
 
 
 def input_of(form: Mapping[str, str]) -> list[Json]:
-    """Return the outputs of calls and the question. Raises `InvalidRequest` if there is neither."""
+    """Return outputs of calls, approvals and the question. Raises `InvalidRequest` without any."""
     items: list[Json] = [
         {"type": "function_call_output", "call_id": name.removeprefix(OUTPUT), "output": value}
         for name, value in form.items()
         if name.startswith(OUTPUT)
+    ]
+    items += [
+        {
+            "type": "mcp_approval_response",
+            "approval_request_id": name.removeprefix(APPROVAL),
+            "approve": value == "approve",
+        }
+        for name, value in form.items()
+        if name.startswith(APPROVAL) and value in {"approve", "refuse"}
     ]
     if question := form.get("question", ""):
         items.append({"role": "user", "content": question})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,9 @@ from gateway.limits.rules import ALL_MODELS, DAY_S
 from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.admin.limits import BudgetState, LimitOwner
+    from gateway.admin.limits import LimitOwner
     from gateway.console.page import Call
+    from gateway.limits.accounting import Figures
     from gateway.limits.rules import Limit
 
 LIMIT_FIELDS: Final = {
@@ -33,36 +33,49 @@ DOLLARS_MAX: Final = 10**8
 
 @dataclass(frozen=True, slots=True)
 class ShownLimit:
-    """A limit in words."""
+    """A limit in words; `used` of it is in use or reserved, `percent` at most 100."""
 
     what: str
     model: str
     value: int
+    used: int
+    percent: int
     is_observed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ShownBudget:
-    """A budget, and what is spent of it, in dollars or tokens; `percent` is at most 100."""
+    """A budget, and what is spent of it, in dollars or tokens; `percent` is at most 100.
+
+    `reserved` is for requests under way, empty: nothing. At `runs_out_at` (a Unix time) nothing is
+    left if spending goes on like this; None: in this interval it does not come to that.
+    """
 
     interval: str
     cap: str
     spent: str
+    reserved: str
     percent: int
     is_observed: bool
+    runs_out_at: float | None
 
 
-def limits_of(owner: LimitOwner, limits: Iterable[Limit]) -> list[ShownLimit]:
+def limits_of(figures: Figures) -> list[ShownLimit]:
     return [
         ShownLimit(
-            f"{one.what.replace('_', ' ')} {_window(one)}",
-            "all models" if one.model == ALL_MODELS else one.model,
-            one.value,
-            one.mode == "observe",
+            what=f"{one.limit.what.replace('_', ' ')} {_window(one.limit)}",
+            model="all models" if one.limit.model == ALL_MODELS else one.limit.model,
+            value=one.limit.value,
+            used=one.limit.value - one.remaining,
+            percent=_percent(one.limit.value - one.remaining, one.limit.value),
+            is_observed=one.limit.mode == "observe",
         )
-        for one in limits
-        if owner.has(one)
+        for one in figures.limits
     ]
+
+
+def _percent(used: int, cap: int) -> int:
+    return 100 if not cap else min(100, used * 100 // cap)
 
 
 def _window(limit: Limit) -> str:
@@ -71,23 +84,22 @@ def _window(limit: Limit) -> str:
     return "a day" if limit.window_s == DAY_S else "a minute"
 
 
-def budgets_of(owner: LimitOwner, budgets: Iterable[BudgetState]) -> list[ShownBudget]:
-    shown = []
-    for state in budgets:
-        budget = state.budget
-        if owner.has(budget):
-            form = (lambda nano: f"${dollars(nano)}") if budget.unit == "usd" else _tokens
-            percent = 100 if not budget.cap else min(100, state.spent * 100 // budget.cap)
-            interval = "for ever" if budget.interval == "none" else f"a {budget.interval}"
-            shown.append(
-                ShownBudget(
-                    interval,
-                    form(budget.cap),
-                    form(state.spent),
-                    percent,
-                    budget.mode == "observe",
-                )
+def budgets_of(figures: Figures) -> list[ShownBudget]:
+    shown, now = [], datetime.now(UTC)
+    for one in figures.budgets:
+        budget, runs_out_at = one.budget, one.runs_out_at(now)
+        form = (lambda nano: f"${dollars(nano)}") if budget.unit == "usd" else _tokens
+        shown.append(
+            ShownBudget(
+                interval="for ever" if budget.interval == "none" else f"a {budget.interval}",
+                cap=form(budget.cap),
+                spent=form(one.spent),
+                reserved=form(one.reserved) if one.reserved else "",
+                percent=_percent(one.spent, budget.cap),
+                is_observed=budget.mode == "observe",
+                runs_out_at=None if runs_out_at is None else runs_out_at.timestamp(),
             )
+        )
     return shown
 
 

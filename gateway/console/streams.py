@@ -37,19 +37,20 @@ class Topic:
         self._render = render
         self._clock = clock
         self._rendering = asyncio.Lock()
-        self._number = 0
+        self.number = 0
+        """That of the newest version."""
         self._due = float("-inf")
         self._html = ""
 
     async def after(self, number: int) -> tuple[int, str]:
         """Return the first version behind that of this number, with its own number."""
         async with self._rendering:
-            if self._number <= number:
+            if self.number <= number:
                 await asyncio.sleep(max(0.0, self._due - self._clock()))
                 self._due = self._clock() + INTERVAL_S
                 self._html = await self._render()
-                self._number += 1
-            return self._number, self._html
+                self.number += 1
+            return self.number, self._html
 
 
 class Streams:
@@ -79,7 +80,9 @@ class Streams:
 
     async def follow(self, path: str, secret: str) -> AsyncIterator[bytes]:
         """Yield the events of a topic while the session with this secret is open."""
-        topic, shown, number = self._topics[path], "", 0
+        topic, shown = self._topics[path], ""
+        # The page is newer than what there is.
+        number = topic.number
         sent_at = time.monotonic()
         self._viewers[secret] += 1
         try:

@@ -659,6 +659,19 @@ class BudgetFigure:
     def remaining(self) -> int:
         return max(0, self.budget.cap - self.spent)
 
+    def runs_out_at(self, now: datetime) -> datetime | None:
+        """Return when nothing remains if spending goes on as in the interval so far.
+
+        None: not before the interval ends.
+        """
+        if self.resets_at is None or not self.spent:
+            return None
+        if not self.remaining:
+            return now
+        so_far = now - begins(self.budget.interval, now)
+        at = now + min(so_far * (self.remaining / self.spent), self.resets_at - now)
+        return at if at < self.resets_at else None
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:

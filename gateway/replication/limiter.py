@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gateway.limits.rules import Rules, Terms, What
     from gateway.limits.stored_bytes import StoredCharge
     from gateway.store.limits.counters import Key
-    from gateway.tenancy import Principal
+    from gateway.tenancy import Principal, TenantId
 
 WAIT_MAX_S: Final = 2.0
 """Seconds after which a database that does not answer counts as away."""
@@ -243,9 +243,8 @@ class Limiter:
             await self._ask()
             attempt += 1
 
-    async def figures(self, principal: Principal) -> Figures:
-        """Return the headroom of all limits and budgets of a key. Raises `StoreError`."""
-        terms, tenant_id = principal.terms, principal.tenant_id
+    async def figures(self, tenant_id: TenantId, terms: Terms) -> Figures:
+        """Return the headroom of limits and budgets of a tenant. Raises `StoreError`."""
         if not terms.limits and not terms.budgets:
             return Figures()
         elsewhere = await self._store.read(tenant_id, terms)

@@ -391,4 +391,4 @@ class OwnKey:
 
     async def state(self, principal: Principal) -> KeyState:
         usage = await rollup.usage_of_key(self._database, principal.tenant_id, principal.key_id)
-        return KeyState(usage, await self._limiter.figures(principal))
+        return KeyState(usage, await self._limiter.figures(principal.tenant_id, principal.terms))

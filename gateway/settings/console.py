@@ -78,4 +78,9 @@ class Console(Section):
         description="Origin that browsers see; default: loopback alone. Set it behind a proxy, and "
         "where operators are elsewhere.",
     )
+    name: Text | None = Field(
+        None,
+        description="This installation's name on every page. It gives the page's line its colour, "
+        "which is red with 'prod' in it. Set it where you operate several.",
+    )
     sign_in: SignIn = SignIn()

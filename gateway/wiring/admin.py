@@ -10,6 +10,7 @@ from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
+from gateway.admin.limit_states import LimitStates
 from gateway.admin.limits import Limits
 from gateway.admin.live import Live
 from gateway.admin.operator_keys import Operators
@@ -105,6 +106,9 @@ def operator_services(process: Process) -> OperatorServices:
         prices=Prices(database, settings.model_aliases),
         ledger=ledger_of(settings, database, foundation.metrics),
         live=Live(database, process.replica.snapshots),
+        limit_states=LimitStates(
+            Limits(database, settings.model_aliases), process.replica.limiter.figures
+        ),
         system=System(database, process.health, replica=foundation.owner),
         database=database,
         responses=stored,

@@ -62,6 +62,7 @@ def console(
             playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
         ),
         replace(bodies, own_bytes_max=FORM_BYTES_MAX),
+        name=base.settings.console.name,
         public_url=base.settings.console.public_url,
         sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
         trusted_proxies=trusted_proxies,

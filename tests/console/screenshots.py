@@ -41,7 +41,9 @@ async def picture(shown: Showcase, browser: Browser, folder: Path) -> None:
             await sign_in(visited, await shown.login_url())
             for name, path in shown.paths().items():
                 await visited.page.goto(f"{shown.admin_url}/console{path}")
-                await visited.page.wait_for_timeout(SETTLE_MS if name in {"now", "queue"} else 300)
+                await visited.page.wait_for_timeout(
+                    SETTLE_MS if name in {"now", "queue", "backends"} else 300
+                )
                 await visited.page.screenshot(path=folder / f"{name}-{variant}.png", full_page=True)
         for task in running:
             task.cancel()

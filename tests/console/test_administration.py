@@ -68,8 +68,8 @@ async def test_limits_and_budgets_are_set_and_taken_away(site: Site, owner: Brow
         page = await owner.page(path)
         rows = texts(page, "section[aria-labelledby=limits] tbody tr")
         assert sorted(rows) == [
-            "requests a minute all models 1,200 enforced",
-            "responses at once all models 8 enforced",
+            "requests a minute all models 0 0 % 1,200 enforced",
+            "responses at once all models 0 0 % 8 enforced",
         ]
         assert (await owner.post(f"{path}/limits", max_requests_per_1_minute="-1")).is_error
         assert (await owner.post(f"{path}/limits")).status_code == 303

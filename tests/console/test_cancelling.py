@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -14,11 +15,14 @@ from gateway.admin.inspection import search
 from gateway.admin.responses import CANCELLED
 from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
+from gateway.console.login_sessions import login_url
 from gateway.console.pages.responses import CHOSEN_MAX
 from gateway.store import responses
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
+from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import Site, first
+from tests.console.test_browser import faults_of
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -29,6 +33,7 @@ from tests.fakes.wayward_engine.options import WaywardOptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from playwright.async_api import Dialog
     from selectolax.lexbor import LexborHTMLParser as HTMLParser
 
     from gateway.tenancy import TenantId
@@ -49,6 +54,7 @@ class Busy:
 
     gateway: RunningGateway
     site: Site
+    admin_url: str
     tenant: TenantId
 
     async def ask(self, count: int) -> list[str]:
@@ -78,12 +84,14 @@ async def busy(postgres: PostgresServer, template: str) -> AsyncIterator[Busy]:
             url, [backend], models=[{"id": MODEL}], admin={"port": 0}, console={"enabled": True}
         )
         async with running_gateway(settings) as gateway:
-            site = Site(create_admin_app(gateway.process), settings, gateway.process)
+            admin = create_admin_app(gateway.process)
+            site = Site(admin, settings, gateway.process)
             (own,) = await site.services.tenants.list()
             await site.services.tenants.set_policy(
                 COMMAND_LINE, own.name, {"background_running_max": 1}
             )
-            yield Busy(gateway, site, own.id)
+            async with serving(admin) as admin_url:
+                yield Busy(gateway, site, admin_url, own.id)
     await postgres.drop(name)
 
 
@@ -114,7 +122,7 @@ async def test_the_chosen_are_cancelled_and_each_has_its_outcome(busy: Busy, ada
     assert [text.endswith("cancelled") for text in shown] == [True, True, False, False]
     assert "cancelled already" in shown[2]
     assert "not found" in shown[3]
-    assert await busy.cancelled() == [ended, running, waiting]
+    assert (await busy.cancelled())[-3:] == [ended, running, waiting]
 
 
 async def test_none_and_too_many_are_refused(owner: Browser) -> None:
@@ -199,7 +207,59 @@ async def test_a_range_of_time_is_in_the_address(
 async def test_the_json_has_those_before_a_response(
     site: Site, owner: Browser, tenant: TenantId
 ) -> None:
-    made = [await site.stored_response(tenant) for _ in range(3)]
+    made = sorted([await site.stored_response(tenant) for _ in range(3)])
     database = site.process.foundation.database
     query = QueryParams({"tenant": f"tenant-{tenant}", "before": made[0]})
     assert [one["id"] for one in (await search(database, query))["data"]] == made[:0:-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(not PROGRAM.exists(), reason=f"there is no {PROGRAM}")
+async def test_lists_in_a_browser_announce_cancel_and_drop(busy: Busy) -> None:
+    typed: list[str] = []
+    accepted: list[asyncio.Future[None]] = []
+
+    def answer(dialog: Dialog) -> None:
+        accepted.append(asyncio.ensure_future(dialog.accept(typed.pop(0))))
+
+    token = await busy.site.sessions.create_link("Ada", "owner")
+    running, waiting = await busy.ask(2)
+    async with chromium() as browser, visit(browser) as visited:
+        page = visited.page
+        page.on("dialog", answer)
+        await sign_in(visited, login_url(busy.admin_url, token))
+        await page.goto(f"{busy.admin_url}/console/responses?status=queued")
+        assert await page.locator(f"[title={waiting}]").count() == 1
+        assert await faults_of(page) == []
+        (later,) = await busy.ask(1)
+        await page.get_by_role("link", name="1 new").click()
+        await page.locator(f"[title={later}]").wait_for()
+        await page.get_by_role("checkbox", name=f"Choose {later}").check()
+        typed.append("no")
+        await page.get_by_role("button", name="Cancel the chosen").click()
+        assert page.url.endswith("/responses?status=queued")
+        typed.append("cancel")
+        async with page.expect_navigation():
+            await page.get_by_role("button", name="Cancel the chosen").click()
+        row = page.locator("tbody tr", has=page.locator(f"[title={later}]"))
+        assert "cancelled" in await row.inner_text()
+        assert await faults_of(page) == []
+
+        await page.goto(f"{busy.admin_url}/console/queue")
+        assert await faults_of(page) == []
+        typed.append(waiting[-4:])
+        async with page.expect_navigation():
+            await page.locator(f"#{waiting}").get_by_role("button", name="Drop").click()
+        assert await page.locator(f"#{waiting}").count() == 0
+        # A row that comes with the stream has its button, too.
+        (last,) = await busy.ask(1)
+        typed.append(last[-4:])
+        async with page.expect_navigation():
+            await page.locator(f"#{last}").get_by_role("button", name="Drop").click()
+        assert (await busy.cancelled())[-3:] == [later, waiting, last]
+        assert await visited.violations() == []
+        assert visited.complaints == []
+        await asyncio.gather(*accepted)
+    async with busy.site.browser() as ada:
+        await ada.post(f"/responses/{running}/cancel")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.admin.limits import LimitOwner
 from gateway.app import create_admin_app
 from gateway.console import streams
 from gateway.console.streams import Streams, Topic
 from gateway.errors import RateLimited, StoreUnavailable
+from gateway.limits.rules import DAY_S
 from gateway.replication import snapshots
 from gateway.store import replica_snapshots
 from gateway.store.postgres.database import Connection
@@ -46,6 +49,7 @@ async def test_replicas_write_while_one_of_them_is_looked_at(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "TICK_S", 0.05)
+    monkeypatch.setattr(snapshots, "SHARED_S", 0.04)
     settings = gateway_settings(database_url, ["http://127.0.0.1:9"], admin={"port": 0})
     async with running_gateway(settings) as one, running_gateway(settings) as other:
         database = one.process.foundation.database
@@ -93,7 +97,9 @@ async def test_a_watched_fleet_costs_each_replica_one_statement_a_second(
         assert [sql.split()[0] for sql in sent] == ["WITH", "WITH"]
 
 
-async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) -> None:
+@asynccontextmanager
+async def two_replicas(database_url: str) -> AsyncIterator[tuple[Site, RunningGateway]]:
+    """The console of a replica, and another one, with a slow backend."""
     simulated = create_simulator(WaywardOptions(name="b0", models=MODELS, tokens_per_s=20.0))
     async with serving(simulated) as backend:
         settings = gateway_settings(
@@ -101,20 +107,48 @@ async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) ->
             console={"enabled": True},
         )  # fmt: skip
         async with running_gateway(settings) as one, running_gateway(settings) as other:
-            asked = asyncio.create_task(_ask_at(other))
-            site = Site(create_admin_app(one.process), settings, one.process)
-            async with site.browser() as browser, asyncio.timeout(PATIENCE_S):
+            yield Site(create_admin_app(one.process), settings, one.process), other
+
+
+@pytest.mark.slow
+async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) -> None:
+    async with two_replicas(database_url) as (site, other):
+        asked = asyncio.create_task(_ask_at(other))
+        async with site.browser() as browser, asyncio.timeout(PATIENCE_S):
+            cells = await _cells(browser)
+            # The other replica sent it, and the backend says what it runs.
+            while cells[2:4] != ["1", "0"] or cells[1][:7] != "1 of 32" or cells[5][0] not in "12":
+                await asyncio.sleep(0.05)
                 cells = await _cells(browser)
-                # The other replica sent it, and the backend says what it runs.
-                while cells[2:4] != ["1", "0"] or not cells[1].startswith("1 of 32"):
-                    await asyncio.sleep(0.05)
-                    cells = await _cells(browser)
-                tiles = (await browser.page("/now")).css(".tile")
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            tiles = (await browser.page("/now")).css(".tile")
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
     assert cells[4].endswith("%")
-    assert float(cells[5]) > 0
+    assert 0 < float(cells[5]) < 200
     assert "1 running, 0 waiting · KV" in tiles[0].text(deep=True)
+
+
+@pytest.mark.slow
+async def test_limits_are_shown_as_all_replicas_use_them(database_url: str) -> None:
+    async with two_replicas(database_url) as (site, other):
+        (tenant,) = await site.services.tenants.list()
+        owner = LimitOwner.of_tenant(tenant.id)
+        limits = site.console._services.tenant.limits
+        await limits.set_limits(owner, {("requests", DAY_S): 100, ("responses", 0): 8})
+        asked = asyncio.create_task(_ask_at(other))
+        async with site.browser() as browser, asyncio.timeout(PATIENCE_S):
+            used = {"requests a day": "0", "responses at once": "0"}
+            while used != {"requests a day": "1", "responses at once": "1"}:
+                await asyncio.sleep(0.05)
+                page = await browser.page(f"/tenants/{tenant.name}")
+                used = {
+                    row.css("th")[0].text(): row.css(".load")[0].text(deep=False).strip()
+                    for row in page.css("#gauges tbody tr")
+                }
+        figures = await site.services.limit_states.named(tenant.name, None)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    assert [one.remaining for one in figures.limits if not one.limit.window_s] == [7]
 
 
 async def _ask_at(gateway: RunningGateway) -> None:
@@ -160,6 +194,8 @@ async def test_a_response_in_flight_is_shown_without_what_it_says(shown: Showcas
     one = body["responses"][-1]
     assert (one["tenant"], one["model"]) == ("acme", "gpt-oss-20b")
     assert one["phase"] in {"waiting", "thinking", "answering"}
+    assert one["backend"] in {"", "b0", "b1"}
+    assert body["tenants"][0]["tenant"] == "acme"
     assert secret not in str(body)
     assert {each["name"] for each in body["backends"]} == {"b0", "b1", "b2"}
 
@@ -261,6 +297,13 @@ async def test_a_stream_ends_when_the_process_does(hurried: None) -> None:
     ending.append(True)
     assert [event async for event in followed] == []
     assert own._viewers == {}
+
+
+async def test_a_new_viewer_gets_nothing_older_than_the_page(hurried: None) -> None:
+    topic = Topic(Rendering())
+    await topic.after(0)
+    own = Streams({"/now": topic}, bool, all_of)
+    assert b"data: 2</p>" in await anext(own.follow("/now", "secret"))
 
 
 async def test_a_stream_outlives_the_database_and_not_its_session(

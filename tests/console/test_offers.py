@@ -39,7 +39,9 @@ def permission_of(site: Site, path: str) -> str | None:
 
 
 def forms_of(page: LexborHTMLParser) -> set[str]:
-    return {form.attributes["action"] or "" for form in page.css("form[method=post]")}
+    forms = {form.attributes.get("action") for form in page.css("form[method=post]")}
+    buttons = {button.attributes["formaction"] for button in page.css("button[formaction]")}
+    return {path for path in forms | buttons if path}
 
 
 def links_of(page: LexborHTMLParser) -> set[str]:

@@ -17,7 +17,7 @@ from gateway.console.pages.response import CONTENT_TABS, TABS
 from gateway.console.rendering import visible
 from gateway.store.postgres.database import Connection
 from tests.console.conftest import Site, first
-from tests.console.test_hostile_text import HOSTILE, check
+from tests.console.hostile_site import HOSTILE, check
 from tests.console.test_statements import content_in
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client

@@ -64,8 +64,8 @@ def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:
                 "scopes": sorted(key.scopes),
                 "allowed_cidrs": [str(network) for network in key.networks],
                 "allowed_models": list(key.models),
-                "limits": list(map(_limit_body, state.figures.limits)),
-                "budgets": list(map(_budget_body, state.figures.budgets)),
+                "limits": list(map(limit_body, state.figures.limits)),
+                "budgets": list(map(budget_body, state.figures.budgets)),
                 "usage": {
                     period: {
                         "requests": used.requests,
@@ -99,7 +99,7 @@ def _rate_limit(figures: Figures) -> dict[str, Any] | None:
     return {"requests": min(values), "interval": f"{MINUTE_S}s"} if values else None
 
 
-def _limit_body(figure: LimitFigure) -> dict[str, Any]:
+def limit_body(figure: LimitFigure) -> dict[str, Any]:
     limit = figure.limit
     return {
         "scope": limit.scope,
@@ -113,7 +113,7 @@ def _limit_body(figure: LimitFigure) -> dict[str, Any]:
     }
 
 
-def _budget_body(figure: BudgetFigure) -> dict[str, Any]:
+def budget_body(figure: BudgetFigure) -> dict[str, Any]:
     budget = figure.budget
     unit = NANO if budget.unit == "usd" else 1
     amounts = {

@@ -64,6 +64,7 @@ async def view(call: Call) -> ProjectView:
     services, project_id = call.services.tenant, call.path["project_id"]
     project = await services.projects.get(tenant_id, project_id)
     owner = await services.limits.of_project(tenant_id, project_id)
+    figures = await call.services.operator.limit_states.of(owner)
     page = PageParams(KEYS_SHOWN_MAX, order="desc")
     keys = await services.keys.list(tenant_id, project_id, page)
     return ProjectView(
@@ -71,8 +72,8 @@ async def view(call: Call) -> ProjectView:
         project=project_body(project),
         keys=list(map(project_key_body, keys.rows)),
         has_more_keys=keys.has_more,
-        limits=limits_of(owner, await services.limits.limits(tenant_id)),
-        budgets=budgets_of(owner, await services.limits.budgets(tenant_id)),
+        limits=limits_of(figures),
+        budgets=budgets_of(figures),
         scopes=list(SCOPES),
         lifetimes_d=LIFETIMES_D,
     )

@@ -128,7 +128,8 @@ async def view(call: Call) -> ResponseView | Download:
     execution = await stored.execution(response_id)
     is_revealed = record["content"]["revealed_until"] is not None
     may_read = call.may("content.read")
-    tab = call.query.get("tab", "tokens" if is_revealed and may_read else "log")
+    is_of_interest = is_revealed or any(one["kind"] == "repair" for one in execution["points"])
+    tab = call.query.get("tab", "tokens" if is_of_interest and may_read else "log")
     if tab not in {*TABS, *CONTENT_TABS}:
         raise InvalidRequest("There is no such tab.", param="tab")
     after = integer(call.query, "after", minimum=-1)
@@ -254,8 +255,11 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
 
 
 def _point_title(point: Json) -> str:
-    words = {"hop": "went on elsewhere after", "repair": "repaired by"}[point["kind"]]
-    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} tokens"
+    words, tokens = {
+        "hop": ("went on at another", "tokens read again"),
+        "repair": ("was repaired by", "tokens taken back"),
+    }[point["kind"]]
+    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} {tokens}"
 
 
 async def cancel(call: Call) -> str:

@@ -100,17 +100,17 @@ async def view(call: Call) -> ResponseList:
 
 
 def _parameters(chosen: Mapping[str, str]) -> dict[str, str]:
-    found = dict(chosen)
+    parameters = dict(chosen)
     for name, parameter in _TIMES.items():
         if name in chosen:
             try:
-                moment = datetime.fromisoformat(found.pop(name))
+                at = datetime.fromisoformat(parameters.pop(name))
             except ValueError:
                 raise InvalidRequest(
                     f"'{name}' is no time. Write one as 2026-11-30T09:00, in UTC.", param=name
                 ) from None
-            found[parameter] = str(int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()))
-    return found
+            parameters[parameter] = str(int(at.replace(tzinfo=at.tzinfo or UTC).timestamp()))
+    return parameters
 
 
 async def cancel(call: Call) -> Rendered:

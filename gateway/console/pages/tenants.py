@@ -96,14 +96,14 @@ async def view_tenant(call: Call) -> TenantView:
         tenant_id, PageParams(PROJECTS_SHOWN_MAX), include_archived=True
     )
     keys = await services.keys.list(tenant_id, None, PageParams(KEYS_SHOWN_MAX, order="desc"))
-    owner = LimitOwner.of_tenant(tenant_id)
+    figures = await call.services.operator.limit_states.of(LimitOwner.of_tenant(tenant_id))
     return TenantView(
         tenant=detail_body(detail),
         state=_state(detail.tenant),
         projects=list(map(project_body, projects.rows)),
         keys=list(map(admin_key_body, keys.rows)),
-        limits=limits_of(owner, await services.limits.limits(tenant_id)),
-        budgets=budgets_of(owner, await services.limits.budgets(tenant_id)),
+        limits=limits_of(figures),
+        budgets=budgets_of(figures),
         policy=_policy(detail),
         is_owner=await call.services.ownership.is_owner(),
     )

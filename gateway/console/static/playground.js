@@ -92,7 +92,7 @@ if (form) {
     if (controller) return;
     const fields = new URLSearchParams(new FormData(form));
     thread.querySelector(".empty")?.remove();
-    for (const output of thread.querySelectorAll("[data-output] textarea:enabled")) output.disabled = true;
+    for (const sent of thread.querySelectorAll("[data-output] textarea, [data-approval] :is(input, button)")) sent.disabled = true;
     if (question.value) thread.append(part("question", question.value));
     const answer = part("answer", "");
     thread.append(answer);
@@ -120,7 +120,18 @@ if (form) {
     if (answer.querySelector(".notice.bad") && !answer.querySelector(".item") && !question.value) question.value = asked;
     controller = null;
     [sendButton.disabled, stopButton.hidden] = [false, true];
-    (answer.querySelector("[data-output] textarea") ?? question).focus({ preventScroll: true });
+    (answer.querySelector("[data-output] textarea, [data-approval] button") ?? question).focus({ preventScroll: true });
+  });
+
+  // A choice is sent with the others that the answer waits for.
+  thread.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-approval] button");
+    if (!button) return;
+    const own = button.closest("[data-approval]");
+    own.querySelector("input").value = button.value;
+    for (const one of own.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one === button));
+    const open = [...thread.querySelectorAll("[data-approval] input:enabled")].filter((one) => !one.value);
+    if (!open.length) form.requestSubmit();
   });
 
   stopButton.addEventListener("click", () => controller?.abort());

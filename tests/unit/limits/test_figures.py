@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.limits.accounting import Elsewhere, Figures, Gates, figures_of
+from gateway.limits.accounting import BudgetFigure, Elsewhere, Figures, Gates, figures_of
 from gateway.limits.rules import Meter, meter_of
 from tests.fakes.limited import TENANT, at_once, budget, caller, limit
 from tests.unit.limits.test_gates import Counted
@@ -76,6 +77,24 @@ def test_a_budget_is_spent_by_all_processes_in_its_own_interval() -> None:
     assert figure.resets_at == datetime(2026, 12, 1, tzinfo=UTC)
     (figure,) = figures_of(gates, TENANT, terms, Elsewhere(), NOON + timedelta(days=9)).budgets
     assert (figure.spent, figure.remaining) == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("spent", "days", "left"),
+    [(0, 10, None), (50, 10, 10), (20, 10, None), (100, 10, 0), (120, 3, 0), (99, 30, 10 / 33)],
+)
+def test_a_budget_runs_out_as_it_was_spent_so_far(
+    spent: int, days: int, left: float | None
+) -> None:
+    now = datetime(2026, 10, 1, tzinfo=UTC) + timedelta(days=days)
+    month = BudgetFigure(budget(100, interval="month"), spent, 0, datetime(2026, 11, 1, tzinfo=UTC))
+    runs_out_at = month.runs_out_at(now)
+    if left is None:
+        assert runs_out_at is None
+    else:
+        assert runs_out_at is not None
+        assert (runs_out_at - now) / timedelta(days=1) == pytest.approx(left)
+    assert replace(month, resets_at=None).runs_out_at(now) is None
 
 
 def test_the_tightest_budget_is_of_money_and_refuses() -> None:
