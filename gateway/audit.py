@@ -60,7 +60,7 @@ OPENAI_TYPES: Final = frozenset(
 OWN_TYPES: Final = frozenset(
     OWN_PREFIX + name
     for name in (
-        *("content.revealed", "response.cancelled_by_operator"),
+        *("content.revealed", "response.cancelled_by_operator", "response.continued_by_operator"),
         *("backend.drained", "backend.undrained"),
         *("tenant.created", "tenant.updated", "tenant.disabled", "tenant.deleted"),
         *("tenant.restored", "tenant.shredded", "tenant.purged", "audit_log.trimmed"),

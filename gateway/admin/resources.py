@@ -23,6 +23,7 @@ from gateway.admin import (
     operator_keys,
     prices,
     projects,
+    replays,
     responses,
     roles,
     service_accounts,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.replays import Replays
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
@@ -84,6 +86,7 @@ class OperatorServices:
     limit_states: LimitStates
     database: Database
     responses: StoredResponses
+    replays: Replays
     audit: AuditLogs
 
 
@@ -115,5 +118,6 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *limit_states.routes(services.limit_states),
         *inspection.routes(services.database),
         *responses.routes(services.responses),
+        *replays.routes(services.replays),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

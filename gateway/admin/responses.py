@@ -411,7 +411,7 @@ class StoredResponses:
 
     async def items(self, author: Author, response_id: str, page: PageParams) -> Json:
         """Return the Response object as the API shows it, and one page of its input."""
-        tenant_id, stored = await self._open(author, response_id)
+        tenant_id, stored = await self.open(author, response_id)
         body: Any = None
         if stored.body is not None:
             body = orjson.loads(stored.body)
@@ -439,11 +439,11 @@ class StoredResponses:
 
         With `seen` it waits, for `WAIT_S` at most, until the response has more tokens than that.
         """
-        tenant_id, stored = await self._open(author, response_id)
-        view = await self._view(tenant_id, stored)
+        tenant_id, stored = await self.open(author, response_id)
+        view = await self.view(tenant_id, stored)
         if seen is not None and len(view) <= seen and not _is_over(view):
             await self._until_more(tenant_id, stored, view)
-            view = await self._view(tenant_id, stored)
+            view = await self.view(tenant_id, stored)
         page: Json = {
             "id": response_id,
             "object": "response.tokens",
@@ -460,7 +460,7 @@ class StoredResponses:
         self, author: Author, response_id: str, *, after: int = -1, limit: int = EVENTS_DEFAULT
     ) -> Json:
         """Return the events of the stream behind number `after`; none if the log is gone."""
-        tenant_id, stored = await self._open(author, response_id)
+        tenant_id, stored = await self.open(author, response_id)
         shown: list[Json] = []
         if _has_log(stored):
             fold = self._new_fold_for(head_of(stored))()
@@ -513,7 +513,8 @@ class StoredResponses:
         at: datetime | None = await connection.scalar(_GRANT, {**parameters, **target})
         return None if at is None else at + timedelta(seconds=REVEAL_S)
 
-    async def _open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
+    async def open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
+        """Return a response that is revealed to the author, with its content."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:
@@ -529,8 +530,12 @@ class StoredResponses:
             raise not_found(response_id)
         return tenant_id, stored
 
-    async def _view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        # A reader that scrolls, or follows, reads page after page of the same, growing log.
+    async def view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
+        """Return the tokens of an opened response: of its log, or where that is gone of its items.
+
+        It is kept for a while: a reader that scrolls, or follows, reads page after page of the
+        same, growing log.
+        """
         async with self._viewing:
             uuid, kept = self._kept
             view = kept if kept is not None and uuid == stored.uuid else self._new_view(stored)

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 FORM_BYTES_MAX: Final = 65_536
 FORM_FIELDS_MAX: Final = 200
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
+VERBATIM: Final = "text"
+"""The field whose white space counts: what is put into a model's mouth."""
 FRAGMENT: Final = "x-fragment"
 """Header of a script's request for one block of a page."""
 LOGOUT: Final = f"{BASE}/logout"
@@ -250,7 +252,7 @@ class Console:
             # PostgreSQL's text cannot hold it.
             if "\0" in name or "\0" in value:
                 raise InvalidRequest("The form has a NUL character.")
-        return {name: value.strip() for name, value in pairs}
+        return {name: value if name == VERBATIM else value.strip() for name, value in pairs}
 
     async def _own_form(self, request: Request) -> tuple[Session, dict[str, str]]:
         """Return session and form of a POST that a page of this session sent.
@@ -293,6 +295,7 @@ class Console:
                 template, block, self._context(request, session, "", view)
             ),
             form=form or {},
+            connection=connection_of(request.scope),
         )
 
     # Pages

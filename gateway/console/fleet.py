@@ -17,7 +17,7 @@ BEHIND_S: Final = 3.0
 """Age of a snapshot from which on its replica is shown as behind."""
 STRIP_MAX: Final = 100
 """Responses in flight that are shown: the oldest."""
-FAILURES_SHOWN: Final = 20
+MISHAPS_SHOWN: Final = 20
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 28
 QUEUE_WAIT_WARN_S: Final = 5.0
@@ -65,8 +65,8 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """Responses that failed alike: their number among the last, and the newest of them."""
+class MishapGroup:
+    """Responses that failed or were repaired alike: their number among the last, and the newest."""
 
     code: str
     count: int
@@ -75,7 +75,10 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All replicas at one moment. `behind` of them have not written for some seconds."""
+    """All replicas at one moment. `behind` of them have not written for some seconds.
+
+    `tenants`: by name, how many requests wait for a backend, and how many do not.
+    """
 
     replicas: Sequence[Json]
     behind: int
@@ -83,7 +86,9 @@ class Fleet:
     tiles: Sequence[Tile]
     strip: Sequence[Json]
     in_flight: int
-    failures: Sequence[FailureGroup]
+    failures: Sequence[MishapGroup]
+    repairs: Sequence[MishapGroup]
+    tenants: Sequence[tuple[str, int, int]]
     queued: Sequence[tuple[str, int]]
     saturation: float
 
@@ -114,7 +119,9 @@ def fleet_of(snapshots: Sequence[Json]) -> Fleet:
         tiles=_tiles(snapshots),
         strip=responses[:STRIP_MAX],
         in_flight=sum(one["in_flight"] for one in snapshots),
-        failures=_failures(snapshots),
+        failures=_alike(one for snapshot in snapshots for one in snapshot["failures"]),
+        repairs=_alike(one for snapshot in snapshots for one in snapshot["repairs"]),
+        tenants=_tenants(snapshots),
         queued=list(queued.items()),
         saturation=max((one["saturation"] for one in snapshots), default=0.0),
     )
@@ -223,10 +230,19 @@ def _first(seen: Sequence[Json], name: str) -> Any:
     return next((one[name] for one in seen if one.get(name)), "")
 
 
-def _failures(snapshots: Sequence[Json]) -> list[FailureGroup]:
-    failures = [one for snapshot in snapshots for one in snapshot["failures"]]
-    newest = sorted(failures, key=lambda one: -one["at"])[:FAILURES_SHOWN]
+def _tenants(snapshots: Sequence[Json]) -> list[tuple[str, int, int]]:
+    sums: dict[str, tuple[int, int]] = {}
+    for snapshot in snapshots:
+        for one in snapshot["tenants"]:
+            waiting, running = sums.get(one["tenant"], (0, 0))
+            sums[one["tenant"]] = waiting + one["waiting"], running + one["running"]
+    ordered = sorted(sums.items(), key=lambda one: (-one[1][0], -one[1][1], one[0]))
+    return [(name, waiting, running) for name, (waiting, running) in ordered]
+
+
+def _alike(mishaps: Iterable[Json]) -> list[MishapGroup]:
+    newest = sorted(mishaps, key=lambda one: -one["at"])[:MISHAPS_SHOWN]
     by_code: dict[str, list[Json]] = {}
     for one in newest:
         by_code.setdefault(one["code"], []).append(one)
-    return [FailureGroup(code, len(group), group[0]) for code, group in by_code.items()]
+    return [MishapGroup(code, len(group), group[0]) for code, group in by_code.items()]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.resources import AdminServices, OperatorServices
     from gateway.admin.transactions import Ownership
+    from gateway.api.client_connection import ClientConnection
     from gateway.console.login_sessions import Session, Sessions, Visitor
     from gateway.console.playground import Playground
     from gateway.tenancy import TenantId
@@ -47,7 +48,7 @@ class Call:
     """Request for a page or an act, by an operator whose role has the permission for it.
 
     `form` has the fields of a POST. `origin` is what the browser has in its address bar. `render`
-    makes the HTML of a block of a template, for a view.
+    makes the HTML of a block of a template, for a view. `connection` is the browser's.
     """
 
     session: Session
@@ -58,6 +59,7 @@ class Call:
     origin: str
     render: Callable[[str, str, object], str]
     form: Mapping[str, str] = field(default_factory=dict)
+    connection: ClientConnection | None = None
 
     @property
     def author(self) -> Author:

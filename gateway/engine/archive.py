@@ -124,9 +124,9 @@ class Archive:
 
         Book nothing after that.
         """
-        await self._meter.flush(wait_s=self.ownership.commit_wait_s)
-        await self._deposits.flush(wait_s=self.ownership.commit_wait_s)
-        await self._audit.flush(wait_s=self.ownership.commit_wait_s)
+        async with asyncio.TaskGroup() as group:
+            for late in (self._meter, self._deposits, self._audit):
+                group.create_task(late.flush(wait_s=self.ownership.commit_wait_s))
 
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import ids
 from gateway.errors import ClaimLost, ContentSealed, Overloaded, RequestError
+from gateway.eventlog.fold.execution import backend_of
 from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import PROVIDER, recorded
 from gateway.tools.tool_contract import kind_of
@@ -26,18 +28,22 @@ if TYPE_CHECKING:
 _TIERS: Final = {-1: "flex", 0: "default"}
 """Tiers by the priority of their requests; any other is `priority`."""
 
-FAILURES_MAX: Final = 20
+MISHAPS_MAX: Final = 20
 _log = EventLog(__name__)
 
 
-class Failure(NamedTuple):
-    """Failed response: when it ended in unix seconds, why, and whose it is."""
+class Mishap(NamedTuple):
+    """Response that failed or was repaired: when in unix seconds, by which code or rule, and whose
+    it is. `backend` was asked last. A response that is not stored has no page.
+    """
 
     at: int
     code: str
     response_id: str
     tenant: str
     model: str
+    backend: str
+    stored: bool
 
 
 class Observer:
@@ -46,8 +52,10 @@ class Observer:
     def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
         self._tracing = tracing
-        self.failures: deque[Failure] = deque(maxlen=FAILURES_MAX)
+        self.failures: deque[Mishap] = deque(maxlen=MISHAPS_MAX)
         """Responses that failed last."""
+        self.repairs: deque[Mishap] = deque(maxlen=MISHAPS_MAX)
+        """Repairs of the output of models, the last ones."""
 
     def begin_detached(self, name: str, spec: RunSpec) -> Span | None:
         """Begin the trace of a run that no request to this process waits for, and make its span the
@@ -127,6 +135,7 @@ class Observer:
     def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
         """Report that the output guard took back `voided` ids of a turn because of `rule`."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
+        self.repairs.append(_mishap(spec, int(time.time()), rule, upstream))
         _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
     def output_violated(self, spec: RunSpec, error: OutputViolation) -> None:
@@ -141,15 +150,9 @@ class Observer:
         """Report the end of a run with its final token counts."""
         usage, model = fold.usage, spec.model
         if finished.status == "failed":
-            self.failures.append(
-                Failure(
-                    finished.at,
-                    finished.code or "server_error",
-                    ids.response_id(spec.head.uuid),
-                    spec.principal.tenant_name,
-                    model,
-                )
-            )
+            backend = backend_of(fold.timeline.moments)
+            code = finished.code or "server_error"
+            self.failures.append(_mishap(spec, finished.at, code, backend))
         self._metrics.response_finished(
             status=finished.status,
             model=model,
@@ -211,6 +214,11 @@ def _described(spec: RunSpec, finished: Finished, fold: Fold) -> dict[str, Any]:
     if spec.conversation is not None:
         described["gen_ai.conversation.id"] = ids.conversation_id(spec.conversation.uuid)
     return described
+
+
+def _mishap(spec: RunSpec, at: int, code: str, backend: str) -> Mishap:
+    response_id, tenant = ids.response_id(spec.head.uuid), spec.principal.tenant_name
+    return Mishap(at, code, response_id, tenant, spec.model, backend, spec.store)
 
 
 def _names(spec: RunSpec) -> dict[str, Any]:

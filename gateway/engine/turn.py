@@ -610,7 +610,7 @@ class TurnRunner:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.output_ids):
             return self._prompt_ids
-        return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
+        return join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
 @dataclass(slots=True, eq=False)
@@ -815,7 +815,7 @@ def _note_sent(journal: Journal, upstream: str) -> None:
     journal.append(marked("backend", upstream))
 
 
-def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
+def join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
     # A long prompt stays packed: converting each of its ids would block the event loop for
     # milliseconds.
     return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]

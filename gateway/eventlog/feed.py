@@ -16,6 +16,7 @@ import asyncio
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Singles, portions
@@ -90,9 +91,9 @@ class Cursor:
     """
 
     __slots__ = (
-        *("_fold", "_head", "_is_closed", "_new_fold_for", "_sink", "_task", "after"),
+        *("_fold", "_head", "_is_closed", "_new_fold_for", "_task", "after"),
         *("beginning", "has_terminal_event", "is_complete", "log_removed", "next_entry"),
-        *("shows_more", "tenant_id", "uuid"),
+        *("shows_more", "sink", "tenant_id", "uuid"),
     )
 
     def __init__(
@@ -109,7 +110,7 @@ class Cursor:
         self.uuid = head.uuid
         self._head = head
         self._new_fold_for = new_fold_for
-        self._sink = sink
+        self.sink = sink
         self._fold: Fold | None = None
         self._task: asyncio.Task[object] | None = None
         self._is_closed = False
@@ -125,7 +126,7 @@ class Cursor:
             return None
         if isinstance(events, Deltas) and events.sequence_number > self.after:
             self.after = events.last_number  # without making an event of any
-            return self._sink(events)
+            return self.sink(events)
         last = events[-1]
         if last.sequence_number <= self.after:
             return None
@@ -133,7 +134,7 @@ class Cursor:
             events = [event for event in events if event.sequence_number > self.after]
         self.after = last.sequence_number
         self.has_terminal_event = last.is_terminal
-        return self._sink(events)
+        return self.sink(events)
 
     @property
     def day(self) -> date:
@@ -229,13 +230,21 @@ class Feed:
         `beginning` holds the first rows of the log if they were read before (`beginning`).
         `shows_more`: this head includes more than the response's own. Returns after the terminal
         event; if that is not above `after`, it sends one empty list, and never otherwise. Returns
-        without either when this process drains (`close`), or when the log was removed meanwhile.
-        Waits while the database is away. Raises what the sink and its awaitable raise.
+        without either when this process drains (`close`), but for what `beginning` shows, or when
+        the log was removed meanwhile. Waits while the database is away. Raises what the sink and
+        its awaitable raise.
         """
-        if self.is_closed:
-            return
-        cursor = Cursor(tenant_id, head, self._new_fold_for, sink, after=after, beginning=beginning)
+        new_cursor = partial(Cursor, tenant_id, head, self._new_fold_for, sink, after=after)
+        cursor = new_cursor(beginning=beginning)
         cursor.shows_more = shows_more
+        if not self.is_closed:
+            await self._follow(cursor)
+        if self.is_closed and cursor.after == after:
+            # Without an event its client would not even know which response to resume. A cursor
+            # that was closed passes nothing on.
+            await self._fold(new_cursor(), beginning)
+
+    async def _follow(self, cursor: Cursor) -> None:
         self._cursors.add(cursor)
         self._count_followers(1)
         try:
@@ -254,7 +263,7 @@ class Feed:
                     else:
                         await self._stream_rows(cursor)
                 had_it_before = not (cursor.has_terminal_event or cursor.log_removed)
-                if had_it_before and (rest := sink([])) is not None:
+                if had_it_before and (rest := cursor.sink([])) is not None:
                     await rest
         finally:
             self._cursors.discard(cursor)

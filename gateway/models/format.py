@@ -323,6 +323,12 @@ class ModelFormat(Protocol):
     def count_ids(self, text: str) -> int:
         """Return the number of ids of a text. Raises as `render_result` does. CPU work."""
 
+    def encode(self, text: str) -> Sequence[int]:
+        """Return the ids of a text as if the model had written it, none of which is a marker.
+
+        Raises as `render_result` does. CPU work.
+        """
+
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
         """Return the ids that a prompt repeats of a history; None if its items have to be read.
 

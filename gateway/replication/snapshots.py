@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ import orjson
 
 from gateway import __version__, ids
 from gateway.errors import StoreError
+from gateway.eventlog.fold.execution import backend_of
 from gateway.generation import SegmentKind
 from gateway.store import replica_snapshots
 from gateway.telemetry.logs import EventLog
@@ -42,6 +43,8 @@ SAMPLE_EVERY: Final = 5
 """Ticks between two samples."""
 SAMPLES_MAX: Final = 60
 """Samples that are kept: five minutes."""
+TENANTS_MAX: Final = 50
+"""Tenants whose requests in flight a snapshot counts: those of which the most wait."""
 RESPONSES_MAX: Final = 100
 """Responses in flight that a snapshot has: the newest."""
 WATCHED_S: Final = 4.0
@@ -190,7 +193,9 @@ class Snapshots:
             "queued": {} if state is None else state.queued,
             "saturation": 0.0 if state is None else round(state.saturation, 3),
             "responses": [_response(run) for run in runs[-RESPONSES_MAX:]],
+            "tenants": _by_tenant(runs),
             "failures": [one._asdict() for one in self._observer.failures],
+            "repairs": [one._asdict() for one in self._observer.repairs],
         }
 
     def _sample(self) -> None:
@@ -230,9 +235,29 @@ def _response(run: Run) -> dict[str, Any]:
         "tokens": fold.output_tokens,
         "age_s": round(run.age_s, 1),
         "hops": fold.hops,
+        "repairs": sum(moment.kind == "repair" for moment in fold.timeline.moments),
+        "backend": _backend_of(run),
         "background": spec.durable,
         "stored": spec.store,
     }
+
+
+def _backend_of(run: Run) -> str:
+    return backend_of(run.live.fold.timeline.moments, is_current=True)
+
+
+def _by_tenant(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    # The tenants with the most requests that wait for a backend.
+    waiting: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for run in runs:
+        waits = _phase(run) == "waiting" and not _backend_of(run)
+        (waiting if waits else running)[run.spec.principal.tenant_name] += 1
+    tenants = sorted(waiting | running, key=lambda name: (-waiting[name], -running[name], name))
+    return [
+        {"tenant": name, "waiting": waiting[name], "running": running[name]}
+        for name in tenants[:TENANTS_MAX]
+    ]
 
 
 def _phase(run: Run) -> str:

@@ -86,6 +86,8 @@ class TakeoverScheduler:
         self._may_have_more = True
         self._rest_s = limits.interval_s
         self._claiming = asyncio.Lock()
+        self._rest_due: float | None = None
+        """When nobody waits for `at_rest` any more, in the loop's time; None: nobody has yet."""
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
@@ -104,10 +106,12 @@ class TakeoverScheduler:
                 await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
-        # Returns when all claimed runs were started or released, or after `wait_s`: leases of
-        # claims without an answer lapse by themselves.
+        # Returns when all claimed runs were started or released, or `wait_s` after the first call:
+        # leases of claims without an answer lapse by themselves.
+        if self._rest_due is None:
+            self._rest_due = asyncio.get_running_loop().time() + wait_s
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s), self._claiming:
+            async with asyncio.timeout_at(self._rest_due), self._claiming:
                 pass
 
     async def claim_available(self) -> bool:

@@ -25,7 +25,7 @@ import orjson
 from typing_extensions import override
 
 from gateway import ids
-from gateway.engine.row_mapping import output_context
+from gateway.engine.row_mapping import QUEUED, output_context
 from gateway.engine.run_spec import head_of
 from gateway.engine.runner import Run
 from gateway.errors import (
@@ -49,6 +49,7 @@ from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_ti
 from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
+from gateway.store.events import LogRow
 from gateway.store.limits import counters
 from gateway.store.responses import IdempotencyKey, find_key
 from gateway.tenancy import default_project
@@ -241,7 +242,8 @@ class AcceptedGeneration(Generation):
         """Send events as soon as they are committed, wherever they are generated."""
         if grace_s:
             await self.produced(grace_s)
-        await self._retrieval.follow(self._tenant_id, self._head, sink)
+        beginning = (LogRow(0, 1, QUEUED),) if self._run is None else ()
+        await self._retrieval.follow(self._tenant_id, self._head, sink, beginning=beginning)
 
     @override
     async def response(self) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from array import array
 from codecs import getincrementaldecoder
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway.entries import Hop, Repair, Singles, Tokens, TurnStarted
+from gateway.entries import Hop, Repair, Singles, Tokens, TurnEnded, TurnStarted
 from gateway.generation import TokenLogprob
 from gateway.protocol.stream_events import Deltas
 
@@ -42,6 +42,23 @@ class _Shared(NamedTuple):
     """Reason of the hop behind which another backend generated them."""
 
 
+class Branch(NamedTuple):
+    """A position of a response from which the model may go on in another way.
+
+    `kept` are the ids of the position's turn that stood before it, prefill included, and `rest` the
+    positions of what the model wrote from there on, until a repair or the end of the turn. `part`
+    is the part of a message that text would belong to there. `voided` counts the tokens that had
+    been taken back before.
+    """
+
+    at: int
+    turn: int
+    kept: list[int]
+    rest: range
+    part: TokenPart
+    voided: int = 0
+
+
 class TokenView:
     """Tokens of a response in the order in which they were generated."""
 
@@ -55,9 +72,13 @@ class TokenView:
         self.logprobs: dict[int, Likelihood] = {}
         self.rules: dict[int, str] = {}
         """Rule that took a token back, by its position."""
+        self._voided_at: dict[int, int] = {}
+        """How many tokens there were when a token was taken back, by its position."""
         self.pieces: list[TokenPiece] = []
         self._shared: list[_Shared] = []
         self._part: TokenPart = "between"
+        self._opening_part: TokenPart = "role"
+        """Part of a message that a turn begins in."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,15 +99,70 @@ class TokenView:
         self._shared += first[: len(ids)]
 
     def page(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return runs of tokens behind position `after`, at most `limit` tokens together.
+        """Return runs of tokens behind position `after`, at most `limit` tokens together."""
+        return self.runs(range(after + 1, min(after + 1 + limit, len(self.ids))))
+
+    def runs(self, positions: range) -> list[dict[str, Any]]:
+        """Return the tokens at these positions in runs.
 
         Tokens of one run have all in common but what stands in `tokens`: id, text, entry and event.
         """
-        positions = range(after + 1, min(after + 1 + limit, len(self.ids)))
         runs = groupby(
             positions, lambda at: (self._run_of(at), at if self._shared[at].seam else -1)
         )
         return [self._run(list(places)) for _, places in runs]
+
+    def branch(self, at: int) -> Branch:
+        """Return the branch at position `at`, or behind the prefill that stands there.
+
+        Raises `IndexError` if no token is there; without any tokens it is at position 0.
+        """
+        size = len(self.ids)
+        while at < size and self._shared[at].is_prefill:
+            at += 1
+        if at > size or (at == size and size and not self._shared[-1].is_prefill):
+            raise IndexError(at)
+        turn = self._shared[min(at, size - 1)].turn if size else 0
+        begin = end = at
+        while begin and self._shared[begin - 1].turn == turn:
+            begin -= 1
+        while end < size and self._shared[end].turn == turn:
+            size = min(size, self._voided_at.get(end, size))
+            end += 1
+        kept = [one for one in range(begin, at) if self._voided_at.get(one, at + 1) > at]
+        part = self.pieces[kept[-1]].behind if kept else self._opening_part
+        voided = sum(count <= at for count in self._voided_at.values())
+        return Branch(at, turn, [self.ids[one] for one in kept], range(at, end), part, voided)
+
+    @property
+    def first_item(self) -> list[int]:
+        """Return the ids of the first item that has any."""
+        number = len(list(takewhile(lambda one: one.item == self._shared[0].item, self._shared)))
+        return self.ids[:number].tolist()
+
+    def taken_back(self, turn: int) -> list[dict[str, Any]]:
+        """Return what was taken back of a turn: by which rule, and the ids."""
+        voided = [at for at in sorted(self.rules) if self._shared[at].turn == turn]
+        runs = groupby(voided, lambda at: (self.rules[at], self._voided_at[at]))
+        return [
+            {"rule": rule, "tokens": [self.ids[at] for at in places]} for (rule, _), places in runs
+        ]
+
+    def grown(self, branch: Branch, forced: Sequence[int], ids: Sequence[int]) -> TokenView:
+        """Return a view of what stands behind a branch: `forced` ids, then those of a model.
+
+        Its items are the model's messages.
+        """
+        view = TokenView(self.format)
+        view._part = branch.part
+        view._keep(forced, _Shared(branch.turn, 0, is_prefill=True), UNKNOWN)
+        ends = {self.format.framing.message_end, *self.format.stop_ids}
+        begin = item = 0
+        for end, token in enumerate(ids, 1):
+            if token in ends or end == len(ids):
+                view._keep(ids[begin:end], _Shared(branch.turn, item), UNKNOWN)
+                begin, item = end, item + 1
+        return view
 
     def _run_of(self, at: int) -> tuple[_Shared, str, str | None]:
         return self._shared[at], self.pieces[at].part, self.rules.get(at)
@@ -129,6 +205,8 @@ class LogView(TokenView):
         """Number of the entry to go on with."""
         self.damage = ""
         """Reason why no more of the log can be read; empty: none."""
+        self.cached_tokens: int | None = None
+        """Tokens of the first prompt that the backend had cached; None: its turn has not ended."""
         self._seam = ""
         self._begun: TokenPart = "role"
         """Part of a message that the model goes on with behind the prefill of the open turn."""
@@ -154,11 +232,15 @@ class LogView(TokenView):
             self._part, self._turn_tokens = "role", []
             self._keep_more(entry.prefill, self.fold.item_count, is_prefill=True)
             self._begun = self._part
+        elif isinstance(entry, TurnEnded) and self.cached_tokens is None:
+            reported = entry.usage
+            self.cached_tokens = reported.cached_tokens if reported else entry.cached_tokens
         elif isinstance(entry, Hop):
             self._seam = entry.reason
         elif isinstance(entry, Repair) and entry.voided:
             for at in self._turn_tokens[-entry.voided :]:
                 self.rules[at] = entry.rule
+                self._voided_at[at] = len(self.ids)
             del self._turn_tokens[-entry.voided :]
             self._part = (
                 self.pieces[self._turn_tokens[-1]].behind if self._turn_tokens else self._begun

@@ -255,6 +255,10 @@ _INCLUDABLE: Final = Statement("""
 SELECT item_id, includable FROM messages
 WHERE tenant_id = :tenant AND response_id = :response AND is_output AND includable IS NOT NULL
 """)
+_COUNT_OUTPUT: Final = Statement("""
+SELECT count(*) FROM messages
+WHERE tenant_id = :tenant AND response_id = :response AND is_output
+""")
 _ADDED: Final = typed(messages, without="tenant_id")
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
@@ -420,6 +424,12 @@ async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dic
         unpack_text(row.item_id): cipher.open(row.includable, "messages.includable", row.item_id)
         for row in rows
     }
+
+
+async def count_output(database: Database, tenant_id: TenantId, uuid: UUID) -> int:
+    async with database.transaction(tenant_id) as connection:
+        count: int = await connection.scalar(_COUNT_OUTPUT, {"tenant": tenant_id, "response": uuid})
+    return count
 
 
 def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -58,7 +59,8 @@ def candidates(
 
     The best are available, not in doubt and not avoided; if there are none, these conditions are
     dropped one by one, in the end all of them: when every backend looks dead, something else is
-    more likely wrong, and a refused request costs less than a certain failure.
+    more likely wrong, and a refused request costs less than a certain failure. Among those that
+    look dead the ones that are only late come first.
 
     Among equals those that hold the constraint best are returned. Availability comes first, because
     without a grammar the output can still be checked.
@@ -69,6 +71,7 @@ def candidates(
         [member for member in desired if not member.in_doubt]
         or desired
         or [member for member in left if member.available]
+        or [member for member in left if member.is_late and member.name not in avoided]
         or [member for member in left if member.name not in avoided]
         or left
     )
@@ -145,7 +148,8 @@ class PoolPolicy:
     `attempts_max` counts backends tried for one request before its first token, `losses_max` those
     of them that took it and broke down. A generation that is silent for `silent_s` at a backend
     to which there is no connection any more is broken off, and so is one that still goes on
-    `leave_s` after its backend has left.
+    `leave_s` after its backend has left. One that is silent together with its backend's health
+    checks is broken off at once only if another backend can go on with it.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -387,16 +391,17 @@ class Pool:
         sink: TokenSink,
         *,
         avoid: Collection[str] = (),
+        only: str | None = None,
         attempts_max: int | None = None,
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
         After that nothing is tried again. Returns when the sink has the finish, or needs no more.
         `avoid` names backends to use only if no other is left, such as the one whose stream broke
-        before; `attempts_max` (None: the policy's) is how many are tried. A request with a
-        constraint goes to backends that hold it best, one with logprobs only to those that report
-        them. A request that begins a response waits for its turn; one that has begun does not,
-        unless it `was_recalled`.
+        before; `only` is the one to use (None: any); `attempts_max` (None: the policy's) is how
+        many are tried. A request with a constraint goes to backends that hold it best, one with
+        logprobs only to those that report them. A request that begins a response waits for its
+        turn; one that has begun does not, unless it `was_recalled`.
 
         Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
         UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
@@ -410,16 +415,17 @@ class Pool:
         retry_after_s: list[float] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
+        choices_left = partial(self._choices, avoid=avoid, only=only)
         while len(reasons) < attempts_max:
             # Each choice is made when the one before has failed.
-            choices = self._choices(request, tried=reasons, avoid=avoid)
+            choices = choices_left(request, tried=reasons)
             if not choices:
                 break
             skips_queue = (request.has_begun and not request.was_recalled) or bool(reasons)
             placed = self._place(choices, request, sink, turn, skips_queue=skips_queue)
             if placed is None:
                 waits_since = self._clock()
-                placed = await self._wait_for_turn(request, sink, turn, avoid)
+                placed = await self._wait_for_turn(request, sink, turn, choices_left)
                 if (span := recorded()) is not None:
                     span.set({"harmony.queue_s": self._clock() - waits_since})
             member = placed.member
@@ -501,7 +507,12 @@ class Pool:
         )
 
     def _choices(
-        self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
+        self,
+        request: TokenRequest,
+        *,
+        tried: Collection[str],
+        avoid: Collection[str],
+        only: str | None,
     ) -> list[Member]:
         # Empty if no backend is left.
         model = request.model
@@ -515,6 +526,10 @@ class Pool:
             raise NoUpstreamAvailable(
                 model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
+        if only is not None:
+            members = [member for member in members if member.name == only]
+            if not members:
+                raise NoUpstreamAvailable(model, f"the backend '{only}' does not serve it now")
         if len(members) == 1 and not tried:
             return members
         return candidates(members, tried=tried, avoided=avoid, constraint=request.constraint)
@@ -586,13 +601,17 @@ class Pool:
         return [one for one in choices if one.slots is not None and one.slots.has_spare]
 
     async def _wait_for_turn(
-        self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
+        self,
+        request: TokenRequest,
+        sink: TokenSink,
+        turn: int,
+        choices_left: Callable[..., list[Member]],
     ) -> PlacedRequest:
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
         def start() -> PlacedRequest | None:
-            choices = self._choices(request, tried=(), avoid=avoid)
+            choices = choices_left(request, tried=())
             return self._place(choices, request, sink, turn, skips_queue=False, is_next=True)
 
         return await admission.wait(request, start, is_new=_is_new(request))
@@ -609,11 +628,16 @@ class Pool:
             self.admission.require_room(model, priority, tenant)
 
     def _usable(self) -> list[str]:
-        return [
-            one.name
+        members = [one for one in self._members.values() if one.models and not one.is_drained]
+        available = [one for one in members if one.available]
+        return [one.name for one in available or members if one.available or one.is_late]
+
+    def _is_last(self, member: Member) -> bool:
+        # No other backend would take what this one has begun.
+        return not any(
+            one.available and one is not member and not one.models.keys().isdisjoint(member.models)
             for one in self._members.values()
-            if one.available and one.models and not one.is_drained
-        ]
+        )
 
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
@@ -728,7 +752,10 @@ class Pool:
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(health_check, began_at=began_at, silent_s=self._policy.silent_s)
+        policy = self._policy
+        is_last = not health_check.is_well and self._is_last(member)
+        mute_s = policy.timeouts.stall_s if is_last else 0.0
+        member.checked(health_check, began_at=began_at, silent_s=policy.silent_s, mute_s=mute_s)
         is_described = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_described and was_reachable):
             await self._describe(member)  # what came back may serve something else than before

@@ -16,6 +16,7 @@ from gateway.admin.live import Live
 from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
+from gateway.admin.replays import Replays
 from gateway.admin.resources import AdminServices, OperatorServices
 from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
@@ -26,6 +27,7 @@ from gateway.admin.usage import UsageReports
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
+from gateway.services.runs.regeneration import Regenerator
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -81,6 +83,15 @@ def tenants(settings: Settings, database: Database, access: Access) -> Tenants:
 def operator_services(process: Process) -> OperatorServices:
     foundation = process.foundation
     settings, database = foundation.settings, foundation.database
+    engine = process.replica.dependencies.engine
+    stored = StoredResponses(
+        database,
+        process.replica.dependencies.live_logs,
+        process.replica.feed,
+        cancel=process.replica.dependencies.archive.cancel,
+        new_fold_for=foundation.new_fold_for,
+        format_of=foundation.formats.for_model,
+    )
     return OperatorServices(
         tenants=tenants(settings, database, process.access),
         backends=Backends(
@@ -100,13 +111,19 @@ def operator_services(process: Process) -> OperatorServices:
         ),
         system=System(database, process.health, replica=foundation.owner),
         database=database,
-        responses=StoredResponses(
+        responses=stored,
+        replays=Replays(
             database,
-            process.replica.dependencies.live_logs,
-            process.replica.feed,
-            cancel=process.replica.dependencies.archive.cancel,
+            stored,
+            process.rebuilder,
+            Regenerator(
+                foundation.pool,
+                foundation.formats.for_model,
+                foundation.executor,
+                refusals=engine.guard_limits.refusals,
+            ),
+            pool=foundation.pool,
             new_fold_for=foundation.new_fold_for,
-            format_of=foundation.formats.for_model,
         ),
         audit=AuditLogs(database),
     )

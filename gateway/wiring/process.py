@@ -27,9 +27,11 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.rebuilding import Rebuilder
 from gateway.services.runs.run_builder import PromptExecutor, RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.tokenization import Tokenization
@@ -47,8 +49,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.wiring.tool_rooms import Rooms
 
+_log = EventLog(__name__)
+
 CLAIMS_WAIT_S = 3.0
 """Seconds that a process that drains waits for the answer to its last look for work, at most."""
+STATE_WAIT_S = 5.0
+"""Seconds that a process that ends waits for the database to take what may be lost, at most: uses
+of keys, notices to other replicas, what limits have counted. A database that answers needs a
+fraction of that; a silent one would cost each statement its whole timeout."""
 SWITCH_INTERVAL_S = 0.0001
 """Seconds that a thread may keep the interpreter while the event loop waits for it. With Python's 5
 ms each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter
@@ -72,6 +80,7 @@ class Process:
     models: Models
     retrieval: Retrieval
     creation: Creation
+    rebuilder: Rebuilder
     proxy: Proxy
     tool_grants: ToolGrants
     keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
@@ -103,6 +112,7 @@ class Process:
         containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)
         compactor = Compactor(replica.dependencies.engine, base.new_fold_for, base.sealer)
+        specs, executor = _spec_builder(base), _prompt_executor(base)
         return cls(
             foundation=base,
             replica=replica,
@@ -111,7 +121,14 @@ class Process:
             creation=Creation(
                 replica.dependencies,
                 replica.runs,
-                builder=_run_builder(base, models, compactor, tool_grants),
+                builder=RunBuilder(
+                    history_source=HistorySource(base.database),
+                    models=models,
+                    specs=specs,
+                    compactor=compactor,
+                    tool_grants=tool_grants,
+                    executor=executor,
+                ),
                 database=base.database,
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
@@ -120,6 +137,7 @@ class Process:
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
+            rebuilder=Rebuilder(base.database, models, specs, executor),
             proxy=_proxy(base, models, replica),
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -158,7 +176,6 @@ class Process:
             finally:
                 await self.begin_drain()
                 self.end_streams()
-                await self.access.uses.flush()
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
@@ -177,11 +194,19 @@ class Process:
                     for helper in helpers:
                         helper.cancel()
             await replica.dependencies.archive.flush()
-            await replica.notifier.flush()
-            await replica.limiter.flush()
+            await self._write_state()
         finally:
             await replica.rooms.close()
             await base.close()
+
+    async def _write_state(self) -> None:
+        replica = self.replica
+        try:
+            async with asyncio.timeout(STATE_WAIT_S), asyncio.TaskGroup() as group:
+                for one in (self.access.uses, replica.notifier, replica.limiter):
+                    group.create_task(one.flush())
+        except TimeoutError:
+            _log.warning("the database did not take the last uses of keys and limits in time")
 
     async def begin_drain(self) -> None:
         """Start to drain: report not ready, claim no more runs, hand over durable ones.
@@ -228,24 +253,18 @@ def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> Tool
     return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)
 
 
-def _run_builder(
-    base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
-) -> RunBuilder:
-    settings = base.settings
-    rendering = Tokenization(base.pool, attempts_max=settings.upstream.attempts_max)
-    return RunBuilder(
-        history_source=HistorySource(base.database),
-        models=models,
-        specs=SpecBuilder(
-            base.formats.for_model,
-            system_message=settings.harmony,
-            cache_salt_key=settings.cache_salt_key,
-            sealer=base.sealer,
-        ),
-        compactor=compactor,
-        tool_grants=tool_grants,
-        executor=PromptExecutor(base.executor, rendering, base.images),
+def _spec_builder(base: Foundation) -> SpecBuilder:
+    return SpecBuilder(
+        base.formats.for_model,
+        system_message=base.settings.harmony,
+        cache_salt_key=base.settings.cache_salt_key,
+        sealer=base.sealer,
     )
+
+
+def _prompt_executor(base: Foundation) -> PromptExecutor:
+    rendering = Tokenization(base.pool, attempts_max=base.settings.upstream.attempts_max)
+    return PromptExecutor(base.executor, rendering, base.images)
 
 
 def _federation(base: Foundation) -> Federation:

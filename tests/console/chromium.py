@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from playwright.async_api import async_playwright
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ FLAGS: Final = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+NEEDS_CHROMIUM: Final = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not PROGRAM.exists(), reason=f"there is no {PROGRAM}"),
+]
 DESKTOP: Final = {"width": 1280, "height": 860}
 PHONE: Final = {"width": 390, "height": 844}
 _WATCH: Final = """
@@ -55,6 +61,11 @@ class Visit:
     async def violations(self) -> list[str]:
         found: list[str] = await self.page.evaluate("window.violations")
         return found
+
+    async def check(self) -> None:
+        """Fail where a page broke its policy, or a script complained."""
+        assert await self.violations() == []
+        assert self.complaints == []
 
 
 @asynccontextmanager

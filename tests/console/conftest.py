@@ -18,11 +18,15 @@ from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.login_sessions import Sessions
 from gateway.store import responses
 from gateway.tenancy import default_project
+from tests.console.chromium import chromium
+from tests.console.hostile_site import filled
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.stored import new_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser as Chromium
 
     from gateway.admin.resources import OperatorServices
     from gateway.app import AdminGateway
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tenancy.permissions import OperatorRole
     from gateway.wiring.process import Process
+    from tests.console.hostile_site import HostileSite
     from tests.fakes.postgres import PostgresServer
 
 ORIGIN = "http://127.0.0.1:9000"
@@ -129,6 +134,12 @@ def console_site(settings: Settings) -> Site:
 
 
 @pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Chromium]:
+    async with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="session")
 async def console_database_url(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
     name = await postgres.create(template)
     yield postgres.database_url(name)
@@ -155,3 +166,18 @@ async def site(console_database_url: str) -> AsyncIterator[Site]:
 async def owner(site: Site) -> AsyncIterator[Browser]:
     async with site.browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+async def hostile_site(postgres: PostgresServer, template: str) -> AsyncIterator[HostileSite]:
+    name = await postgres.create(template)
+    settings = gateway_settings(
+        postgres.database_url(name),
+        ["http://127.0.0.1:9"],
+        admin={"port": 9000},
+        console={"enabled": True},
+    )
+    made = console_site(settings)
+    yield await filled(made)
+    await made.process.foundation.close()
+    await postgres.drop(name)

@@ -43,6 +43,7 @@ MODELS: Final = ("gpt-oss-20b", "gpt-oss-120b")
 PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 DAYS: Final = 6
 LINES: Final = 240
+SLOW_BACKEND: Final = "b1"
 SLOW_TOKENS_PER_S: Final = 12.0
 
 
@@ -80,8 +81,8 @@ class Showcase:
     async def login_url(self, role: OperatorRole = "owner", name: str = "Ada Lovelace") -> str:
         return login_url(self.admin_url, await self.sessions.create_link(name, role))
 
-    def client(self) -> httpx2.AsyncClient:
-        headers = {"authorization": f"Bearer {self.key}"}
+    def client(self, key: str | None = None) -> httpx2.AsyncClient:
+        headers = {"authorization": f"Bearer {key or self.key}"}
         return http_client(self.gateway.url, headers=headers, timeout=120)
 
     async def generate(self, **fields: Any) -> httpx2.Response:
@@ -94,7 +95,7 @@ class Showcase:
 async def showcase(database_url: str, **sections: Any) -> AsyncIterator[Showcase]:
     fast = create_simulator(WaywardOptions(name="b0", models=MODELS))
     slow = create_simulator(
-        WaywardOptions(name="b1", models=MODELS, tokens_per_s=SLOW_TOKENS_PER_S)
+        WaywardOptions(name=SLOW_BACKEND, models=MODELS, tokens_per_s=SLOW_TOKENS_PER_S)
     )
     async with serving(fast) as first, serving(slow) as second:
         settings = gateway_settings(
@@ -109,8 +110,12 @@ async def showcase(database_url: str, **sections: Any) -> AsyncIterator[Showcase
             running_gateway(settings) as gateway,
             serving(create_admin_app(gateway.process)) as admin_url,
         ):
+            backends = operator_services(gateway.process).backends
+            # What is to be there already need not come slowly.
+            await backends.drain(COMMAND_LINE, SLOW_BACKEND)
             key, project_id = await _populate(gateway)
             shown = await _talk(gateway, key)
+            await backends.undrain(COMMAND_LINE, SLOW_BACKEND)
             yield Showcase(gateway, admin_url, key, project_id, *shown)
 
 

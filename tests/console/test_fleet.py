@@ -29,7 +29,7 @@ def backend(name: str, **values: Any) -> dict[str, Any]:
 def snapshot(replica: str, **values: Any) -> dict[str, Any]:
     nothing = {
         "age_s": 0.5, "in_flight": 0, "samples": [], "backends": [], "queued": {},
-        "saturation": 0.0, "responses": [], "failures": [],
+        "saturation": 0.0, "responses": [], "failures": [], "repairs": [], "tenants": [],
     }  # fmt: skip
     return {"replica": replica, **nothing, **values}
 
@@ -122,6 +122,15 @@ def test_failures_are_grouped_by_code_with_the_newest_of_each() -> None:
     ])  # fmt: skip
     shown = [(one.code, one.count, one.newest["at"]) for one in fleet.failures]
     assert shown == [("server_error", 2, 3), ("overloaded", 1, 2)]
+
+
+def test_the_tenant_of_which_the_most_wait_comes_first() -> None:
+    fleet = fleet_of([
+        snapshot("a", tenants=[{"tenant": "acme", "waiting": 1, "running": 9}]),
+        snapshot("b", tenants=[{"tenant": "globex", "waiting": 3, "running": 0},
+                               {"tenant": "acme", "waiting": 1, "running": 1}]),
+    ])  # fmt: skip
+    assert fleet.tenants == [("globex", 3, 0), ("acme", 2, 10)]
 
 
 @pytest.mark.parametrize(

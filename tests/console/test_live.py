@@ -194,6 +194,8 @@ async def test_a_response_in_flight_is_shown_without_what_it_says(shown: Showcas
     one = body["responses"][-1]
     assert (one["tenant"], one["model"]) == ("acme", "gpt-oss-20b")
     assert one["phase"] in {"waiting", "thinking", "answering"}
+    assert one["backend"] in {"", "b0", "b1"}
+    assert body["tenants"][0]["tenant"] == "acme"
     assert secret not in str(body)
     assert {each["name"] for each in body["backends"]} == {"b0", "b1", "b2"}
 

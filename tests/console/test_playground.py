@@ -30,7 +30,7 @@ from gateway.tenancy import default_project
 from gateway.tenancy.retention_types import ZERO
 from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
-from tests.console.test_hostile_text import HOSTILE, check
+from tests.console.hostile_site import HOSTILE, check
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client
@@ -42,6 +42,8 @@ from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser as Chromium
 
     from tests.console.conftest import Browser
     from tests.fakes.postgres import PostgresServer
@@ -292,20 +294,11 @@ async def test_sources_are_shown_with_their_address_and_lead_nowhere(
 async def test_a_plot_is_an_image_of_the_console_and_a_file_a_download(
     playing: Playing, ada: Browser
 ) -> None:
-    drawn = base64.b64encode(png()).decode()
-    code = (
-        "import base64\\nopen('<u>a.csv', 'w').write('1,2')\\nclass Plot:\\n"
-        "  def __init__(self, more): self.more = more\\n"
-        f"  def _repr_png_(self): return base64.b64decode('{drawn}') + b'0' * self.more"
-    )
-    kept = f"python print('/mnt/data/<u>a.csv')\\nPlot({KEPT_BYTES})"
-    answer = await playing.ask(
-        ada, steps(f"python {code}; python Plot(0); {kept}; quote"), code_interpreter="on"
-    )
+    answer = await playing.ask(ada, plots(), code_interpreter="on")
     calls = answer.of_kind("tool")
     assert "class Plot" in first(calls[0], "pre").text()
     inline, address = (first(call, "img").attributes["src"] or "" for call in calls[1:])
-    assert inline == f"data:image/png;base64,{drawn}"
+    assert inline == f"data:image/png;base64,{base64.b64encode(png()).decode()}"
     image = await ada.client.get(address)
     assert image.content.startswith(png())
     assert len(image.content) == len(png()) + KEPT_BYTES
@@ -322,6 +315,43 @@ async def test_a_plot_is_an_image_of_the_console_and_a_file_a_download(
         assert refused.headers["location"] == f"/console{PATH}?gone=1"
     foreign = await ada.get(f"{FILE_PAGE.path}?container=..&file=../../models")
     assert foreign.status_code == 303
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PROGRAM.exists(), reason=f"there is no {PROGRAM}")
+@pytest.mark.skipif(not HAS_BUBBLEWRAP, reason="bubblewrap and /usr/bin/python3 are not both here")
+async def test_a_browser_draws_the_plot_of_a_program(playing: Playing, browser: Chromium) -> None:
+    token = await playing.site.sessions.create_link("Ada", "owner")
+    async with visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, login_url(playing.admin_url, token))
+        address = f"{PATH}?tenant=acme&project={playing.project}"
+        await page.goto(f"{playing.admin_url}/console{address}")
+        await page.get_by_label("code interpreter").check()
+        await page.get_by_label("Question").fill(plots())
+        await page.get_by_role("button", name="Ask").click()
+        await page.locator(".took").wait_for()
+        images = page.locator("img.drawn")
+        # One is in the page, one a file of the container.
+        assert await images.count() == 2
+        for number in range(2):
+            image = images.nth(number)
+            assert (
+                await image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 2
+            )
+        await visited.check()
+
+
+def plots() -> str:
+    """A question whose programs draw a small image and one that is kept as a file."""
+    drawn = base64.b64encode(png()).decode()
+    code = (
+        "import base64\\nopen('<u>a.csv', 'w').write('1,2')\\nclass Plot:\\n"
+        "  def __init__(self, more): self.more = more\\n"
+        f"  def _repr_png_(self): return base64.b64decode('{drawn}') + b'0' * self.more"
+    )
+    kept = f"python print('/mnt/data/<u>a.csv')\\nPlot({KEPT_BYTES})"
+    return steps(f"python {code}; python Plot(0); {kept}; quote")
 
 
 def png() -> bytes:

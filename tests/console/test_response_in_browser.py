@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.entries import Finished, Queued, Tokens, TurnStarted, pack
 from gateway.store import responses
 from gateway.wiring.admin import operator_services
-from tests.console.chromium import PROGRAM, chromium, sign_in, visit
+from tests.console.chromium import DESKTOP, NEEDS_CHROMIUM, PHONE, sign_in, visit
 from tests.console.showcase import showcase
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.stored import durable_response
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
     from gateway.entries import Entry
+    from tests.console.chromium import Visit
     from tests.console.showcase import Showcase
     from tests.fakes.postgres import PostgresServer
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PROGRAM.exists(), reason="Chromium is not here"),
-]
+pytestmark = NEEDS_CHROMIUM
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = 20_000
 REASON = "Ticket 4711: the answer broke off"
 
@@ -46,12 +45,6 @@ async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showca
         await tenants.set_policy(COMMAND_LINE, "acme", policy)
         yield made
     await postgres.drop(name)
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as launched:
-        yield launched
 
 
 async def reveal(page: Page, url: str) -> None:
@@ -146,3 +139,49 @@ async def test_of_a_long_log_only_what_is_near_is_there(shown: Showcase, browser
         await page.locator(".token-page.is-empty").nth(9).wait_for(state="attached")
         assert await page.locator(".token-page").count() == -(-LONG // 1024)
         assert visited.complaints == []
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "390px"])
+async def test_a_token_leads_to_a_replay_and_a_fork(
+    shown: Showcase, browser: Browser, look: str
+) -> None:
+    url = f"{shown.admin_url}/console/responses/{shown.response_id}"
+    options: dict[str, Any] = {"viewport": PHONE if look == "390px" else DESKTOP}
+    options["color_scheme"] = "dark" if look == "dark" else "light"
+    async with visit(browser, **options) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await reveal(page, url)
+        await page.locator("#prompt > summary").click()
+        message = page.locator(".prompt-message", has_text="user").last
+        await message.locator("summary").click()
+        assert "Tell me of the sea." in await message.locator("pre").inner_text()
+        await page.locator("#tokens i").nth(9).hover()
+        fork = page.get_by_role("link", name="Fork behind its item")
+        assert (await fork.get_attribute("href") or "").endswith("&item=0")
+        await faultless(visited)
+        await page.get_by_role("link", name="Go on from token 9").click()
+        assert await page.get_by_label("From token").input_value() == "9"
+        await page.get_by_role("button", name="Generate").click()
+        await page.get_by_text("It says the same, token for token.").wait_for()
+        assert await page.locator(".differs").count() == 0
+        await faultless(visited)
+        await page.get_by_label("Put into its mouth there").fill(" <b>the deep</b>\nblue")
+        await page.get_by_label("Backend").select_option("b0")
+        await page.get_by_role("button", name="Generate").click()
+        await page.get_by_text("It differs from token 9 on.").wait_for()
+        assert await page.locator(".differs").count() == 2
+        assert await page.locator(".split-replay b").count() == 0
+        forced = page.locator(".split-replay .prefilled")
+        assert await forced.inner_text() == " <b>the deep</b>\nblue"
+        await faultless(visited)
+        assert visited.complaints == []
+
+
+async def faultless(visited: Visit) -> None:
+    """Accessible, no wider than the window, and nothing against the policy."""
+    await visited.page.evaluate(AXE)
+    found = await visited.page.evaluate("axe.run()")
+    assert [one["help"] for one in found["violations"]] == []
+    assert await visited.page.evaluate(OVERFLOW) <= 0
+    assert await visited.violations() == []

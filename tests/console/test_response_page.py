@@ -7,15 +7,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FRAGMENT
 from gateway.console.pages.response import CONTENT_TABS, TABS
+from gateway.console.rendering import visible
 from gateway.store.postgres.database import Connection
 from tests.console.conftest import Site, first
-from tests.console.test_hostile_text import HOSTILE, check
+from tests.console.hostile_site import HOSTILE, check
 from tests.console.test_statements import content_in
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -25,6 +27,8 @@ from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from selectolax.lexbor import LexborNode
 
     from gateway.store.postgres.statements import Statement
     from tests.console.conftest import Browser
@@ -165,4 +169,68 @@ async def test_what_was_revealed_is_shown_as_text(talk: Talk, owner: Browser) ->
     gone = await owner.page(f"{plain}?tab=tokens")
     assert "Its log is gone" in (gone.html or "")
     assert gone.css("#tokens i")
+    await talk.allow(None)
+
+
+def spelled(column: LexborNode) -> str:
+    """The tokens of a column behind those that both share."""
+    return "".join(one.text() for one in column.css(".seam.fork ~ .run i") or column.css("i"))
+
+
+async def test_a_replay_stands_beside_the_original_as_text(talk: Talk, owner: Browser) -> None:
+    path = f"/responses/{talk.background['id']}/replay"
+    for word in (None, "always"):
+        await talk.allow(word)
+        assert (await owner.page(path)).css(".hidden-content")
+        assert (await owner.post(path, at="0")).status_code == 403
+    await owner.post(f"/responses/{talk.background['id']}/reveal", reason="ticket 4711")
+    page = await owner.page(f"{path}?at=7")
+    assert first(page, "input[name=at]").attributes["value"] == "7"
+    assert [one.text() for one in page.css("select[name=backend] option")] == ["any", "b0"]
+    same = owner.parse(await owner.post(path, at="", backend="b0"))
+    assert first(same, ".sentence").text() == "It says the same, token for token."
+    assert "as many as the model had" in (same.html or "")
+    one, other = same.css(".split-replay .tokens")
+    assert spelled(one) == spelled(other) != ""
+    assert same.css(".differs") == []
+    words = f" {HOSTILE}<|end|>"
+    forked = await owner.post(path, at="12", text=words, temperature="0.5", seed="7")
+    page = owner.parse(forked)
+    for node in page.css("u.bytes"):
+        node.decompose()
+    check(page, path)
+    assert first(page, ".sentence").text() == "It differs from token 12 on."
+    assert [node.parent is not None for node in page.css(".differs")] == [True, True]
+    one, other = page.css(".split-replay .tokens")
+    assert other.css(".prefilled")[0].text().startswith(' "><')
+    assert (first(page, "textarea").text() or "").strip("\n") == visible(words)
+    for wrong in ({"at": "x"}, {"at": "99999"}, {"temperature": "9"}, {"seed": "1e9"}):
+        answer = await owner.post(path, **wrong)
+        assert answer.status_code == 400, wrong
+    async with talk.site.browser("support") as support:
+        assert (await support.get(path)).status_code == 403
+        assert (await support.post(path)).status_code == 403
+    await talk.allow(None)
+
+
+async def test_the_prompt_is_read_when_it_is_opened_and_a_turn_is_a_download(
+    talk: Talk, owner: Browser
+) -> None:
+    await talk.allow("always")
+    path = f"/responses/{talk.background['id']}"
+    await owner.post(f"{path}/reveal", reason="ticket 4711")
+    tokens = await owner.page(f"{path}?tab=tokens")
+    assert first(tokens, "#prompt").attributes["data-src"] == f"/console{path}?tab=prompt"
+    assert not tokens.css(".prompt-message")
+    part = owner.parse(await owner.get(f"{path}?tab=prompt", headers={FRAGMENT: "prompt"}))
+    check(part, "prompt")
+    labels = [one.text() for one in part.css(".prompt-message summary code")]
+    assert labels == ["system", "user", "assistant"]
+    assert "onerror=evil" in "".join(one.text() for one in part.css("pre"))
+    rest = owner.parse(await owner.get(f"{path}?tab=prompt&after=0"))
+    assert len(rest.css(".prompt-message")) == 2
+    line = await owner.get(f"{path}?tab=corpus")
+    assert line.headers["content-disposition"].endswith(f'{talk.background["id"]}.jsonl"')
+    assert line.text.count("\n") == 1
+    assert orjson.loads(line.content)["desired"][-1]["type"] == "message"
     await talk.allow(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,7 +19,7 @@ from tests.fakes.gateway import gateway_settings
 from tests.fakes.processes import Child, reserved_port, stopped
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from gateway.tenancy.permissions import OperatorRole
     from tests.console.conftest import Site
@@ -46,17 +46,24 @@ class Provider:
         return answer.headers["location"]
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
+@contextmanager
+def provider_of(groups: Mapping[str, Sequence[str]], host: str = "127.0.0.1") -> Iterator[Provider]:
+    """A provider that knows these users and their groups."""
     with reserved_port() as port:
         arguments = ["--port", str(port), "--require-nonce"]
-        for user, groups in GROUPS.items():
-            claims = {"sub": user, "email": f"{user}@example.com", "groups": groups}
+        for user, own in groups.items():
+            claims = {"sub": user, "email": f"{user}@example.com", "groups": own}
             arguments += ["--user-claims", json.dumps(claims)]
         child = Child(arguments, {"PYTHONWARNINGS": "ignore"}, module="oidc_provider_mock")
         with stopped(child):
             child.until("Uvicorn running")
-            yield Provider(f"http://127.0.0.1:{port}")
+            yield Provider(f"http://{host}:{port}")
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with provider_of(GROUPS) as running:
+        yield running
 
 
 @asynccontextmanager

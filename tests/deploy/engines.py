@@ -50,6 +50,7 @@ class Engine:
     compose_program: tuple[str, ...] = ("docker", "compose")
 
     def __init__(self, secrets: Path, published: str, begin: list[str] | None = None) -> None:
+        self.secrets = secrets
         self._environ = {
             "GATEWAY_SECRETS": str(secrets),
             "GATEWAY_PUBLISHED": published,
@@ -103,10 +104,14 @@ class Engine:
 
     def replace(self, *services: str) -> None:
         """Create their containers anew, one after the other, as the page on upgrades says."""
-        recreate = ("up", "--detach", "--no-deps", "--no-build", "--force-recreate")
         for service in services:
-            self.compose(*recreate, service)
+            self.recreate(service)
             self.wait_until_healthy(service)
+
+    def recreate(self, service: str) -> None:
+        """Create its container anew; do not wait for it."""
+        recreate = ("up", "--detach", "--no-deps", "--no-build", "--force-recreate")
+        self.compose(*recreate, service)
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import __version__
-from tests.deploy.commands import CommandFailed
-from tests.deploy.engines import REPLICAS, REVISION
+from tests.deploy.commands import CommandFailed, run
+from tests.deploy.engines import REPLICAS, REVISION, ROOT
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -30,6 +30,8 @@ ROLES = """
 SELECT rolname FROM pg_roles
 WHERE rolname LIKE 'harmony%' AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls)
 """
+ROLES_FILE = "/docker-entrypoint-initdb.d/roles.sql"
+SERVING_URL = "/run/secrets/serving_url"
 OWNERS = "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
 
 
@@ -169,6 +171,29 @@ def test_the_image_tells_what_it_is_and_what_is_in_it(deployment: Deployment) ->
         listed = json.loads(text)
         assert listed["bomFormat"] == "CycloneDX"
         assert component in {one["name"] for one in listed["components"]}
+
+
+def test_the_password_of_a_role_is_rotated(deployment: Deployment, client: OpenAI) -> None:
+    """With the commands of the page."""
+    engine = deployment.engine
+    password = engine.secrets / "serving_password"
+    before = password.read_text()
+    password.unlink()
+    run([str(ROOT / "deploy" / "make-secrets.sh"), str(engine.secrets)])
+    assert password.read_text() != before
+    names = ("owner_password", "serving_password")
+    variables = [
+        word for name in names for word in ("-v", f"{name}={(engine.secrets / name).read_text()}")
+    ]
+    superuser = ("psql", "-U", "postgres", "-d", "gateway")
+    engine.execute("postgres", *superuser, *variables, "-f", ROLES_FILE)
+    # Connections that are open stay.
+    assert client.responses.create(model=MODEL, input=BRIEF).output_text == "ok"
+    for replica in REPLICAS:
+        engine.replace(replica)
+        assert client.responses.create(model=MODEL, input=BRIEF).output_text == "ok"
+    engine.recreate("maintenance")
+    assert engine.execute("gateway-1", "cat", SERVING_URL).count(password.read_text()) == 1
 
 
 def test_a_backup_is_restored_into_an_empty_cluster(deployment: Deployment, client: OpenAI) -> None:

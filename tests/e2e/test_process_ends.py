@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import psutil
 import pytest
 from openai import DefaultHttpxClient, InternalServerError, OpenAI
 
+from gateway.devdb.embedded import PID_FILE
+from gateway.store.migration.migrate import upgrade
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import NO_TLS
+from tests.fakes.postgres import embedded, reachable_folder
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 from tests.fakes.stream import as_events, parse_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 PACED = "[[sim tokens_per_s=40 tokens=40 think=none]] go"
 ENDLESS = "[[sim tokens_per_s=40 tokens=5000 think=none]] go"
+TENANTS = 3
 SECTIONS: dict[str, Any] = {
     "server": {"drain_grace_s": 20},
     "upstream": {"health_interval_s": 0.1, "probe_interval_s": 0.5},
@@ -133,3 +139,53 @@ def test_a_request_is_retried_until_the_backend_is_back(pair: Pair) -> None:
     assert "Hello there" in response.output_text
     assert set(answers[:-1]) == {503}
     assert answers[-1] == 200
+
+
+@dataclass(frozen=True)
+class Silenceable:
+    """A PostgreSQL of the test's own, and keys of several tenants."""
+
+    url: str
+    keys: tuple[str, ...]
+    data: Path
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """All connections stay, new ones are accepted by the kernel, and nothing is answered."""
+        (file,) = self.data.rglob(PID_FILE)
+        server = psutil.Process(int(file.read_text().split()[0]))
+        server.suspend()
+        frozen = [server, *server.children(recursive=True)]
+        for process in frozen[1:]:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in frozen:
+                process.resume()
+
+
+@pytest.fixture
+async def silenceable() -> AsyncIterator[Silenceable]:
+    with reachable_folder() as folder, embedded(folder / "data") as server:
+        await upgrade(server.url)
+        settings = gateway_settings(server.url, [])
+        keys = [await new_key(settings, f"tenant-{number}") for number in range(TENANTS)]
+        yield Silenceable(server.url, tuple(keys), folder / "data")
+
+
+@pytest.mark.slow
+def test_a_replica_ends_soon_although_its_database_is_silent(
+    silenceable: Silenceable, simulator: SimulatorProcess, tmp_path: Path
+) -> None:
+    """The uses of its keys, a statement for each tenant, wait to be written."""
+    with gateway_process(tmp_path, silenceable.url, [simulator.url], **SECTIONS) as gateway:
+        for key in silenceable.keys:
+            headers = {"authorization": f"Bearer {key}"}
+            models = httpx2.get(f"{gateway.base_url}/models", headers=headers, trust_env=False)
+            assert models.status_code == 200
+        with silenceable.silent():
+            gateway.child.terminate()
+            assert gateway.child.exit_code() == 0
+        assert "the last uses of keys" in gateway.child.output
+        assert "Traceback" not in gateway.child.output

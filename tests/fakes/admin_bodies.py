@@ -32,6 +32,7 @@ from gateway.admin.projects import (
     ProjectUpdate,
     ServiceTiersUpdate,
 )
+from gateway.admin.replays import Replay
 from gateway.admin.responses import Reveal
 from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.admin.tenants import (
@@ -117,6 +118,7 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     HoldUpdate: {"held": False},
     ContentConsent: {"expires_in_s": 60},
     Reveal: {"reason": "ticket 12"},
+    Replay: {"at": 3, "backend": "b0", "text": "No.", "temperature": 0.5, "seed": 7},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},

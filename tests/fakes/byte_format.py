@@ -196,6 +196,9 @@ class ByteFormat:
     def count_ids(self, text: str) -> int:
         return len(text.encode())
 
+    def encode(self, text: str) -> Sequence[int]:
+        return list(text.encode())
+
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> None:
         return None
 

@@ -158,7 +158,9 @@ async def check_cache(turns: Sequence[Turn], vllm: Vllm) -> None:
         expected = 0
         for prompt in (one.prompt for exchanges in turn.exchanges for one in exchanges):
             begun = [len(one) for one in prompts if one == prompt[: len(one)]]
-            known = min(max(begun, default=0), len(prompt) - 1)  # the last token is computed
+            # The last token of a prompt is computed anew, and vLLM 0.32 forgets a block that ends
+            # with a prompt's last token.
+            known = max(0, min(max(begun, default=0), len(prompt)) - 1)
             expected += known // block * block
             prompts.append(prompt)
         assert turn.cached >= expected, [len(one.prompt) for some in turn.exchanges for one in some]

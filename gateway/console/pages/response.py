@@ -9,7 +9,7 @@ import orjson
 
 from gateway.admin.responses import REVEAL_S
 from gateway.api.query import integer
-from gateway.console.page import Act, Page
+from gateway.console.page import Act, Download, Page
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.execution import PHASES, spoken
 from gateway.protocol.pages import PageParams
@@ -30,8 +30,13 @@ TABS: Final = {
     "chain": "Chain",
     "raw": "Raw",
 }
-CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw"})
+PROMPT: Final = "prompt"
+"""The first prompt, which the tab of the tokens opens."""
+CORPUS: Final = "corpus"
+"""A download."""
+CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw", PROMPT, CORPUS})
 """Tabs that show content, of revealed responses only."""
+MESSAGES_SHOWN: Final = 20
 TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
 ITEMS_SHOWN: Final = 100
@@ -116,21 +121,26 @@ class ResponseView:
         return self.tab in CONTENT_TABS and self.content is None
 
 
-async def view(call: Call) -> ResponseView:
+async def view(call: Call) -> ResponseView | Download:
     """Read the response, and for its tab what that shows. Raises `ResourceNotFound`."""
     stored, response_id = call.services.operator.responses, call.path["response_id"]
     record = await stored.get(call.author, response_id)
     execution = await stored.execution(response_id)
     is_revealed = record["content"]["revealed_until"] is not None
     may_read = call.may("content.read")
-    tab = call.query.get("tab", "tokens" if is_revealed and may_read else "log")
-    if tab not in TABS:
+    is_of_interest = is_revealed or any(one["kind"] == "repair" for one in execution["points"])
+    tab = call.query.get("tab", "tokens" if is_of_interest and may_read else "log")
+    if tab not in {*TABS, *CONTENT_TABS}:
         raise InvalidRequest("There is no such tab.", param="tab")
     after = integer(call.query, "after", minimum=-1)
     first = 0 if after is None else after + 1
     content = None
     if tab not in CONTENT_TABS or (is_revealed and may_read):
         content = await _content(call, tab, -1 if after is None else after)
+    if tab == CORPUS and content is not None:
+        return Download(
+            f"{response_id}.jsonl", "application/jsonl", f"{orjson.dumps(content).decode()}\n"
+        )
     return ResponseView(
         id=response_id,
         record=record,
@@ -158,6 +168,12 @@ async def _content(call: Call, tab: str, after: int) -> Any:
             content = await stored.tokens(
                 author, response_id, after=after, limit=TOKENS_SHOWN, seen=seen
             )
+        case "prompt":
+            content = await call.services.operator.replays.prompt(
+                author, response_id, after=after, limit=MESSAGES_SHOWN
+            )
+        case "corpus":
+            content = await call.services.operator.replays.corpus(author, response_id)
         case "events":
             content = await stored.events(author, response_id, after=after, limit=EVENTS_SHOWN)
             for one in content["data"]:
@@ -239,8 +255,11 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
 
 
 def _point_title(point: Json) -> str:
-    words = {"hop": "went on elsewhere after", "repair": "repaired by"}[point["kind"]]
-    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} tokens"
+    words, tokens = {
+        "hop": ("went on at another", "tokens read again"),
+        "repair": ("was repaired by", "tokens taken back"),
+    }[point["kind"]]
+    return f"{words} {point['name']} · {spoken(point['at_ms'])} · {point['number']} {tokens}"
 
 
 async def cancel(call: Call) -> str:
@@ -269,5 +288,5 @@ PAGE: Final = Page(
         Act(f"{PATH}/reveal", "content.read", reveal),
         Act(f"{PATH}/cancel", "responses.cancel", cancel),
     ),
-    fragments=frozenset({"execution", "tokens"}),
+    fragments=frozenset({"execution", "tokens", PROMPT}),
 )

@@ -27,6 +27,20 @@ function eventLink(number) {
   return link;
 }
 
+// Links of the panel lead to the chosen token, and to its item.
+function pointLinks(token) {
+  const run = token.parentElement.dataset;
+  const at = Number(run.first) + [...token.parentElement.children].indexOf(token);
+  for (const link of document.querySelectorAll(".token-acts [data-at]")) {
+    link.href = link.dataset.at + at;
+    link.textContent = `Go on from token ${at}`;
+  }
+  for (const link of document.querySelectorAll(".token-acts [data-item]")) {
+    link.href = link.dataset.item + run.item;
+    link.hidden = false;
+  }
+}
+
 function choose(token) {
   if (!token || token === chosen) return;
   chosen?.classList.remove("chosen");
@@ -42,6 +56,7 @@ function choose(token) {
     if (label === "Event") detail.replaceChildren(eventLink(value));
     return [name, detail];
   }));
+  pointLinks(token);
 }
 
 view?.addEventListener("pointerover", (event) => choose(event.target.closest("i")));
@@ -61,6 +76,22 @@ async function fetchPart(url, header, block) {
   if (!answer.ok) return null;
   return new DOMParser().parseFromString(await answer.text(), "text/html").body;
 }
+
+// The prompt is read when it is opened, and more of it by its last link.
+const prompt = document.querySelector("#prompt");
+
+async function fillPrompt(url, replaced) {
+  const part = await fetchPart(url, prompt.dataset.fragment, "prompt");
+  if (part) replaced.replaceWith(...part.childNodes);
+}
+
+prompt?.addEventListener("toggle", () => fillPrompt(prompt.dataset.src, prompt.querySelector(".prompt > p")), { once: true });
+prompt?.addEventListener("click", (event) => {
+  const link = event.target.closest(".prompt-more a");
+  if (!link) return;
+  event.preventDefault();
+  fillPrompt(link.href, link.parentElement);
+});
 
 // Pages of tokens near those that are seen are filled. All others are empty, and as tall as they were.
 const pages = [];
@@ -130,7 +161,8 @@ async function refresh() {
   if (document.visibilityState === "visible") {
     const { live, fragment } = state.dataset;
     const part = await fetchPart(live, fragment, "execution");
-    if (part) state.replaceWith(...part.childNodes);
+    // What somebody has opened, focused or is about to click stays.
+    if (part) await htmx.swap({ sourceElement: state, target: state, swap: "outerMorph", text: part.innerHTML });
   }
   setTimeout(refresh, liveIntervalMs);
 }

@@ -55,6 +55,8 @@ PHASES: Final[Mapping[Phase, str]] = {
 """Phases, with the words that follow "were spent"."""
 MOMENTS_MAX: Final = 512
 """Steps of one response that are kept, beside its end: a model may write any number of messages."""
+_AWAY: Final = frozenset({"left", "replica", "turn_ended"})
+"""Steps after which no backend generates, until one is asked."""
 _SPOKEN: Final[Mapping[str, Phase]] = {
     SegmentKind.REASONING.value: "thinking",
     SegmentKind.COMMENTARY.value: "answering",
@@ -120,6 +122,19 @@ class Timeline:
 
 def unpacked_timeline(packed: bytes) -> list[Moment]:
     return [Moment(*moment) for moment in orjson.loads(packed)]
+
+
+def backend_of(moments: Sequence[Moment], *, is_current: bool = False) -> str:
+    """Return the backend that was asked last; empty: none was.
+
+    With `is_current` it is empty, too, once the response waits for another one or for a tool.
+    """
+    for moment in reversed(moments):
+        if moment.kind == "backend":
+            return moment.name
+        if is_current and moment.kind in _AWAY:
+            break
+    return ""
 
 
 class Span(NamedTuple):

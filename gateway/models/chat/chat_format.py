@@ -331,6 +331,9 @@ class ChatFormat(ServerRenderedFormat):
     def count_ids(self, text: str) -> int:
         return len(self.vocabulary.encode(text))
 
+    def encode(self, text: str) -> Sequence[int]:
+        return self.vocabulary.encode(text)
+
     # Transcripts.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:

@@ -67,6 +67,7 @@ from gateway.text_ids import (
     TEXT_IDS_END,
     TEXT_STATE,
     THOUGHT,
+    ids_of,
     is_text,
     packed_lines,
     prompt_tokens,
@@ -506,6 +507,9 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
     def count_ids(self, text: str) -> int:
         # An approximate number of tokens.
         return len(packed_lines((text.encode("utf-8", "replace"),)))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return ids_of(text)
 
     # Transcripts.
 

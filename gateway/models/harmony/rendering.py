@@ -247,6 +247,9 @@ class MessageWriter:
     def count_ids(self, text: str) -> int:
         return sum(map(len, self._encode_pieces(text)))
 
+    def encode(self, text: str) -> Sequence[int]:
+        return [token for piece in self._encode_pieces(text) for token in piece]
+
     def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
         if len(text) <= PIECE_CHARS:
             yield self._encode(text)

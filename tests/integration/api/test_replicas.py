@@ -168,6 +168,24 @@ async def test_requests_are_still_taken_while_the_end_is_near(
         assert (await ended(other, queued["id"]))["status"] == "completed"
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("replicas.drain")
+async def test_a_stream_that_begins_when_all_others_end_says_what_to_resume(
+    database_url: str, backends: Backends
+) -> None:
+    async with replicas(database_url, backends) as start:
+        leaving, client = await start()
+        await leaving.process.begin_drain()
+        leaving.process.end_streams()
+        seen = await listed(created(client, input="Hello there"))
+        assert [data_of(frame)["type"] for frame in seen] == ["response.created", "response.queued"]
+        _, other = await start()
+        seen += await listed(resumed(other, id_in(seen), len(seen) - 1))
+        events = parse_stream("".join(seen))
+        check_stream(as_events(events))
+        assert events[-1]["type"] == "response.completed"
+
+
 async def test_an_end_without_a_warning_hands_over_as_well(
     database_url: str, backends: Backends
 ) -> None:

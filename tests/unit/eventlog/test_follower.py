@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api import sse
-from gateway.entries import Entry, Finished, Queued, Tokens, TurnStarted
+from gateway.entries import Entry, Finished, Queued, Tokens, TurnStarted, pack
 from gateway.eventlog.feed import SHORT_BYTES
+from gateway.store.events import LogRow
 from tests.fakes.followed_response import TENANT, Stage, folded
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.toy_logs import logs
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event
 
 OPENED: list[Entry] = [Queued(), TurnStarted(3), Tokens((FINAL,)), Tokens((TEXT,))]
+QUEUED = LogRow(0, 1, pack([Queued()]))
 END = Finished("completed", 9)
 
 
@@ -181,3 +184,32 @@ async def test_a_stream_ends_or_moves_with_its_log(how: str) -> None:
     is_whole = how == "taken over here"
     log = [*OPENED, *said(1), END] if is_whole else OPENED
     assert b"".join(client.frames) == written(log)
+
+
+@pytest.mark.parametrize("is_left", [True, False], ids=["left", "not begun"])
+async def test_a_stream_that_a_drain_ends_before_its_first_event_shows_what_was_read(
+    is_left: bool,
+) -> None:
+    """Its client could not resume it else: only the events have the id of the response."""
+    stage, client = Stage(), Client()
+    stage.come()  # what is generated here is shown once it is committed, and nothing is yet
+    stream = partial(stage.feed.stream, TENANT, stage.head, client, beginning=(QUEUED,))
+    async with asyncio.TaskGroup() as group:
+        if is_left:
+            group.create_task(stream())
+            await pass_turns()
+            assert client.frames == []
+        stage.feed.close()
+        if not is_left:
+            group.create_task(stream())
+    assert b"".join(client.frames) == written([Queued()])
+
+
+async def test_a_stream_that_a_drain_ends_later_repeats_nothing() -> None:
+    stage, client = Stage(), Client()
+    stage.append(OPENED)
+    async with stage.running(), asyncio.TaskGroup() as group:
+        group.create_task(stage.feed.stream(TENANT, stage.head, client, beginning=(QUEUED,)))
+        await pass_turns()
+        stage.feed.close()
+    assert b"".join(client.frames) == written(OPENED)

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,6 +172,43 @@ def test_what_was_taken_back_stays_with_its_rule_and_seams_are_marked() -> None:
         ("body", None, None, None),
     ]
     assert UNKNOWN not in view.events
+
+
+def test_a_branch_keeps_what_stood_there_when_its_token_was_written() -> None:
+    opening, header, words = FINAL[:1], FINAL[1:], script_ids("one two three")
+    view, _ = viewed(
+        [
+            TurnStarted(1, tuple(opening)),
+            Tokens(tuple(header)),
+            Repair(len(header), "second_answer"),
+            Tokens((*header, *words)),
+            TurnEnded(FinishReason.STOP, 7),
+            TurnStarted(0),
+            Tokens(tuple(FINAL)),
+        ]
+    )
+    first, voided, behind = view.branch(0), view.branch(2), view.branch(1 + len(header))
+    # Behind the prefill, and up to the repair: what came next was not written behind it.
+    assert (first.at, first.kept, first.part, first.rest) == (1, opening, "channel", range(1, 3))
+    assert (voided.kept, voided.rest) == (FINAL[:2], range(2, 3))
+    assert (behind.kept, len(behind.rest)) == (opening, len(header) + len(words))
+    assert (voided.voided, behind.voided) == (0, len(header))
+    last = view.branch(len(view) - len(FINAL))
+    assert (last.turn, last.kept, last.part) == (1, [], "role")
+    assert view.taken_back(0) == [{"rule": "second_answer", "tokens": header}]
+    assert (view.taken_back(1), view.cached_tokens) == ([], 7)
+    for nowhere in (len(view), 99):
+        with pytest.raises(IndexError):
+            view.branch(nowhere)
+    assert new_view().branch(0).kept == []
+    body = view.branch(1 + 2 * len(header))
+    assert (body.kept, body.part) == (FINAL, "body")
+    grown = view.grown(body, script_ids(" no"), script_ids(" sea<|return|>"))
+    assert [(run["part"], run.get("prefill")) for run in grown.page(-1, 9)] == [
+        ("body", True),
+        ("body", None),
+        ("marker", None),
+    ]
 
 
 def test_likelihoods_stand_beside_their_tokens() -> None:

@@ -100,6 +100,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/organization/data_retention", {"retention_type": "none"}),
     ("POST", "/organization/content_access", {"expires_in_s": 600}),
     ("POST", "/responses/{response_id}/reveal", {"reason": "ticket 7"}),
+    ("POST", "/responses/{response_id}/replay", {"at": 3, "text": "No."}),
     ("POST", "/responses/{response_id}/cancel", {}),
     ("DELETE", "/organization/content_access", {}),
     ("POST", "/organization/spend_limit", LIMIT),
@@ -235,6 +236,9 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
         if path.startswith("/responses/"):
             is_running = path.endswith("/cancel")
             auditor.ids["response_id"] = await new_response(auditor, is_running=is_running)
+        if path.endswith("/replay"):
+            revealing = changing["POST", "/responses/{response_id}/reveal"]
+            await auditor.call(revealing, {"reason": "ticket 7"})
         if path == "/usage/sinks/{name}/resume":
             await new_sink(auditor)
         before = await auditor.entries()

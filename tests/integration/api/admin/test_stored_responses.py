@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from gateway import ids
-from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.responses import REVEALS_MAX
 from gateway.audit import COMMAND_LINE
 from gateway.entries import Queued, Tokens, TurnStarted, pack
@@ -18,66 +17,14 @@ from gateway.store import responses
 from gateway.store.postgres.database import Connection
 from gateway.wiring.admin import operator_services
 from tests.console.test_statements import content_in
-from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
 from tests.fakes.stored import durable_response
+from tests.integration.api.admin.conftest import CANARY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import httpx2
-
     from gateway.entries import Entry
     from gateway.store.postgres.statements import Statement
-    from tests.integration.api.admin.conftest import AdminSite
-
-CANARY = "canary-5c2e"
-
-
-@dataclass
-class Desk:
-    """An operator who looks at responses, and the owner and a user of the tenant they are of."""
-
-    site: AdminSite
-    operator: httpx2.AsyncClient
-    owner: httpx2.AsyncClient
-    user: httpx2.AsyncClient
-
-    async def create(self, **options: Any) -> dict[str, Any]:
-        body = {"model": "gpt-oss-20b", "input": CANARY, **options}
-        made: dict[str, Any] = (await self.user.post("/v1/responses", json=body)).json()
-        while made["status"] in {"queued", "in_progress"}:
-            made = (await self.user.get(f"/v1/responses/{made['id']}")).json()
-        return made
-
-    async def allow(self, word: str | None) -> None:
-        policy = {"policy": {"operator_content_access": word}}
-        answer = await self.operator.post("/admin/v1/tenants/looked-into", json=policy)
-        assert answer.is_success, answer.text
-
-    async def get(self, made: dict[str, Any], what: str = "", status: int = 200) -> Any:
-        answer = await self.operator.get(f"/admin/v1/responses/{made['id']}{what}")
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-    async def reveal(self, made: dict[str, Any]) -> httpx2.Response:
-        path = f"/admin/v1/responses/{made['id']}/reveal"
-        return await self.operator.post(path, json={"reason": "ticket 12"})
-
-
-@pytest.fixture
-async def desk(site: AdminSite) -> AsyncIterator[Desk]:
-    process, settings = site.gateway.process, site.gateway.process.foundation.settings
-    operators = Operators(process.foundation.database, process.access.peppers)
-    _, secret = await operators.create(COMMAND_LINE, OperatorCreate(name="anna"))
-    own = await new_key(settings, "looked-into", kind="admin")
-    key = await new_key(settings, "looked-into")
-    async with (
-        http_client(site.admin_url, headers={"authorization": f"Bearer {secret}"}) as operator,
-        http_client(site.admin_url, headers={"authorization": f"Bearer {own}"}) as owner,
-        site.user(key) as user,
-    ):
-        yield Desk(site, operator, owner, user)
+    from tests.integration.api.admin.conftest import Desk
 
 
 async def test_where_its_time_went_is_seen_without_what_it_says(

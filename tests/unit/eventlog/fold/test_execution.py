@@ -24,6 +24,7 @@ from gateway.eventlog.fold.execution import (
     Point,
     Span,
     Timeline,
+    backend_of,
     execution_of,
     spoken,
     unpacked_timeline,
@@ -176,3 +177,26 @@ def test_of_a_model_without_end_the_first_moments_and_the_end_are_kept() -> None
 )  # fmt: skip
 def test_durations_are_spoken(ms: int, words: str) -> None:
     assert spoken(ms) == words
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked", "current"),
+    [
+        ((), "", ""),
+        (("queued", "replica", "turn"), "", ""),
+        (("replica", "backend a", "turn", "token", "message"), "a", "a"),
+        (("backend a", "token", "left"), "a", ""),
+        (("backend a", "left", "hop", "backend b"), "b", "b"),
+        (("backend a", "turn_ended", "tool"), "a", ""),
+        (("backend a", "replica", "hop"), "a", ""),
+    ],
+)
+def test_a_backend_is_the_one_that_was_asked_last(
+    kinds: tuple[str, ...], asked: str, current: str
+) -> None:
+    moments = [
+        Moment(kind, 0, name=name)  # type: ignore[arg-type] # it is one
+        for kind, _, name in (one.partition(" ") for one in kinds)
+    ]
+    assert backend_of(moments) == asked
+    assert backend_of(moments, is_current=True) == current

@@ -273,7 +273,7 @@ def test_it_knows_its_ids() -> None:
     assert set(ids_of("<think><tool_call>")) == FORMAT.header_markers
     assert FORMAT.abilities[:3] == ("reasoning", "reasoning_off", "tools")
     assert "tools" not in loaded(calls="none").abilities
-    assert FORMAT.count_ids("abc") == 3
+    assert FORMAT.count_ids("abc") == len(FORMAT.encode("abc")) == 3
     assert not FORMAT.framing.stores_ids
     assert FORMAT.plain_header((1,), 0) == 0
     assert FORMAT.has_body((1,))

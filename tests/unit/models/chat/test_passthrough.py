@@ -33,6 +33,7 @@ from gateway.text_ids import (
     TEXT_STATE,
     THOUGHT,
     ids_of,
+    text_of,
     unpacked_lines,
 )
 from tests.fakes import contexts as items
@@ -249,6 +250,7 @@ def test_a_transcript_has_its_text() -> None:
     assert [one["message"] for one in said] == ["x", "y"]
     assert len(FORMAT.turn_ids([((), turn(ANSWER, "12345678"))])) > 2
     assert FORMAT.count_ids("12345678") == 3
+    assert text_of(FORMAT.encode("né")) == "né"
 
 
 def test_operators_see_its_characters_and_marks() -> None:

@@ -304,6 +304,7 @@ def test_a_result_comes_from_the_recipient_of_its_call(
     wanted = message.with_channel(channel).with_recipient("assistant")
     assert list(ids) == encoding().render(wanted)
     assert renderer.count_ids(text) == len(ids) - len(renderer.render_result(name, ""))
+    assert list(renderer.encode(text)) == list(ids[len(ids) - renderer.count_ids(text) - 1 : -1])
     assert sum(token >= FIRST_SPECIAL for token in ids) == 4
 
 

@@ -1,0 +1,228 @@
+"""Another continuation of a stored response, at one backend, of which nothing is stored.
+
+It is asked for as the run asked: the same ids, sampling, seed and grammar. Only the turn is
+generated that the continuation begins in: no tool is run, and no rule repairs what the model says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from gateway import ids as new_ids
+from gateway.constraints.lark import languages_of
+from gateway.engine.turn import PastTurns, join_ids
+from gateway.errors import InvalidRequest, UpstreamError, UpstreamRecalled
+from gateway.eventlog.fold.turn_reader import Turn
+from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest
+from gateway.models.format import GrammarOptions
+from gateway.text_ids import surplus_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraints.output_rules import OutputRules
+    from gateway.engine.engine import Executor
+    from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
+    from gateway.models.format import FormatOf, ModelFormat
+    from gateway.services.token_view import Branch
+
+CONTINUATION_S: Final = 120.0
+"""Seconds that one takes, its wait for a slot included; then it is shown as far as it has come."""
+TOKENS_MAX: Final = 4_096
+MARGIN_TOKENS: Final = 64
+"""Tokens that one may have more than what it stands beside."""
+PRIORITY: Final = -1
+"""The lowest `TokenRequest.priority`."""
+OPERATORS: Final = "operators"
+"""The tenant of continuations where requests wait for each other: no id of a tenant is like it."""
+FORCED_CHARS_MAX: Final = 8_192
+
+Ending = Literal["stop", "length", "time", "recalled", "broken"]
+"""Reason for the end: that of the model, the bound of tokens or of seconds, that others needed the
+slot, or that the backend broke off."""
+
+
+class Pinnable(Protocol):
+    """Source of tokens that can be bound to one backend: the pool."""
+
+    async def generate(
+        self, request: TokenRequest, sink: TokenSink, *, only: str | None = None
+    ) -> None: ...
+
+
+class Variation(NamedTuple):
+    """Differences to the run: the backend (None: any), `text` that is put into the model's mouth,
+    and another temperature and seed (None: as the run had).
+    """
+
+    backend: str | None = None
+    text: str = ""
+    temperature: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Ids that a continuation begins with: those of prompt and earlier turns, and `kept` ones of
+    its own turn. `drawn` counts the ids before it for which the run drew random numbers.
+    """
+
+    before: Sequence[int]
+    kept: Sequence[int]
+    drawn: int
+    rules: OutputRules
+
+
+@dataclass(slots=True)
+class Continuation:
+    """The ids that a backend generated; the `TokenSink` that collects `tokens_max` of them."""
+
+    tokens_max: int
+    backend: str = ""
+    forced: Sequence[int] = ()
+    ids: list[int] = field(default_factory=list)
+    ending: Ending = "time"
+    cached_tokens: int | None = None
+    is_constrained: bool = False
+
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        self.ids += chunk.ids
+        self.backend = chunk.upstream or self.backend
+        self.is_constrained = self.is_constrained or chunk.constrained
+        if chunk.cached_tokens is not None:
+            self.cached_tokens = chunk.cached_tokens
+        if chunk.finish is not None:
+            self.ending = "length" if chunk.finish is FinishReason.LENGTH else "stop"
+        return len(self.ids) <= self.tokens_max
+
+    async def room(self) -> bool:
+        # More than were asked for.
+        del self.ids[self.tokens_max :]
+        self.ending = "length"
+        return False
+
+
+class Regenerator:
+    """Has backends continue stored responses."""
+
+    def __init__(
+        self, pool: Pinnable, format_of: FormatOf, threads: Executor, *, refusals: bool
+    ) -> None:
+        """`refusals`: runs let the model refuse to answer in a format."""
+        self._pool = pool
+        self._format_of = format_of
+        self._threads = threads
+        self._refusals = refusals
+
+    def format_of(self, spec: RunSpec) -> ModelFormat:
+        format_ = self._format_of(spec.model)
+        return format_.with_state(spec.template_state) if spec.template_state else format_
+
+    async def prefix(
+        self, spec: RunSpec, branch: Branch, fold: Fold | None, *, result: Sequence[int] = ()
+    ) -> Prefix:
+        """Return the ids before a branch of the response whose log `fold` has read.
+
+        Without a log (None) all that the branch keeps follows the prompt. `result` is that of the
+        approved call which the response begins with.
+        """
+        format_, prompt = self.format_of(spec), spec.prompt_ids
+        if fold is not None and fold.turns and (begun := format_.prefill_size(prompt)):
+            prompt = prompt[: len(prompt) - begun]  # the log has it as the beginning of the turn
+        if result:
+            prompt = format_.with_result(prompt, result)
+        if fold is None or not fold.turns:
+            return Prefix(prompt, branch.kept, len(branch.kept), spec.rules)
+        past = PastTurns(format_, fold.new_parser, self._threads)
+        await past.update(fold.turns[: branch.turn])
+        drawn = past.size_with(Turn(0, tuple(branch.kept))) + branch.voided
+        rules = fold.rules if branch.turn else spec.rules
+        return Prefix(join_ids(prompt, past.ids), branch.kept, drawn, rules)
+
+    async def generate(
+        self, spec: RunSpec, prefix: Prefix, variation: Variation, *, beside: int
+    ) -> Continuation:
+        """Return what a backend makes of the beginning, next to `beside` tokens of the original.
+
+        Raises `InvalidRequest` for a place where nothing can be continued, and what
+        `Pool.generate` raises before a first chunk.
+        """
+        format_ = self.format_of(spec)
+        if format_.framing.is_text and (prefix.kept or variation.text):
+            raise InvalidRequest(
+                "Servers of this model take and return text: nobody can go on with an answer that "
+                "was begun. Replay the turn from its beginning.",
+                param="at",
+            )
+        forced = format_.encode(variation.text) if variation.text else ()
+        sampling = _sampling(spec, variation, prefix.drawn + len(forced), beside)
+        made = Continuation(sampling.max_tokens, forced=forced)
+        begun = [*prefix.kept, *forced]
+        constraint = await self._threads.run_accepted(
+            partial(self._constraint, format_, prefix.rules, begun)
+        )
+        if constraint is not None and constraint.turn == NOTHING:
+            made.ending = "stop"
+            return made
+        request = TokenRequest(
+            request_id=f"continuation-{new_ids.new_uuid().hex}-",
+            model=spec.model,
+            prompt_ids=join_ids(prefix.before, begun),
+            sampling=sampling,
+            cache_salt=spec.cache_salt,
+            stop_ids=format_.stop_ids,
+            id_end=format_.vocabulary_size,
+            constraint=constraint,
+            priority=PRIORITY,
+            chat=_chat_terms(spec, format_) if format_.framing.is_text else None,
+            surplus_ids=surplus_ids(spec.prompt_ids) if format_.framing.is_text else 0,
+            tenant=OPERATORS,
+        )
+        try:
+            async with asyncio.timeout(CONTINUATION_S):
+                await self._pool.generate(request, made, only=variation.backend)
+        except TimeoutError:
+            pass
+        except UpstreamError as error:
+            if not made.ids:
+                raise
+            made.ending = "recalled" if isinstance(error, UpstreamRecalled) else "broken"
+        return made
+
+    def _constraint(
+        self, format_: ModelFormat, rules: OutputRules, begun: Sequence[int]
+    ) -> Constraint | None:
+        if not rules.is_binding:
+            return None
+        if rules.grammars:
+            languages_of(rules)
+        parser = format_.new_parser(rules)
+        parser.feed(begun)
+        place, has_thought = parser.place, parser.reasoning_tokens > 0
+        options = GrammarOptions(refusals=self._refusals, has_thought=has_thought)
+        return format_.turn_constraint(rules, place, begun[place.start :], options)
+
+
+def _chat_terms(spec: RunSpec, format_: ModelFormat) -> ChatTerms:
+    return ChatTerms(
+        limits_output=True, thought=format_.framing.thought, opens_thought=spec.opens_thought
+    )
+
+
+def _sampling(spec: RunSpec, variation: Variation, drawn: int, beside: int) -> Sampling:
+    # Raises `InvalidRequest` if the request or the window leaves no room.
+    sampling = spec.sampling.after(drawn)
+    room = min(sampling.max_tokens, TOKENS_MAX, beside + MARGIN_TOKENS)
+    if room <= 0:
+        raise InvalidRequest(
+            "The response has used up its tokens at this place: there is nothing to go on with.",
+            param="at",
+        )
+    changes = {"temperature": variation.temperature, "seed": variation.seed}
+    changed = {name: value for name, value in changes.items() if value is not None}
+    return replace(sampling, max_tokens=room, logprobs=None, **changed)  # type: ignore[arg-type] # by name
