@@ -167,7 +167,7 @@ async def test_a_token_leads_to_a_replay_and_a_fork(
         await page.get_by_text("It says the same, token for token.").wait_for()
         assert await page.locator(".differs").count() == 0
         await faultless(visited)
-        await page.get_by_label("Put into its mouth there").fill(" <b>the deep</b>\nblue")
+        await page.get_by_label("Text to insert there").fill(" <b>the deep</b>\nblue")
         await page.get_by_label("Backend").select_option("b0")
         await page.get_by_role("button", name="Generate").click()
         await page.get_by_text("It differs from token 9 on.").wait_for()
