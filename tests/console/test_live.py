@@ -333,6 +333,27 @@ async def test_a_stream_outlives_the_database_and_not_its_session(
     assert looks == [{"ended", "open"}] * 2
 
 
+async def test_who_comes_while_sessions_are_looked_up_stays(hurried: None) -> None:
+    looking, looked = asyncio.Event(), asyncio.Event()
+
+    async def open_among(secrets: Collection[str]) -> Collection[str]:
+        found = set(secrets)
+        looking.set()
+        await looked.wait()
+        return found
+
+    own = Streams({"/now": Topic(Rendering())}, bool, open_among)
+    first, second = own.follow("/now", "first"), own.follow("/now", "second")
+    await anext(first)
+    own._checked_at = float("-inf")
+    going_on = asyncio.ensure_future(anext(first))
+    await looking.wait()
+    assert b"version" in await anext(second)
+    looked.set()
+    assert b"version" in await going_on
+    assert b"version" in await anext(second)
+
+
 async def test_a_key_is_connected_by_its_first_response(shown: Showcase) -> None:
     process = shown.gateway.process
     site = Site(create_admin_app(process), process.foundation.settings, process)
