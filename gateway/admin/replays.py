@@ -33,7 +33,6 @@ from gateway.generation import (
 from gateway.protocol.base import WireModel
 from gateway.services.runs.regeneration import FORCED_CHARS_MAX, TOKENS_MAX, Variation
 from gateway.services.token_view import LogView
-from gateway.store import audit_log
 from gateway.text_ids import prompt_tokens, unpacked_lines
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from gateway.services.runs.rebuilding import Rebuilder
     from gateway.services.runs.regeneration import Continuation, Regenerator
     from gateway.services.token_view import Branch, TokenView
-    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from gateway.upstreams.pool import Pool
@@ -117,7 +115,6 @@ class Replays:
 
     def __init__(
         self,
-        database: Database,
         stored: StoredResponses,
         rebuilder: Rebuilder,
         regenerator: Regenerator,
@@ -125,7 +122,6 @@ class Replays:
         pool: Pool,
         new_fold_for: Callable[[ResponseHead], Callable[[], Fold]],
     ) -> None:
-        self._database = database
         self._stored = stored
         self._rebuilder = rebuilder
         self._regenerator = regenerator
@@ -198,7 +194,7 @@ class Replays:
         branch = original.branch
         fold = view.fold if isinstance(view, LogView) else None
         prefix = await self._regenerator.prefix(spec, branch, fold, result=original.result)
-        await self._note(author, tenant_id, stored, body)
+        await self._note(author, stored, body)
         variation = Variation(body.backend, body.text, body.temperature, body.seed)
         made = await self._regenerator.generate(spec, prefix, variation, beside=len(branch.rest))
         grown = view.grown(branch, made.forced, made.ids)
@@ -243,6 +239,11 @@ class Replays:
             line |= {"prefill": len(one.prefill)} if one.prefill else {}
             line |= {"taken_back": taken_back} if taken_back else {}
         else:
+            if turn:
+                raise InvalidRequest(
+                    "It has no log, and its items do not tell its turns apart: all are in turn 0.",
+                    param="turn",
+                )
             tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
         return {
@@ -264,15 +265,11 @@ class Replays:
             raise InvalidRequest("The response is still generated. Wait until it has ended.")
         return tenant_id, stored, await self._stored.view(tenant_id, stored)
 
-    async def _note(
-        self, author: Author, tenant_id: TenantId, stored: StoredResponse, body: Replay
-    ) -> None:
+    async def _note(self, author: Author, stored: StoredResponse, body: Replay) -> None:
         # What the operator wrote may quote the response.
         data = body.model_dump(exclude={"text"}, exclude_none=True)
         data["text_characters"] = len(body.text)
-        async with self._database.transaction(tenant_id) as connection:
-            event = author.event(CONTINUED, ids.response_id(stored.uuid), data=data)
-            await audit_log.record(connection, tenant_id, event)
+        await self._stored.note(author, ids.response_id(stored.uuid), CONTINUED, data)
 
 
 class _Original(NamedTuple):

@@ -113,7 +113,6 @@ def operator_services(process: Process) -> OperatorServices:
         database=database,
         responses=stored,
         replays=Replays(
-            database,
             stored,
             process.rebuilder,
             Regenerator(

@@ -339,8 +339,10 @@ async def test_the_tenant_sees_that_it_was_continued_and_nothing_else_is_kept(
     made = await revealed(open_desk, background=True)
     before = await kept_rows(open_desk)
     await replayed(open_desk, made, at=4, text=SECRET, temperature=0.5, backend="b1")
+    project = (await open_desk.get(made))["project_id"]
     logs = await open_desk.owner.get(
-        f"/v1/organization/audit_logs?event_types[]={CONTINUED}&limit=1"
+        "/v1/organization/audit_logs",
+        params={"event_types[]": CONTINUED, "project_ids[]": project, "limit": 1},
     )
     (entry,) = logs.json()["data"]
     data = {"at": 4, "backend": "b1", "temperature": 0.5, "text_characters": len(SECRET)}
@@ -417,4 +419,6 @@ async def test_a_turn_is_a_line_of_the_corpus(open_desk: Desk) -> None:
         assert line["tokens"] == script_ids(line["text"])
         assert line["recovery_flags"] == []
     assert (await open_desk.get(made, "/corpus?turn=0"))["id"] == f"{made['id']}-0"
-    await open_desk.get(made, "/corpus?turn=7", 400)
+    for one in (made, plain):
+        refused = await open_desk.get(one, "/corpus?turn=7", 400)
+        assert refused["error"]["param"] == "turn"
