@@ -8,6 +8,7 @@ stored but an entry in the tenant's audit log, without content.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat, TokenPiece
     from gateway.protocol.admin_bodies import Json
     from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.runs.rebuilding import Rebuilder
     from gateway.services.runs.regeneration import Continuation, Regenerator
     from gateway.services.token_view import Branch, TokenView
@@ -66,6 +68,8 @@ BEFORE_SHOWN: Final = 64
 """Tokens before those of a replay that are shown with them, at most."""
 TURN_MAX: Final = 10_000
 BACKEND_CHARS_MAX: Final = 256
+TOKEN_BYTES: Final = 4
+"""Bytes of text that take about as long to read as a token takes to spell."""
 
 
 class Replay(WireModel):
@@ -121,12 +125,14 @@ class Replays:
         *,
         pool: Pool,
         new_fold_for: Callable[[ResponseHead], Callable[[], Fold]],
+        executor: ThreadExecutor,
     ) -> None:
         self._stored = stored
         self._rebuilder = rebuilder
         self._regenerator = regenerator
         self._pool = pool
         self._new_fold_for = new_fold_for
+        self._executor = executor
         self._busy: set[str | None] = set()
         """Keys of the operators for whom a backend is generating here."""
 
@@ -149,17 +155,17 @@ class Replays:
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)
         facts = _prompt_facts(spec, stored, view, format_)
-        bounds = list(_bounds(spec, format_))
-        shown = bounds[after + 1 : after + 1 + limit]
-        cached = facts["cached_tokens"] or 0
-        messages = [_message(spec, format_, *one, cached=cached) for one in shown]
+        read = partial(_messages, spec, format_, after, limit, cached=facts["cached_tokens"] or 0)
+        count, messages = await self._executor.run(
+            read, size_bytes=len(spec.prompt_ids) * TOKEN_BYTES
+        )
         return {
             "id": response_id,
             "object": "response.prompt",
             **facts,
-            "count": len(bounds),
-            "data": [{"index": at, **one} for at, one in enumerate(messages, after + 1)],
-            "has_more": after + 1 + limit < len(bounds),
+            "count": count,
+            "data": messages,
+            "has_more": after + 1 + limit < count,
         }
 
     async def replay(self, author: Author, response_id: str, body: Replay) -> Json:
@@ -246,14 +252,21 @@ class Replays:
                 )
             tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
+        text, desired = await self._executor.run(
+            lambda: (
+                _spelled(view.format.anatomy(tokens)),
+                list(_parsed(parser, tokens, finish)),
+            ),
+            size_bytes=len(tokens) * TOKEN_BYTES,
+        )
         return {
             "id": f"{response_id}-{turn}",
             **line,
-            "text": _spelled(view.format.anatomy(tokens)),
+            "text": text,
             "tokens": tokens,
             "finish": finish.value,
             "observed_harmony_0_0_8": None,
-            "desired": list(_parsed(parser, tokens, finish)),
+            "desired": desired,
             "recovery_flags": sorted(parser.recoveries),
         }
 
@@ -371,6 +384,18 @@ def _bounds(spec: RunSpec, format_: ModelFormat) -> Iterator[tuple[int, int]]:
             yield begin, at
             begin = at
     yield begin, len(spec.prompt_ids)
+
+
+def _messages(
+    spec: RunSpec, format_: ModelFormat, after: int, limit: int, *, cached: int
+) -> tuple[int, list[Json]]:
+    # How many there are, and a page of them. CPU work.
+    bounds = list(_bounds(spec, format_))
+    shown = bounds[after + 1 : after + 1 + limit]
+    return len(bounds), [
+        {"index": at, **_message(spec, format_, *one, cached=cached)}
+        for at, one in enumerate(shown, after + 1)
+    ]
 
 
 def _message(spec: RunSpec, format_: ModelFormat, begin: int, end: int, *, cached: int) -> Json:

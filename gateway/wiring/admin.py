@@ -123,6 +123,7 @@ def operator_services(process: Process) -> OperatorServices:
             ),
             pool=foundation.pool,
             new_fold_for=foundation.new_fold_for,
+            executor=foundation.executor,
         ),
         audit=AuditLogs(database),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from gateway import ids
 from gateway.admin.replays import CONTINUED
 from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.generation import FinishReason
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.context_item import StoredItem
 from gateway.services.runs import regeneration
 from gateway.store import messages, responses
@@ -32,9 +34,10 @@ from tests.integration.api.tools.test_brought_tools import (
 from tests.unit.models.harmony.test_parsing_corpus import _item
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from gateway.entries import Entry
+    from gateway.models.format import TokenPart
     from tests.fakes.observation import Backends
     from tests.integration.api.admin.conftest import Desk
 
@@ -162,6 +165,23 @@ async def test_a_context_that_was_summarised_or_brings_tools_is_as_it_was(
     )
     for made in (loaded, later):
         await check_prompt(open_desk, backends, made)
+
+
+async def test_a_long_prompt_is_spelled_in_a_thread(
+    open_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spell, on_loop = HarmonyFormat.anatomy, []
+
+    def noted(format_: HarmonyFormat, ids: Sequence[int], part: TokenPart = "role") -> Any:
+        if len(ids) > 1000:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+        return spell(format_, ids, part)
+
+    made = await revealed(open_desk, input="word " * 6000)
+    monkeypatch.setattr(HarmonyFormat, "anatomy", noted)
+    shown = await open_desk.get(made, "/prompt")
+    assert max(one["tokens"] for one in shown["data"]) > 6000
+    assert on_loop == [False]
 
 
 @pytest.mark.slow
