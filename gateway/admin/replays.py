@@ -32,6 +32,7 @@ from gateway.generation import (
     SegmentStarted,
 )
 from gateway.protocol.base import WireModel
+from gateway.protocol.responses.create_request import SEED_MAX
 from gateway.services.runs.regeneration import FORCED_CHARS_MAX, TOKENS_MAX, Variation
 from gateway.services.token_view import LogView
 from gateway.text_ids import prompt_tokens, unpacked_lines
@@ -79,7 +80,7 @@ class Replay(WireModel):
     backend: Annotated[str, Field(max_length=BACKEND_CHARS_MAX)] | None = None
     text: Annotated[str, Field(max_length=FORCED_CHARS_MAX)] = ""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-SEED_MAX - 1, le=SEED_MAX)] | None = None
 
 
 def routes(replays: Replays) -> list[AdminRoute]:
@@ -192,6 +193,7 @@ class Replays:
         if body.backend is not None and body.backend not in serving:
             raise InvalidRequest(
                 f"This backend does not serve the model now. Choose one of: {', '.join(serving)}.",
+                code="invalid_value",
                 param="backend",
             )
         spec = await self._rebuilder.rebuild(tenant_id, stored)
@@ -237,7 +239,9 @@ class Replays:
         finish = FinishReason.STOP
         if isinstance(view, LogView) and view.fold.turns:
             if turn >= len(view.fold.turns):
-                raise InvalidRequest(f"It has {len(view.fold.turns)} turns.", param="turn")
+                raise InvalidRequest(
+                    f"It has {len(view.fold.turns)} turns.", code="invalid_value", param="turn"
+                )
             one = view.fold.turns[turn]
             tokens = [*one.prefill, *one.output_ids]
             finish = one.finish or FinishReason.LENGTH
@@ -248,6 +252,7 @@ class Replays:
             if turn:
                 raise InvalidRequest(
                     "It has no log, and its items do not tell its turns apart: all are in turn 0.",
+                    code="invalid_value",
                     param="turn",
                 )
             tokens = _original(view, stored, 0).ids
@@ -307,7 +312,9 @@ def _original(view: TokenView, stored: StoredResponse, at: int) -> _Original:
     try:
         branch = view.branch(max(at, front))
     except IndexError:
-        raise InvalidRequest(f"The response has {len(view)} tokens.", param="at") from None
+        raise InvalidRequest(
+            f"The response has {len(view)} tokens.", code="invalid_value", param="at"
+        ) from None
     rest = view.ids[branch.rest.start : branch.rest.stop].tolist()
     if isinstance(view, LogView):
         return _Original(branch, rest, "log", view.fold.approved_result)

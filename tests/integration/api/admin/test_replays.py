@@ -218,10 +218,17 @@ async def test_a_fork_goes_on_from_any_token_with_words_of_the_operator(
     assert got["first_difference"] == 0
     assert got["replayed"][0]["prefill"]
     assert [run["part"] for run in got["replayed"][:2]] == ["body", "body"]
-    for wrong in ({"at": len(tokens)}, {"at": -1}, {"temperature": 3}, {"at": 10**9}):
-        await replayed(open_desk, made, 400, **wrong)
-    away = await replayed(open_desk, made, 400, backend="b9")
-    assert "b0, b1" in away["error"]["message"]
+    for name, value, code in (
+        ("at", len(tokens), "invalid_value"),
+        ("at", 10**9, "invalid_value"),
+        ("at", -1, "integer_below_min_value"),
+        ("temperature", 3, "decimal_above_max_value"),
+        ("seed", 2**63, "integer_above_max_value"),
+        ("backend", "b9", "invalid_value"),
+    ):
+        refused = (await replayed(open_desk, made, 400, **{name: value}))["error"]
+        assert (refused["param"], refused["code"]) == (name, code)
+        assert name != "backend" or "b0, b1" in refused["message"]
 
 
 async def test_behind_a_hosted_tool_a_fork_has_its_result_before_it(
