@@ -18,6 +18,7 @@ from gateway.limits.rules import DAY_S
 from gateway.replication import snapshots
 from gateway.store import replica_snapshots
 from gateway.store.postgres.database import Connection
+from gateway.upstreams.probe import ReportedLoad
 from tests.console.conftest import OWN_SITE, Site, console_site, first
 from tests.console.showcase import MODELS, showcase
 from tests.fakes.gateway import gateway_settings, running_gateway
@@ -125,7 +126,7 @@ async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) ->
         await asyncio.gather(asked, return_exceptions=True)
     assert cells[4].endswith("%")
     assert 0 < float(cells[5]) < 200
-    assert "1 running, 0 waiting · KV" in tiles[0].text(deep=True)
+    assert "1 running · 0 waiting · KV" in tiles[0].text(deep=True)
 
 
 @pytest.mark.slow
@@ -229,6 +230,24 @@ async def test_a_stream_takes_a_session_and_its_permission(site: Site) -> None:
     async with site.browser("billing", name="Biller") as browser:
         assert (await browser.get("/stream/now")).status_code == 403
         assert (await browser.get("/stream/usage")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (ReportedLoad(running=3), "3 running"),
+        (ReportedLoad(waiting=4, kv_used=0.5), "4 waiting · KV 50 %"),
+        (ReportedLoad(running=1, waiting=0, tokens_per_s=2e3), "1 running · 0 waiting · 2.0k tok"),
+    ],
+)
+async def test_a_backend_may_say_a_part_of_its_load(
+    site: Site, owner: Browser, load: ReportedLoad, words: str
+) -> None:
+    (member,) = site.process.foundation.pool.members()
+    member.loaded(load)
+    site.process.replica.snapshots._read_at = float("-inf")
+    assert words in first(await owner.page("/now"), ".tile").text(deep=True)
+    await owner.page("/backends")
 
 
 async def test_there_are_not_too_many_viewers(
