@@ -197,7 +197,7 @@ class Replays:
         original = _original(view, stored, body.at)
         branch = original.branch
         fold = view.fold if isinstance(view, LogView) else None
-        prefix = await self._regenerator.prefix(spec, branch, fold)
+        prefix = await self._regenerator.prefix(spec, branch, fold, result=original.result)
         await self._note(author, tenant_id, stored, body)
         variation = Variation(body.backend, body.text, body.temperature, body.seed)
         made = await self._regenerator.generate(spec, prefix, variation, beside=len(branch.rest))
@@ -277,39 +277,48 @@ class Replays:
 
 class _Original(NamedTuple):
     """Ids that a replay is compared with. `source`: the log has them; the items, which are what the
-    next prompt repeats; or nothing does.
+    next prompt repeats; or nothing does. `result` is that of the call that the user approved, which
+    stands before them.
     """
 
     branch: Branch
     ids: list[int]
     source: str
+    result: Sequence[int] = ()
 
 
 def _original(view: TokenView, stored: StoredResponse, at: int) -> _Original:
     # Raises `InvalidRequest` if there is no token `at`.
     is_log, framing = isinstance(view, LogView), view.format.framing
-    front = 0 if is_log else _prompt_items(view, stored)
+    before = [] if is_log else _items_before(view, stored)
+    front = len(before)
+    if not is_log and tuple(view.ids[front : front + len(framing.opening)]) == framing.opening:
+        front += len(framing.opening)  # the prompt ends with it
     try:
         branch = view.branch(max(at, front))
     except IndexError:
         raise InvalidRequest(f"The response has {len(view)} tokens.", param="at") from None
     rest = view.ids[branch.rest.start : branch.rest.stop].tolist()
-    if is_log:
-        return _Original(branch, rest, "log")
+    if isinstance(view, LogView):
+        return _Original(branch, rest, "log", view.fold.approved_result)
     if rest[-1:] == [framing.message_end]:
         rest[-1] = framing.turn_end
     source = "items" if len(view) else "nothing"
-    return _Original(branch._replace(kept=branch.kept[front:]), rest, source)
+    result = before if _is_approved(stored) else ()
+    return _Original(branch._replace(kept=branch.kept[front:]), rest, source, result)
 
 
-def _prompt_items(view: TokenView, stored: StoredResponse) -> int:
-    # Counts the ids of items that the prompt ends with: a summary, and the opening of a turn.
-    opening = view.format.framing.opening
+def _items_before(view: TokenView, stored: StoredResponse) -> list[int]:
+    # The ids of an item that was there before the first turn: a summary, or the result of a call
+    # that the user approved.
     output = orjson.loads(stored.body)["output"] if stored.body is not None else []
     is_summarised = bool(output) and output[0]["type"] == "compaction"
-    front = view.size_of(0) if is_summarised else 0
-    is_opened = tuple(view.ids[front : front + len(opening)]) == opening
-    return front + len(opening) if is_opened else front
+    return view.first_item if len(view) and (is_summarised or _is_approved(stored)) else []
+
+
+def _is_approved(stored: StoredResponse) -> bool:
+    grants = head_of(stored).grants
+    return grants is not None and grants.approved is not None
 
 
 def _first_difference(

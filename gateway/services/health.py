@@ -26,6 +26,7 @@ SCHEMA_INTERVAL_S: Final = 60.0
 """Between two looks at a schema that was complete: it takes the server some milliseconds."""
 MENDING_INTERVAL_S: Final = 5.0
 """Between two looks at what was wrong."""
+LATE: Final = "no backend answers its health checks in time; requests are sent all the same"
 
 
 class DatabaseCheck:
@@ -163,6 +164,8 @@ class Health:
         ]
         sources = () if self._membership is None else self._membership.warnings
         warnings = [*sources, *self._pool.warnings]
+        if self._are_late(states):
+            warnings.append(LATE)
         return HealthReport(reasons, backends, warnings, admission=self._admission())
 
     def _admission(self) -> dict[str, Any] | None:
@@ -176,6 +179,12 @@ class Health:
             "saturation": round(state.saturation, 3),
         }
 
+    @staticmethod
+    def _are_late(states: Sequence[Member]) -> bool:
+        # To take every gateway out of use would help nobody: all have the same backends.
+        usable = [state for state in states if not state.is_drained]
+        return not any(state.healthy for state in usable) and any(one.is_late for one in usable)
+
     def _backends_missing(self, states: Sequence[Member]) -> list[str]:
         reasons = []
         if not states:
@@ -183,7 +192,7 @@ class Health:
         usable = [state for state in states if not state.is_drained]
         if not usable:
             return ["every backend is drained: harmony-gateway backends undrain NAME"]
-        if not any(state.healthy for state in usable):
+        if not any(state.healthy for state in usable) and not self._are_late(states):
             is_open = any(state.healthy is None for state in usable)
             reasons.append("no backend has answered yet" if is_open else "no backend is healthy")
         if not self._pool.models:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from codecs import getincrementaldecoder
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import Hop, Repair, Singles, Tokens, TurnEnded, TurnStarted
@@ -134,8 +134,11 @@ class TokenView:
         voided = sum(count <= at for count in self._voided_at.values())
         return Branch(at, turn, [self.ids[one] for one in kept], range(at, end), part, voided)
 
-    def size_of(self, item: int) -> int:
-        return sum(one.item == item for one in self._shared)
+    @property
+    def first_item(self) -> list[int]:
+        """Return the ids of the first item that has any."""
+        number = len(list(takewhile(lambda one: one.item == self._shared[0].item, self._shared)))
+        return self.ids[:number].tolist()
 
     def taken_back(self, turn: int) -> list[dict[str, Any]]:
         """Return what was taken back of a turn: by which rule, and the ids."""

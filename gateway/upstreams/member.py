@@ -12,7 +12,7 @@ from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.probe import NO_LOAD, CheckOutcome
+from gateway.upstreams.probe import LATE, NO_LOAD, CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
 
@@ -57,6 +57,10 @@ class Health:
     about generating (a hung engine still answers), so it does not end an ejection. It makes the
     backend healthy again once the back-off is over: only a request can tell more, and none comes
     to a gateway that is taken away because no backend is healthy.
+
+    Polls that got no answer in time say less than refused ones: on a machine that is starved, be it
+    the backend's or ours, answers are late, and requests are served. A backend that is only `late`
+    is left alone while another one is better, and used if none is.
     """
 
     def __init__(self, policy: EjectionPolicy) -> None:
@@ -67,11 +71,17 @@ class Health:
         self._on_trial = False
         self._awaits_trial = False
         self._polls_failed = 0
+        self._polls_late = 0
         self._unanswered: deque[float] = deque(maxlen=policy.failures_max)
 
     @property
     def reachable(self) -> bool:
         return self._polls_failed < self._policy.failures_max
+
+    @property
+    def is_late(self) -> bool:
+        # Unreachable for no other reason than that the last polls got no answer in time.
+        return self._polls_late >= self._policy.failures_max and not self.is_ejected
 
     @property
     def in_doubt(self) -> bool:
@@ -137,12 +147,14 @@ class Health:
             self._awaits_trial = False
             self._ejections += 1
 
-    def polled(self, *, alive: bool, began_at: float, is_mute: bool = False) -> None:
-        """Note the outcome of one poll; `is_mute`: no answer came at all."""
+    def polled(self, outcome: CheckOutcome, *, began_at: float) -> None:
+        """Note the outcome of one poll."""
+        alive = outcome is CheckOutcome.WELL
         self._polls_failed = 0 if alive else self._polls_failed + 1
+        self._polls_late = self._polls_late + 1 if outcome in LATE else 0
         if alive and self._ejected_until is not None and began_at >= self._ejected_until:
             self._awaits_trial = True
-        if is_mute:
+        if outcome is CheckOutcome.MUTE:
             self._unanswered.append(began_at)
         else:
             self._unanswered.clear()
@@ -267,6 +279,11 @@ class Member:
         if self.unusable is not None or not self.health.healthy:
             return False
         return True if self._reached else None
+
+    @property
+    def is_late(self) -> bool:
+        """Return True if nothing but late health checks speaks against the backend."""
+        return self.unusable is None and self._reached and self.health.is_late
 
     @property
     def in_doubt(self) -> bool:
@@ -394,7 +411,9 @@ class Member:
             self._end(outcome, on_trial=on_trial)
         return answer
 
-    def checked(self, health_check: HealthCheck, *, began_at: float, silent_s: float) -> None:
+    def checked(
+        self, health_check: HealthCheck, *, began_at: float, silent_s: float, mute_s: float = 0.0
+    ) -> None:
         """Note the outcome of a health check that began at `began_at`, in the clock's seconds.
 
         A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
@@ -402,13 +421,9 @@ class Member:
         sign of life are ended, so that other backends continue them before their timeout: if there
         is no connection, streams that stopped in the middle for `silent_s`; if so many checks in a
         row as make it unreachable got no answer, and would have cost it no work, streams without
-        data since the first of these.
+        data since the first of these, and for `mute_s`.
         """
-        self.health.polled(
-            alive=health_check.is_well,
-            began_at=began_at,
-            is_mute=health_check.outcome is CheckOutcome.MUTE,
-        )
+        self.health.polled(health_check.outcome, began_at=began_at)
         self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
@@ -420,7 +435,8 @@ class Member:
         if health_check.outcome is CheckOutcome.GONE:
             self._hang_up_on_silent(silent_s, begun_only=self.health.reachable)
         elif (mute_since := self.health.mute_since) is not None:
-            self._hang_up_on_silent(max(silent_s, self._clock() - mute_since), begun_only=False)
+            since_s = self._clock() - mute_since
+            self._hang_up_on_silent(max(silent_s, mute_s, since_s), begun_only=False)
         self._report()
 
     def loaded(self, load: ReportedLoad) -> None:

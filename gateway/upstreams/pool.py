@@ -59,7 +59,8 @@ def candidates(
 
     The best are available, not in doubt and not avoided; if there are none, these conditions are
     dropped one by one, in the end all of them: when every backend looks dead, something else is
-    more likely wrong, and a refused request costs less than a certain failure.
+    more likely wrong, and a refused request costs less than a certain failure. Among those that
+    look dead the ones that are only late come first.
 
     Among equals those that hold the constraint best are returned. Availability comes first, because
     without a grammar the output can still be checked.
@@ -70,6 +71,7 @@ def candidates(
         [member for member in desired if not member.in_doubt]
         or desired
         or [member for member in left if member.available]
+        or [member for member in left if member.is_late and member.name not in avoided]
         or [member for member in left if member.name not in avoided]
         or left
     )
@@ -146,7 +148,8 @@ class PoolPolicy:
     `attempts_max` counts backends tried for one request before its first token, `losses_max` those
     of them that took it and broke down. A generation that is silent for `silent_s` at a backend
     to which there is no connection any more is broken off, and so is one that still goes on
-    `leave_s` after its backend has left.
+    `leave_s` after its backend has left. One that is silent together with its backend's health
+    checks is broken off at once only if another backend can go on with it.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -625,11 +628,16 @@ class Pool:
             self.admission.require_room(model, priority, tenant)
 
     def _usable(self) -> list[str]:
-        return [
-            one.name
+        members = [one for one in self._members.values() if one.models and not one.is_drained]
+        available = [one for one in members if one.available]
+        return [one.name for one in available or members if one.available or one.is_late]
+
+    def _is_last(self, member: Member) -> bool:
+        # No other backend would take what this one has begun.
+        return not any(
+            one.available and one is not member and not one.models.keys().isdisjoint(member.models)
             for one in self._members.values()
-            if one.available and one.models and not one.is_drained
-        ]
+        )
 
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
@@ -744,7 +752,10 @@ class Pool:
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(health_check, began_at=began_at, silent_s=self._policy.silent_s)
+        policy = self._policy
+        is_last = not health_check.is_well and self._is_last(member)
+        mute_s = policy.timeouts.stall_s if is_last else 0.0
+        member.checked(health_check, began_at=began_at, silent_s=policy.silent_s, mute_s=mute_s)
         is_described = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_described and was_reachable):
             await self._describe(member)  # what came back may serve something else than before

@@ -59,6 +59,11 @@ class CheckOutcome(Enum):
     BUSY = "no answer in time, and to answer takes it work"
 
 
+LATE: Final = frozenset({CheckOutcome.MUTE, CheckOutcome.BUSY})
+"""Outcomes without an answer: of a backend that is gone, or that is starved and serves all the
+same."""
+
+
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
     """Result of a health check; `cause` says for operators what is wrong, None: nothing."""

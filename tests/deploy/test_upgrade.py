@@ -71,6 +71,8 @@ class Load:
             if not events:
                 self.begun.release()
             events.append(event)
+        if not events:
+            raise Refused("a stream without an event")
         while background and events[-1]["type"] != "response.completed":
             self.resumed += 1
             path = f"/v1/responses/{events[0]['response']['id']}"

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from tests.fakes import proxies
 from tests.fakes.http_client import NO_TLS, http_client
 from tests.fakes.processes import gateway_process
+from tests.fakes.serving import serving
 from tests.fakes.websocket import connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from starlette.requests import Request
 
     from tests.fakes.postgres import PostgresServer
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
@@ -38,6 +44,9 @@ NOTICE_S = {"nginx": 0}
 CLOSE_EARLY = {"caddy", "envoy"}
 """They close a connection on which a request is answered before it is whole."""
 WITHIN_S = 60.0
+CHECK_NOTHING = {"nginx"}
+CHECKS_MAX = 2
+"""Failed checks after which a proxy sends nothing more to a gateway."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("name", list(proxies.FILES))]
 Json = dict[str, Any]
@@ -282,3 +291,36 @@ async def test_the_gateway_knows_the_address_of_the_client(
 
 def coming_from(address: str) -> httpx2.AsyncHTTPTransport:
     return httpx2.AsyncHTTPTransport(local_address=address, verify=NO_TLS)
+
+
+def late_gateway(checks: asyncio.Semaphore) -> Starlette:
+    """Answers whatever it is sent but checks of its readiness, which it counts."""
+
+    async def readyz(request: Request) -> Response:
+        checks.release()
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        return Response()
+
+    async def others(_: Request) -> Response:
+        return Response()
+
+    methods = ["GET", "POST"]
+    return Starlette(
+        routes=[Route("/readyz", readyz), Route("/{path:path}", others, methods=methods)]
+    )
+
+
+async def test_gateways_whose_checks_are_all_late_are_used(name: str, tmp_path: Path) -> None:
+    if name == "caddy":
+        pytest.skip("Caddy sends nothing to what fails its checks")
+    checks = [asyncio.Semaphore(0) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serving(late_gateway(one))) for one in checks]
+        url = stack.enter_context(proxies.proxy(name, tmp_path, urls))
+        client = await stack.enter_async_context(client_of(url, "unused"))
+        for begun in checks if name not in CHECK_NOTHING else ():
+            for _ in range(CHECKS_MAX + 1):
+                await begun.acquire()
+        answers = [await client.post("/v1/responses", json={}) for _ in checks]
+    assert [answer.status_code for answer in answers] == [200, 200]

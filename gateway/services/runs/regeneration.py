@@ -123,18 +123,21 @@ class Regenerator:
         format_ = self._format_of(spec.model)
         return format_.with_state(spec.template_state) if spec.template_state else format_
 
-    async def prefix(self, spec: RunSpec, branch: Branch, fold: Fold | None) -> Prefix:
+    async def prefix(
+        self, spec: RunSpec, branch: Branch, fold: Fold | None, *, result: Sequence[int] = ()
+    ) -> Prefix:
         """Return the ids before a branch of the response whose log `fold` has read.
 
-        Without a log (None) all that the branch keeps follows the prompt.
+        Without a log (None) all that the branch keeps follows the prompt. `result` is that of the
+        approved call which the response begins with.
         """
         format_, prompt = self.format_of(spec), spec.prompt_ids
+        if fold is not None and fold.turns and (begun := format_.prefill_size(prompt)):
+            prompt = prompt[: len(prompt) - begun]  # the log has it as the beginning of the turn
+        if result:
+            prompt = format_.with_result(prompt, result)
         if fold is None or not fold.turns:
             return Prefix(prompt, branch.kept, len(branch.kept), spec.rules)
-        if begun := format_.prefill_size(prompt):
-            prompt = prompt[: len(prompt) - begun]  # the log has it as the beginning of the turn
-        if fold.approved_result:
-            prompt = format_.with_result(prompt, fold.approved_result)
         past = PastTurns(format_, fold.new_parser, self._threads)
         await past.update(fold.turns[: branch.turn])
         drawn = past.size_with(Turn(0, tuple(branch.kept))) + branch.voided

@@ -10,14 +10,18 @@ This is the one place that builds a client, and decides which headers may leave 
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import httpx2
 from typing_extensions import override
 
 from gateway import __version__
+from gateway.concurrency import start_task
 from gateway.telemetry.trace_context import CURRENT
 from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from gateway.upstreams.http.connection import HttpTimeouts
 
 
+LOOKUP_LATE_S: Final = 1.0
+"""Seconds after which a connection is made to the addresses of the lookup before, if there was one:
+a name server that is late, or fails, must not take a backend away."""
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -130,6 +137,14 @@ def _origin_of(url: httpx2.URL) -> _Origin:
     return _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 class HttpAnswer(NamedTuple):
     """The head of an answer, and its body, which is still to come."""
 
@@ -162,6 +177,9 @@ class OriginPool:
         self._keep_alive = keep_alive
         self._limits = limits
         self._ssl_context = ssl_context
+        self._is_address = _is_address(origin.host)
+        self._lookup: asyncio.Task[None] | None = None
+        self._last_addresses: list[str] = []
         self._connecting = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest idle one first
@@ -217,17 +235,14 @@ class OriginPool:
                 f"{self._origin.host}:{self._origin.port} are in use"
             )
         self._connecting += 1
+        addresses: list[str] = []
         try:
             async with asyncio.timeout(timeouts.get("connect")):
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._limits, self._forget),
-                    self._origin.host,
-                    self._origin.port,
-                    ssl=self._ssl_context,
-                )
+                *others, last = addresses = await self._addresses()
+                connection = await self._connect_to_any(others) or await self._connect_to(last)
         except TimeoutError as error:
-            raise httpx2.ConnectTimeout("backend does not accept the connection") from error
+            why = "backend does not accept the connection" if addresses else "name server is silent"
+            raise httpx2.ConnectTimeout(why) from error
         # ssl.SSLError and socket.gaierror are OSErrors; what is no host or port raises others.
         except (OSError, UnicodeError, OverflowError) as error:
             raise httpx2.ConnectError(str(error)) from error
@@ -237,6 +252,45 @@ class OriginPool:
             connection.abort()
             raise httpx2.ConnectError("connection was closed as soon as it was made")
         self._open.add(connection)
+        return connection
+
+    async def _addresses(self) -> list[str]:
+        # All connections that are made at one time share a lookup: the loop has few threads for
+        # them (uvloop four), and each is taken for seconds if a packet to the name server is lost.
+        if self._is_address:
+            return [self._origin.host]
+        if self._lookup is None or self._lookup.done():
+            self._lookup = start_task(self._look_up())
+        try:
+            async with asyncio.timeout(LOOKUP_LATE_S if self._last_addresses else None):
+                await asyncio.shield(self._lookup)
+        except (TimeoutError, socket.gaierror) as error:
+            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+            if is_unknown or not self._last_addresses:
+                raise
+        return self._last_addresses
+
+    async def _look_up(self) -> None:
+        # One that is late for those who wait is in time for the next ones.
+        loop, (_, host, port) = asyncio.get_running_loop(), self._origin
+        rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._last_addresses = list(dict.fromkeys(str(address[0]) for *_, address in rows))
+
+    async def _connect_to_any(self, addresses: Sequence[str]) -> Connection | None:
+        for address in addresses:
+            with suppress(OSError):
+                return await self._connect_to(address)
+        return None
+
+    async def _connect_to(self, address: str) -> Connection:
+        loop, tls = asyncio.get_running_loop(), self._ssl_context
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, self._limits, self._forget),
+            address,
+            self._origin.port,
+            ssl=tls,
+            server_hostname=None if tls is None else self._origin.host,
+        )
         return connection
 
     def release(self, connection: Connection) -> None:
@@ -251,6 +305,8 @@ class OriginPool:
 
     async def aclose(self) -> None:
         self._closed = True
+        if self._lookup is not None:
+            self._lookup.cancel()
         connections = list(self._open)
         for connection in connections:
             connection.abort()

@@ -21,7 +21,7 @@ r"""Directives in the user's text: `[[sim key=value key=value]]`, any number of 
 | `only` | instance name | faults only at this instance |
 
 A plan of an instance says what goes wrong with every request that does not say so itself; in it
-`health=503` makes `GET /health` answer that as well.
+`health=503` makes `GET /health` answer that as well, and `health_delay_s=9` answer that late.
 A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
 """
 
@@ -115,6 +115,7 @@ class Faults:
     times: int | None = _read(_count)
     only: str | None = _read(str)
     health: int | None = _read(_error_status)
+    health_delay_s: float | None = _read(_amount)
 
     @property
     def breakage(self) -> tuple[int, str] | None:

@@ -95,7 +95,9 @@ class _Guarded:
 
 def _routes(engine: WaywardEngine) -> list[Route]:
     async def health(_: Request) -> Response:
-        return Response(status_code=engine.faults.standing.faults.health or 200)
+        faults = engine.faults.standing.faults
+        await asyncio.sleep(faults.health_delay_s or 0.0)
+        return Response(status_code=faults.health or 200)
 
     async def load(_: Request) -> Response:
         admission = engine.admission

@@ -183,7 +183,7 @@ async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgott
             clock += 2 * FORGOTTEN_S
             while any(True for _ in one.gates.meters()):
                 await one.once()
-        figures = await one.figures(spender)
+        figures = await one.figures(spender.tenant_id, spender.terms)
     assert [figure.spent for figure in figures.budgets] == [10_000]
     async with database.runs_transaction() as connection:
         assert await connection.scalar(SPENT, {"tenant": TENANT}) == 10_000
@@ -214,7 +214,7 @@ async def test_a_budget_without_an_end_has_one_row_for_all_processes_that_are_go
     new = limiter(database, "new")
     async with running(new):
         assert isinstance(await admitted(new, spender), Charge)
-        (figure,) = (await new.figures(spender)).budgets
+        (figure,) = (await new.figures(spender.tenant_id, spender.terms)).budgets
     assert figure.spent == 1_000
 
 

@@ -151,7 +151,7 @@ async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since
     principal = caller(limit, tenant_id=tenant)
     one, two = limiter(database, "one"), limiter(database, "two")
     async with running(one, two):
-        left = (await one.figures(principal)).limits[0].remaining
+        left = (await one.figures(principal.tenant_id, principal.terms)).limits[0].remaining
         assert 4_000 < left < 6_500
         async with one.storing(principal, left - 10):
             pass
@@ -169,7 +169,7 @@ async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since
             await two.enter(principal, "m", "default", stores=1)
         # What is not to be stored goes on.
         assert await two.enter(principal, "m", "default") is not None
-        assert (await two.figures(principal)).limits[0].remaining == 0
+        assert (await two.figures(principal.tenant_id, principal.terms)).limits[0].remaining == 0
         await two.once()
         await execute(database, tenant, "DELETE FROM responses WHERE tenant_id = :tenant")
         await due(database)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.services.health import LATE
 from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
+from tests.fakes.simulator import simulator_process
 from tests.fakes.wayward_engine.engine import create_simulator
 from tests.fakes.wayward_engine.options import WaywardOptions
 
@@ -106,6 +108,36 @@ async def test_it_is_ready_again_with_its_backends_although_no_request_comes(
         async with asyncio.timeout(READY_AGAIN_S):
             while ready.status_code != 200:
                 ready = await client.get("/readyz")
+
+
+@pytest.mark.slow
+async def test_an_only_backend_whose_checks_are_late_is_used_until_it_is_gone(
+    database_url: str,
+) -> None:
+    """To take the gateway away, and with it all others, would end what works."""
+    upstream = {"health_interval_s": 0.01}
+    with simulator_process() as backend:
+        settings = gateway_settings(database_url, [backend.url], upstream=upstream)
+        async with (
+            running_gateway(settings) as running,
+            http_client(running.url, headers=running.headers) as client,
+        ):
+            model = (await client.get("/v1/models")).json()["data"][0]["id"]
+            body = {"model": model, "input": "x"}
+            backend.set_faults("health_delay_s=3600")
+            ready = await client.get("/readyz")
+            while ready.json()["backends"][0]["healthy"]:
+                ready = await client.get("/readyz")
+            assert (ready.status_code, ready.json()["warnings"]) == (200, [LATE])
+            created = await client.post("/v1/responses", json=body)
+            assert created.json()["status"] == "completed"
+            backend.kill()
+            refused = await client.post("/v1/responses", json=body)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "server_is_overloaded"
+            while (ready := await client.get("/readyz")).status_code == 200:
+                pass
+            assert ready.json()["reasons"] == ["no backend is healthy"]
 
 
 @pytest.mark.slow

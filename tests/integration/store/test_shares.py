@@ -214,7 +214,8 @@ async def test_a_limit_of_a_key_holds_for_the_key_that_took_its_place(
     async with database.transaction(tenant) as connection:
         assert await counters.count_background(connection, tenant, replace(limit, value=9)) == 3
     one = limiter(database, "one")
-    (figure,) = (await one.figures(caller(replace(limit, value=9), tenant_id=tenant))).limits
+    principal = caller(replace(limit, value=9), tenant_id=tenant)
+    (figure,) = (await one.figures(tenant, principal.terms)).limits
     assert figure.remaining == 6
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PATIENT = HopPolicy(hop_wait_s=30.0, pause_s=0.01, pause_max_s=0.05)
 STOP_IDS = (200002, 200012, 199999)
 MODEL = "gpt-oss-20b"
+BRISK = ProbeSchedule(health_interval_s=0.05, health_timeout_s=0.1)
+TWICE = EjectionPolicy(failures_max=2)
 
 
 @asynccontextmanager
@@ -120,11 +122,9 @@ async def test_a_killed_backend_costs_no_token() -> None:
 
 @pytest.mark.slow
 async def test_a_frozen_backend_is_left_before_patience_with_it_ends() -> None:
-    schedule = ProbeSchedule(health_interval_s=0.05, health_timeout_s=0.1)
-    ejection = EjectionPolicy(failures_max=2)
     with ExitStack() as stack:
         fleet = [stack.enter_context(simulator_process(tokens_per_s=100.0)) for _ in range(2)]
-        async with pool_of(fleet, schedule=schedule, ejection=ejection, silent_s=0.2) as pool:
+        async with pool_of(fleet, schedule=BRISK, ejection=TWICE, silent_s=0.2) as pool:
             cut = stage_of(pool, "")
 
             async def freeze() -> None:
@@ -141,3 +141,56 @@ async def test_a_frozen_backend_is_left_before_patience_with_it_ends() -> None:
             await whole.run()
     assert output(cut) == output(whole)
     assert hops(cut) == 1
+
+
+@asynccontextmanager
+async def frozen(stage: Stage[Pool], pool: Pool, backend: RunningSimulator) -> AsyncIterator[None]:
+    """The only backend, in the middle of a stream, until its checks have taken it out."""
+    await until_tokens(stage)
+    assert backend.process is not None
+    os.kill(backend.process.pid, signal.SIGSTOP)
+    (member,) = pool.members()
+    while not member.is_late:
+        await pool.poll()
+    try:
+        yield
+    finally:
+        os.kill(backend.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+async def test_a_stream_of_an_only_backend_outlives_a_pause_of_it() -> None:
+    """To break it off would end it: nobody else can go on with it."""
+    with simulator_process(tokens_per_s=100.0) as backend:
+        async with pool_of([backend], schedule=BRISK, ejection=TWICE, silent_s=0.0) as pool:
+            cut, whole = (stage_of(pool, "") for _ in range(2))
+
+            async def pause() -> None:
+                async with frozen(cut, pool, backend):
+                    await pool.poll()
+                    await pool.poll()
+
+            async with asyncio.TaskGroup() as group:
+                polling = group.create_task(pool.run())
+                await asyncio.gather(cut.run(), pause())
+                polling.cancel()
+            await whole.run()
+    assert output(cut) == output(whole)
+    assert hops(cut) == 0
+
+
+@pytest.mark.slow
+async def test_a_request_at_an_only_backend_that_stays_frozen_fails_soon() -> None:
+    """It would wait for its first token for ten minutes."""
+    policy = {"schedule": BRISK, "ejection": TWICE, "timeouts": Timeouts(stall_s=0.3)}
+    with simulator_process(tokens_per_s=100.0) as backend:
+        async with pool_of([backend], **policy) as pool:
+            begun, late = (stage_of(pool, "") for _ in range(2))
+            async with asyncio.TaskGroup() as group:
+                polling = group.create_task(pool.run())
+                running = group.create_task(begun.run())
+                async with frozen(begun, pool, backend):
+                    await late.run()
+                await running
+                polling.cancel()
+    assert late.live.fold.response()["status"] == "failed"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import TYPE_CHECKING
+import threading
+from socket import EAI_AGAIN, EAI_NONAME
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READ_FROM_SOCKET_MAX = 256 * 1024
+LOOKUP_WITHIN_S = 30.0
+TURNS = 100
+"""Of the loop, in which each of a few requests comes to the lookup."""
 
 
 async def test_a_body_with_a_length_is_read(client: Client) -> None:
@@ -288,6 +293,63 @@ async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> Non
         async with build_client(limits=limits) as client:
             with pytest.raises(httpx2.ConnectError, match=r"self.signed certificate"):
                 await client.get(server.url)
+
+
+async def test_a_burst_of_connections_takes_one_lookup(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server that is slow on a busy machine would be asked by a few threads in turn."""
+    count, looked_up, answers = 20, list[str](), threading.Event()
+    getaddrinfo, loop, begun = socket.getaddrinfo, asyncio.get_running_loop(), asyncio.Event()
+
+    def slow(host: str, *arguments: Any, **options: Any) -> Any:
+        looked_up.append(host)
+        loop.call_soon_threadsafe(begun.set)
+        assert answers.wait(LOOKUP_WITHIN_S)
+        return getaddrinfo(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    async with serving(*[(response(b"ok"),)] * count) as server, asyncio.TaskGroup() as group:
+        url = server.url.replace("127.0.0.1", "localhost")
+        asking = [group.create_task(client.get(url)) for _ in range(count)]
+        await begun.wait()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        answers.set()
+    assert [task.result().content for task in asking] == [b"ok"] * count
+    assert server.connections == count
+    assert looked_up == ["localhost"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "is_reached"), [("late", True), (EAI_AGAIN, True), (EAI_NONAME, False)]
+)
+async def test_a_backend_stays_where_it_was_while_the_name_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, how: str | int, is_reached: bool
+) -> None:
+    """But not if its name is gone."""
+    answers, over = threading.Event(), threading.Event()
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        answers.set()
+        if how == "late":
+            assert over.wait(LOOKUP_WITHIN_S)
+        raise socket.gaierror(EAI_AGAIN if how == "late" else how, "no answer")
+
+    async with limited(idle_max=0) as client, serving(*[(response(b"ok"),)] * 2) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        assert (await client.get(url)).content == b"ok"
+        monkeypatch.setattr(socket, "getaddrinfo", fail)
+        try:
+            if is_reached:
+                assert (await client.get(url)).content == b"ok"
+            else:
+                with pytest.raises(httpx2.ConnectError):
+                    await client.get(url)
+            assert answers.is_set()
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize(

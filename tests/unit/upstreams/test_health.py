@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstreams.member import EjectionPolicy, Health
+from gateway.upstreams.probe import CheckOutcome
 
 POLICY = EjectionPolicy(failures_max=3, backoff_s=1.0, backoff_max_s=8.0)
 
@@ -110,17 +111,17 @@ def test_polls_in_a_row_take_a_backend_out_and_one_brings_it_back() -> None:
     health = Health(POLICY)
     for _ in range(3):
         assert health.available(0.0)
-        health.polled(alive=False, began_at=0.0)
+        health.polled(CheckOutcome.REFUSES, began_at=0.0)
     assert not health.available(0.0)
-    health.polled(alive=True, began_at=0.0)
+    health.polled(CheckOutcome.WELL, began_at=0.0)
     assert health.available(0.0)
 
 
 def test_one_bad_poll_is_a_doubt_and_a_good_one_ends_it() -> None:
     health = Health(POLICY)
     doubts = [health.in_doubt]
-    for alive in (False, True):
-        health.polled(alive=alive, began_at=0.0)
+    for outcome in (CheckOutcome.REFUSES, CheckOutcome.WELL):
+        health.polled(outcome, began_at=0.0)
         doubts.append(health.in_doubt)
         assert health.available(0.0)
     assert doubts == [False, True, False]
@@ -128,15 +129,15 @@ def test_one_bad_poll_is_a_doubt_and_a_good_one_ends_it() -> None:
 
 def test_a_good_poll_does_not_end_an_ejection() -> None:
     health = ejected()
-    health.polled(alive=True, began_at=0.99)
+    health.polled(CheckOutcome.WELL, began_at=0.99)
     assert not health.healthy
     assert not health.available(0.99)
 
 
 def test_a_good_poll_after_the_back_off_makes_it_healthy_and_leaves_it_its_trial() -> None:
     health, seen = ejected(), []
-    for alive, began_at in ((False, 1.0), (True, 1.5)):
-        health.polled(alive=alive, began_at=began_at)
+    for outcome, began_at in ((CheckOutcome.REFUSES, 1.0), (CheckOutcome.WELL, 1.5)):
+        health.polled(outcome, began_at=began_at)
         seen.append(health.healthy)
     assert health.begin_trial(2.0)
     assert not health.available(2.0)
@@ -150,11 +151,38 @@ def test_it_is_mute_since_the_first_of_so_many_polls_without_an_answer_as_eject_
     health = Health(POLICY)
     seen = []
     for began_at in (1.0, 2.0, 3.0, 4.0):
-        health.polled(alive=False, began_at=began_at, is_mute=True)
+        health.polled(CheckOutcome.MUTE, began_at=began_at)
         seen.append(health.mute_since)
     assert seen == [None, None, 1.0, 2.0]
-    health.polled(alive=False, began_at=5.0)
+    health.polled(CheckOutcome.REFUSES, began_at=5.0)
     assert health.mute_since is None
+
+
+@pytest.mark.parametrize("other", [CheckOutcome.REFUSES, CheckOutcome.GONE])
+@pytest.mark.parametrize("late", [CheckOutcome.MUTE, CheckOutcome.BUSY])
+def test_it_is_late_if_no_other_poll_of_those_that_take_it_out_failed(
+    late: CheckOutcome, other: CheckOutcome
+) -> None:
+    health, seen = Health(POLICY), []
+    for outcome in (late, late, other, late, late, late, other, CheckOutcome.WELL):
+        health.polled(outcome, began_at=0.0)
+        seen.append((health.reachable, health.is_late))
+    assert seen == [
+        *[(True, False)] * 2,
+        *[(False, False)] * 3,
+        (False, True),
+        (False, False),
+        (True, False),
+    ]
+
+
+def test_it_is_not_merely_late_if_requests_fail_too() -> None:
+    health = ejected()
+    for _ in range(3):
+        health.polled(CheckOutcome.MUTE, began_at=9.0)
+    assert not health.is_late
+    health.completed()
+    assert health.is_late
 
 
 @pytest.mark.slow
@@ -171,7 +199,7 @@ def test_every_ejection_ends(happenings: list[str]) -> None:
             case "complete":
                 health.completed()
             case "poll":
-                health.polled(alive=True, began_at=now)
+                health.polled(CheckOutcome.WELL, began_at=now)
             case _:
                 if health.begin_trial(now):
                     health.end_trial()

@@ -10,6 +10,7 @@ from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines import Capabilities, Vllm
 from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.pool import candidates
+from gateway.upstreams.probe import CheckOutcome, Description
 
 if TYPE_CHECKING:
     from gateway.upstreams.inference_server import InferenceServer
@@ -26,14 +27,18 @@ def state(
     *,
     available: bool = True,
     in_doubt: bool = False,
+    late: bool = False,
 ) -> Member:
-    """A backend whose last health check went wrong (`in_doubt`), or all of them did."""
+    """A backend whose last health check went wrong (`in_doubt`), or all of them did; `late`: none
+    of these was answered.
+    """
     policy = EjectionPolicy()
     health = Health(policy)
     for _ in range(int(in_doubt) if available else policy.failures_max):
-        health.polled(alive=False, began_at=0.0)
+        health.polled(CheckOutcome.MUTE if late else CheckOutcome.GONE, began_at=0.0)
     server = cast("InferenceServer", SimpleNamespace(can=can))
     member = Member(Backend(name, "http://x"), server, health, METRICS, time.monotonic)
+    member.described(Description({}))
     if can is not None:
         member.engine = Vllm()
     return member
@@ -79,6 +84,18 @@ def test_among_unavailable_ones_the_avoided_comes_last() -> None:
     states = [state("a", available=False), state("b", available=False)]
     assert left(states, avoided="a") == "b"
     assert left(states, avoided="ab") == "ab"
+
+
+def test_among_unavailable_ones_those_that_are_only_late_come_first() -> None:
+    states = [
+        state("a", available=False),
+        state("b", available=False, late=True),
+        state("c", available=False, late=True),
+    ]
+    assert left(states) == "bc"
+    assert left(states, avoided="b") == "c"
+    assert left(states, tried="bc") == "a"
+    assert left([*states, state("d", in_doubt=True)]) == "d"
 
 
 def test_a_constraint_goes_to_those_that_hold_it_best() -> None:
