@@ -1,7 +1,7 @@
 """`/admin/v1/responses/{id}/replay`, `/prompt` and `/corpus`: why a revealed response came out as
 it did.
 
-Its prompt is made anew from what is stored of its context (`services.runs.rebuilding`). A replay
+Its prompt is rebuilt from what is stored of its context (`services.runs.rebuilding`). A replay
 has a backend go on from one of its tokens, and says where the result differs. Nothing of that is
 stored but an entry in the tenant's audit log, without content.
 """

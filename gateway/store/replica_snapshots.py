@@ -53,7 +53,7 @@ class PostedSnapshot(NamedTuple):
 
 async def is_watched(database: Database) -> bool:
     """Return True if somebody looks at any replica."""
-    async with database.runs_transaction(durable=False) as connection:
+    async with database.runs_transaction(durable=False, in_bulk=True) as connection:
         watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
     return watched
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -150,7 +151,7 @@ async def test_a_token_leads_to_a_replay_and_a_fork(
         await page.get_by_text("It says the same, token for token.").wait_for()
         assert await page.locator(".differs").count() == 0
         await faultless(visited)
-        await page.get_by_label("Put into its mouth there").fill(" <b>the deep</b>\nblue")
+        await page.get_by_label("Text to insert there").fill(" <b>the deep</b>\nblue")
         await page.get_by_label("Backend").select_option("b0")
         await page.get_by_role("button", name="Generate").click()
         await page.get_by_text("It differs from token 9 on.").wait_for()
@@ -159,6 +160,31 @@ async def test_a_token_leads_to_a_replay_and_a_fork(
         forced = page.locator(".split-replay .prefilled")
         assert await forced.inner_text() == " <b>the deep</b>\nblue"
         await faultless(visited)
+        assert visited.complaints == []
+
+
+async def test_a_replay_ends_when_its_page_is_left(shown: Showcase, browser: Browser) -> None:
+    late = "Tell me of the sea. [[sim first_token_delay_s=600]]"
+    made = (await shown.generate(input=late, background=True)).json()
+    async with shown.client() as client:
+        assert (await client.post(f"/v1/responses/{made['id']}/cancel")).is_success
+    pool = shown.gateway.process.foundation.pool
+    async with visit(browser) as visited:
+        page = visited.page
+        await sign_in(visited, await shown.login_url())
+        await page.goto(f"{shown.admin_url}/console/responses/{made['id']}/replay")
+        await page.get_by_label("Reason").fill(REASON)
+        await page.get_by_role("button", name="Reveal").click()
+        await page.get_by_role("link", name="Replay").click()
+        await page.get_by_label("Backend").select_option("b0")
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await page.get_by_role("button", name="Generate").click(no_wait_after=True)
+        async with asyncio.timeout(60):
+            while not pool.in_flight()["b0"]:
+                await page.context.cookies()
+            await page.goto(f"{shown.admin_url}/console/now")
+            while pool.in_flight()["b0"]:
+                await page.context.cookies()
         assert visited.complaints == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.console.application import _HEADERS, FORM_TOKEN
 from gateway.console.login_attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, LoginAttempts
-from gateway.console.login_sessions import IDLE_S, SESSION_S
+from gateway.console.login_sessions import IDLE_S, SESSION_S, Visitor
 from gateway.errors import RateLimited
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -96,6 +96,25 @@ async def test_a_session_ends_by_itself(site: Site, aged: dict[str, float]) -> N
         await age(site, name, **aged)
         assert (await browser.get("/account")).headers["location"] == "/console/login"
         assert (await browser.post("/preferences", theme="dark")).status_code == 403
+
+
+async def test_of_many_sessions_the_open_ones_are_looked_up_together(site: Site) -> None:
+    sessions, visitor = site.sessions, Visitor()
+    used, idle, old, ended = [
+        await sessions.begin(f"many-{name}", "owner", visitor)
+        for name in ("used", "idle", "old", "ended")
+    ]
+    await age(site, "many-used", idle_s=IDLE_S - 60)
+    await age(site, "many-idle", idle_s=IDLE_S + 1)
+    await age(site, "many-old", whole_s=SESSION_S + 1)
+    session = await sessions.find(ended)
+    assert session is not None
+    await sessions.end(session, session.id, visitor)
+    assert await sessions.open_among([used, idle, old, ended, "nobody's"]) == {used}
+    # Looking is using.
+    await age(site, "many-used", idle_s=IDLE_S - 60)
+    assert await sessions.open_among([used]) == {used}
+    assert await sessions.find(used) is not None
 
 
 async def test_who_signs_out_is_out(site: Site) -> None:

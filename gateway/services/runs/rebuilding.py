@@ -1,4 +1,4 @@
-"""The run of a stored response, made anew: its prompt is erased when it ends, its context is not.
+"""The run of a stored response, rebuilt: its prompt is erased when it ends, its context is not.
 
 The context is what the row says it continued, up to where that had come then. The items in it that
 have ids are repeated id for id; the rest of the prompt is rendered as for a new response, from the

@@ -120,7 +120,7 @@ ORDER BY 1, 2
 ON CONFLICT (tenant_id, name, replica) DO UPDATE SET at = excluded.at, amount = excluded.amount
 """)
 _ELSEWHERE: Final = Statement("""
-SELECT r.tenant_id, r.name, CAST(sum(r.amount) AS bigint) AS amount, count(*) AS replicas
+SELECT r.tenant_id, r.name, CAST(sum(r.amount) AS bigint) AS amount
 FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[])) AS one (tenant_id, name)
 JOIN limit_reports AS r ON r.tenant_id = one.tenant_id AND r.name = one.name
 WHERE r.replica <> CAST(:replica AS text)
