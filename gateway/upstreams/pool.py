@@ -634,7 +634,7 @@ class Pool:
 
     def _is_last(self, member: Member) -> bool:
         # No other backend would take what this one has begun.
-        others = (one for one in self._members.values() if one is not member and not one.is_drained)
+        others = [one for one in self._members.values() if one is not member and not one.is_drained]
         return not any(
             one.available and not one.models.keys().isdisjoint(member.models) for one in others
         )

@@ -14,12 +14,15 @@ from selectolax.lexbor import LexborNode
 
 from gateway import ids
 from gateway.app import create_admin_app, create_app
+from gateway.audit import COMMAND_LINE
 from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.login_sessions import Sessions
 from gateway.store import responses
 from gateway.tenancy import default_project
+from gateway.wiring.admin import operator_services
 from tests.console.chromium import chromium
 from tests.console.hostile_site import filled
+from tests.console.showcase import showcase
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.stored import new_response
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.tenancy.permissions import OperatorRole
     from gateway.wiring.process import Process
     from tests.console.hostile_site import HostileSite
+    from tests.console.showcase import Showcase
     from tests.fakes.postgres import PostgresServer
 
 ORIGIN = "http://127.0.0.1:9000"
@@ -166,6 +170,18 @@ async def site(console_database_url: str) -> AsyncIterator[Site]:
 async def owner(site: Site) -> AsyncIterator[Browser]:
     async with site.browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
+    """Operators may reveal what its tenant `acme` was answered."""
+    name = await postgres.create(template)
+    async with showcase(postgres.database_url(name)) as made:
+        tenants = operator_services(made.gateway.process).tenants
+        policy = {"operator_content_access": "always"}
+        await tenants.set_policy(COMMAND_LINE, "acme", policy)
+        yield made
+    await postgres.drop(name)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pytest
 
 from gateway.console.pages import PAGES
 from tests.console.chromium import DESKTOP, NEEDS_CHROMIUM, PHONE, sign_in, visit
-from tests.console.showcase import showcase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.console.chromium import Visit
     from tests.console.showcase import Showcase
-    from tests.fakes.postgres import PostgresServer
 
 pytestmark = NEEDS_CHROMIUM
 AXE: Final = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
@@ -39,14 +37,6 @@ document.addEventListener("htmx:sse:after:message", () => {
   document.body.dataset.renewed = "yes";
 });
 """
-
-
-@pytest.fixture(scope="module")
-async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
-    name = await postgres.create(template)
-    async with showcase(postgres.database_url(name)) as made:
-        yield made
-    await postgres.drop(name)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from playwright.async_api import expect
 
 from tests.console.chromium import NEEDS_CHROMIUM, sign_in, visit
-from tests.console.showcase import showcase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from tests.console.chromium import Visit
     from tests.console.showcase import Showcase
-    from tests.fakes.postgres import PostgresServer
 
 pytestmark = NEEDS_CHROMIUM
 MODEL: Final = "gpt-oss-20b"
@@ -29,14 +27,6 @@ MALFORMED: Final = "[[sim think=none attack=header times=1 say=Hello!]] Hi"
 NONSENSE: Final = "<|channel|>commentary to=functions.to=functions json code"
 RULE: Final = "header_not_understood"
 """The model's first header is nonsense; asked again, it answers as it should."""
-
-
-@pytest.fixture(scope="module")
-async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
-    name = await postgres.create(template)
-    async with showcase(postgres.database_url(name)) as made:
-        yield made
-    await postgres.drop(name)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from gateway.store import replica_snapshots
 from gateway.store.postgres.database import Connection
 from gateway.upstreams.probe import ReportedLoad
 from tests.console.conftest import OWN_SITE, Site, console_site, first
-from tests.console.showcase import MODELS, showcase
+from tests.console.showcase import MODELS
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -33,17 +33,8 @@ if TYPE_CHECKING:
     from tests.console.conftest import Browser
     from tests.console.showcase import Showcase
     from tests.fakes.gateway import RunningGateway
-    from tests.fakes.postgres import PostgresServer
 
 PATIENCE_S = 30
-
-
-@pytest.fixture(scope="module")
-async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
-    name = await postgres.create(template)
-    async with showcase(postgres.database_url(name)) as made:
-        yield made
-    await postgres.drop(name)
 
 
 async def test_replicas_write_while_one_of_them_is_looked_at(

@@ -11,41 +11,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.audit import COMMAND_LINE
 from gateway.entries import Finished, Queued, Tokens, TurnStarted, pack
 from gateway.store import responses
 from gateway.wiring.admin import operator_services
 from tests.console.chromium import DESKTOP, NEEDS_CHROMIUM, PHONE, sign_in, visit
-from tests.console.showcase import showcase
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.stored import durable_response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from playwright.async_api import Browser, Page
 
     from gateway.entries import Entry
     from tests.console.chromium import Visit
     from tests.console.showcase import Showcase
-    from tests.fakes.postgres import PostgresServer
 
 pytestmark = NEEDS_CHROMIUM
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = 20_000
 REASON = "Ticket 4711: the answer broke off"
-
-
-@pytest.fixture(scope="module")
-async def shown(postgres: PostgresServer, template: str) -> AsyncIterator[Showcase]:
-    name = await postgres.create(template)
-    async with showcase(postgres.database_url(name)) as made:
-        policy = {"operator_content_access": "always"}
-        tenants = operator_services(made.gateway.process).tenants
-        await tenants.set_policy(COMMAND_LINE, "acme", policy)
-        yield made
-    await postgres.drop(name)
 
 
 async def reveal(page: Page, url: str) -> None:

@@ -35,6 +35,11 @@ def content_in(sql: str) -> list[str]:
     return [*named, *(f"{table}.*" for table in tables if "*" in sql.replace("count(*)", ""))]
 
 
+def counts_rows(sql: str) -> bool:
+    """Whether it reads rows that it does not return; groups of few rows may be counted."""
+    return "OFFSET" in sql or ("count(*)" in sql and "GROUP BY" not in sql)
+
+
 def test_content_is_noticed() -> None:
     assert content_in("SELECT body FROM responses") == ["responses.body"]
     assert content_in("SELECT r.* FROM responses AS r") == ["responses.*"]
@@ -68,4 +73,4 @@ async def test_no_page_reads_content_or_counts_rows(
                 await hostile_site.site.console._renewing(live)()
         IS_RECORDED.set(False)
     assert [sql for sql in statements if content_in(sql)] == []
-    assert [sql for sql in statements if re.search(r"count\(\*\)|\bOFFSET\b", sql)] == []
+    assert [sql for sql in statements if counts_rows(sql)] == []

@@ -175,6 +175,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         messages.includable,
         {},
     ),
+    "messages.count_output": (messages.count_output, 0),
     "messages.find_items": (
         lambda db, who, uuid: messages.find_items(db, who, ["in-secret", "out-secret"]),
         {},
