@@ -8,6 +8,7 @@ stored but an entry in the tenant's audit log, without content.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -31,9 +32,9 @@ from gateway.generation import (
     SegmentStarted,
 )
 from gateway.protocol.base import WireModel
+from gateway.protocol.responses.create_request import SEED_MAX
 from gateway.services.runs.regeneration import FORCED_CHARS_MAX, TOKENS_MAX, Variation
 from gateway.services.token_view import LogView
-from gateway.store import audit_log
 from gateway.text_ids import prompt_tokens, unpacked_lines
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat, TokenPiece
     from gateway.protocol.admin_bodies import Json
     from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.runs.rebuilding import Rebuilder
     from gateway.services.runs.regeneration import Continuation, Regenerator
     from gateway.services.token_view import Branch, TokenView
-    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from gateway.upstreams.pool import Pool
@@ -68,6 +69,8 @@ BEFORE_SHOWN: Final = 64
 """Tokens before those of a replay that are shown with them, at most."""
 TURN_MAX: Final = 10_000
 BACKEND_CHARS_MAX: Final = 256
+TOKEN_BYTES: Final = 4
+"""Bytes of text that take about as long to read as a token takes to spell."""
 
 
 class Replay(WireModel):
@@ -77,7 +80,7 @@ class Replay(WireModel):
     backend: Annotated[str, Field(max_length=BACKEND_CHARS_MAX)] | None = None
     text: Annotated[str, Field(max_length=FORCED_CHARS_MAX)] = ""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-SEED_MAX - 1, le=SEED_MAX)] | None = None
 
 
 def routes(replays: Replays) -> list[AdminRoute]:
@@ -117,20 +120,20 @@ class Replays:
 
     def __init__(
         self,
-        database: Database,
         stored: StoredResponses,
         rebuilder: Rebuilder,
         regenerator: Regenerator,
         *,
         pool: Pool,
         new_fold_for: Callable[[ResponseHead], Callable[[], Fold]],
+        executor: ThreadExecutor,
     ) -> None:
-        self._database = database
         self._stored = stored
         self._rebuilder = rebuilder
         self._regenerator = regenerator
         self._pool = pool
         self._new_fold_for = new_fold_for
+        self._executor = executor
         self._busy: set[str | None] = set()
         """Keys of the operators for whom a backend is generating here."""
 
@@ -153,17 +156,17 @@ class Replays:
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)
         facts = _prompt_facts(spec, stored, view, format_)
-        bounds = list(_bounds(spec, format_))
-        shown = bounds[after + 1 : after + 1 + limit]
-        cached = facts["cached_tokens"] or 0
-        messages = [_message(spec, format_, *one, cached=cached) for one in shown]
+        read = partial(_messages, spec, format_, after, limit, cached=facts["cached_tokens"] or 0)
+        count, messages = await self._executor.run(
+            read, size_bytes=len(spec.prompt_ids) * TOKEN_BYTES
+        )
         return {
             "id": response_id,
             "object": "response.prompt",
             **facts,
-            "count": len(bounds),
-            "data": [{"index": at, **one} for at, one in enumerate(messages, after + 1)],
-            "has_more": after + 1 + limit < len(bounds),
+            "count": count,
+            "data": messages,
+            "has_more": after + 1 + limit < count,
         }
 
     async def replay(self, author: Author, response_id: str, body: Replay) -> Json:
@@ -190,6 +193,7 @@ class Replays:
         if body.backend is not None and body.backend not in serving:
             raise InvalidRequest(
                 f"This backend does not serve the model now. Choose one of: {', '.join(serving)}.",
+                code="invalid_value",
                 param="backend",
             )
         spec = await self._rebuilder.rebuild(tenant_id, stored)
@@ -198,7 +202,7 @@ class Replays:
         branch = original.branch
         fold = view.fold if isinstance(view, LogView) else None
         prefix = await self._regenerator.prefix(spec, branch, fold, result=original.result)
-        await self._note(author, tenant_id, stored, body)
+        await self._note(author, stored, body)
         variation = Variation(body.backend, body.text, body.temperature, body.seed)
         made = await self._regenerator.generate(spec, prefix, variation, beside=len(branch.rest))
         grown = view.grown(branch, made.forced, made.ids)
@@ -235,7 +239,9 @@ class Replays:
         finish = FinishReason.STOP
         if isinstance(view, LogView) and view.fold.turns:
             if turn >= len(view.fold.turns):
-                raise InvalidRequest(f"It has {len(view.fold.turns)} turns.", param="turn")
+                raise InvalidRequest(
+                    f"It has {len(view.fold.turns)} turns.", code="invalid_value", param="turn"
+                )
             one = view.fold.turns[turn]
             tokens = [*one.prefill, *one.output_ids]
             finish = one.finish or FinishReason.LENGTH
@@ -243,16 +249,29 @@ class Replays:
             line |= {"prefill": len(one.prefill)} if one.prefill else {}
             line |= {"taken_back": taken_back} if taken_back else {}
         else:
+            if turn:
+                raise InvalidRequest(
+                    "It has no log, and its items do not tell its turns apart: all are in turn 0.",
+                    code="invalid_value",
+                    param="turn",
+                )
             tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
+        text, desired = await self._executor.run(
+            lambda: (
+                _spelled(view.format.anatomy(tokens)),
+                list(_parsed(parser, tokens, finish)),
+            ),
+            size_bytes=len(tokens) * TOKEN_BYTES,
+        )
         return {
             "id": f"{response_id}-{turn}",
             **line,
-            "text": _spelled(view.format.anatomy(tokens)),
+            "text": text,
             "tokens": tokens,
             "finish": finish.value,
             "observed_harmony_0_0_8": None,
-            "desired": list(_parsed(parser, tokens, finish)),
+            "desired": desired,
             "recovery_flags": sorted(parser.recoveries),
         }
 
@@ -264,15 +283,11 @@ class Replays:
             raise InvalidRequest("The response is still generated. Wait until it has ended.")
         return tenant_id, stored, await self._stored.view(tenant_id, stored)
 
-    async def _note(
-        self, author: Author, tenant_id: TenantId, stored: StoredResponse, body: Replay
-    ) -> None:
+    async def _note(self, author: Author, stored: StoredResponse, body: Replay) -> None:
         # What the operator wrote may quote the response.
         data = body.model_dump(exclude={"text"}, exclude_none=True)
         data["text_characters"] = len(body.text)
-        async with self._database.transaction(tenant_id) as connection:
-            event = author.event(CONTINUED, ids.response_id(stored.uuid), data=data)
-            await audit_log.record(connection, tenant_id, event)
+        await self._stored.note(author, ids.response_id(stored.uuid), CONTINUED, data)
 
 
 class _Original(NamedTuple):
@@ -297,7 +312,9 @@ def _original(view: TokenView, stored: StoredResponse, at: int) -> _Original:
     try:
         branch = view.branch(max(at, front))
     except IndexError:
-        raise InvalidRequest(f"The response has {len(view)} tokens.", param="at") from None
+        raise InvalidRequest(
+            f"The response has {len(view)} tokens.", code="invalid_value", param="at"
+        ) from None
     rest = view.ids[branch.rest.start : branch.rest.stop].tolist()
     if isinstance(view, LogView):
         return _Original(branch, rest, "log", view.fold.approved_result)
@@ -374,6 +391,18 @@ def _bounds(spec: RunSpec, format_: ModelFormat) -> Iterator[tuple[int, int]]:
             yield begin, at
             begin = at
     yield begin, len(spec.prompt_ids)
+
+
+def _messages(
+    spec: RunSpec, format_: ModelFormat, after: int, limit: int, *, cached: int
+) -> tuple[int, list[Json]]:
+    # How many there are, and a page of them. CPU work.
+    bounds = list(_bounds(spec, format_))
+    shown = bounds[after + 1 : after + 1 + limit]
+    return len(bounds), [
+        {"index": at, **_message(spec, format_, *one, cached=cached)}
+        for at, one in enumerate(shown, after + 1)
+    ]
 
 
 def _message(spec: RunSpec, format_: ModelFormat, begin: int, end: int, *, cached: int) -> Json:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.content_access import OperatorAccess
     from gateway.admin.routes import AdminCall, Endpoint
-    from gateway.audit import Author
+    from gateway.audit import AuditEvent, Author
     from gateway.entries import Portion
     from gateway.eventlog.feed import Feed
     from gateway.eventlog.fold.execution import Execution, Moment, Span
@@ -374,11 +374,16 @@ class StoredResponses:
                     stored.status, "Its client waits for the response, and ends it by leaving."
                 )
             )
-        project = ProjectId(row.project_id or row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:
-            event = author.event(CANCELLED, ids.response_id(row.id), project)
-            await audit_log.record(connection, tenant_id, event)
+            await audit_log.record(connection, tenant_id, _event(author, row, CANCELLED))
         return await self.get(author, response_id)
+
+    async def note(self, author: Author, response_id: str, type_: str, data: Json) -> None:
+        """Record in the tenant's audit log that the author did something with a response."""
+        row = await self._find(response_id)
+        tenant_id = TenantId(row.tenant_id)
+        async with self._database.transaction(tenant_id) as connection:
+            await audit_log.record(connection, tenant_id, _event(author, row, type_, data=data))
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
         """Let the author read a response for `REVEAL_S`.
@@ -395,12 +400,7 @@ class StoredResponses:
                     f"You have revealed {REVEALS_MAX} responses of this tenant within an hour.",
                     code="rate_limit_exceeded",
                 )
-            event = author.event(
-                REVEALED,
-                ids.response_id(row.id),
-                ProjectId(row.project_id or row.tenant_id),
-                data={"reason": reason},
-            )
+            event = _event(author, row, REVEALED, data={"reason": reason})
             entry = await audit_log.record(connection, tenant_id, event)
         until = entry.at + timedelta(seconds=REVEAL_S)
         return {
@@ -627,6 +627,11 @@ def _begin_ms(row: Row) -> int:
     begin_ms: int = row.id.int >> 80
     second_ms = int(row.created_at.timestamp()) * 1000
     return begin_ms if second_ms <= begin_ms < second_ms + 1000 else second_ms
+
+
+def _event(author: Author, row: Row, type_: str, **details: Json) -> AuditEvent:
+    project = ProjectId(row.project_id or row.tenant_id)
+    return author.event(type_, ids.response_id(row.id), project, **details)
 
 
 def _reveals(author: Author, row: Row, *, within_s: float) -> Json:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from gateway.console.rendering import compact, count
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -63,6 +65,17 @@ class Tile:
     kv: int | None
     tokens_per_s: float | None
 
+    @property
+    def says(self) -> list[str]:
+        """Return what it says of itself in words; a backend may say one thing without another."""
+        figures = (
+            (self.running, count, "{} running"),
+            (self.waiting, count, "{} waiting"),
+            (self.kv, count, "KV {} %"),
+            (self.tokens_per_s, compact, "{} tokens/s"),
+        )
+        return [words.format(write(one)) for one, write, words in figures if one is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class MishapGroup:
@@ -95,8 +108,8 @@ class Fleet:
     @property
     def live(self) -> str:
         """Return the state of the picture in words."""
-        count = len(self.replicas)
-        words = f"live · {count} replica{'s' if count != 1 else ''}"
+        size = len(self.replicas)
+        words = f"live · {size} replica{'s' if size != 1 else ''}"
         return f"{words}, {self.behind} behind" if self.behind else words
 
 
@@ -110,8 +123,8 @@ def fleet_of(snapshots: Sequence[Json]) -> Fleet:
     responses.sort(key=lambda one: -one["age_s"])
     queued: dict[str, int] = {}
     for snapshot in snapshots:
-        for work, count in snapshot["queued"].items():
-            queued[work] = queued.get(work, 0) + count
+        for work, waiting in snapshot["queued"].items():
+            queued[work] = queued.get(work, 0) + waiting
     return Fleet(
         replicas=snapshots,
         behind=sum(one["age_s"] > BEHIND_S for one in snapshots),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.console.questions import number
 from gateway.errors import InvalidRequest, PermissionDenied
 from gateway.protocol.pages import PageParams
 
@@ -44,8 +45,7 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
             "owner of this gateway.",
             code="insufficient_permissions",
         )
-    if item and not (item.isascii() and item.isdigit()):
-        raise InvalidRequest("'item' is no number of an output item.", param="item")
+    index = number(item, "item", "'item' is no number of an output item.") if item else None
     stored = call.services.operator.responses
     record = await stored.get(call.author, response_id)
     if record["content"]["revealed_until"] is None:
@@ -56,7 +56,7 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
         )
     return Fork(
         response_id,
-        int(item) if item else None,
+        index,
         record["tenant"]["name"],
         record["project_id"],
         record["model"],

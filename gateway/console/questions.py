@@ -32,6 +32,8 @@ SHOWN: Final[dict[HostedFamily, str]] = {
 }
 """Values of `include`, for the fields that the page shows."""
 SCHEMA_NAME: Final = "answer"
+DIGITS_MAX: Final = 15
+"""Digits of a number of a form, at most: all such numbers can be written as JSON."""
 TEXTS: Final = ("model", "instructions", "service_tier")
 """Fields that are parameters as they stand."""
 
@@ -59,6 +61,13 @@ def input_of(form: Mapping[str, str]) -> list[Json]:
     return items
 
 
+def number(text: str, param: str, refusal: str) -> int:
+    """Return the number that a field has. Raises `InvalidRequest` with the refusal."""
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise InvalidRequest(refusal, param=param)
+    return int(text)
+
+
 def body_of(form: Mapping[str, str], context: Mapping[str, Any], items: Sequence[Json]) -> Json:
     """Return the request; `context` has the parameters that it continues something with.
 
@@ -68,9 +77,7 @@ def body_of(form: Mapping[str, str], context: Mapping[str, Any], items: Sequence
     if effort := form.get("effort"):
         body["reasoning"] = {"effort": effort}
     if most := form.get("max_output_tokens"):
-        if not (most.isascii() and most.isdigit()):
-            raise InvalidRequest("'Max tokens' is no number.", param="max_output_tokens")
-        body["max_output_tokens"] = int(most)
+        body["max_output_tokens"] = number(most, "max_output_tokens", "'Max tokens' is no number.")
     if (schema := _json(form, "schema")) is not None:
         form_of_answer = {"type": "json_schema", "name": SCHEMA_NAME, "strict": True}
         body["text"] = {"format": {**form_of_answer, "schema": schema}}

@@ -102,8 +102,10 @@ class Streams:
         now = time.monotonic()
         if now - self._checked_at > CHECK_S:
             self._checked_at = now
+            # Who comes during the look was not looked up.
+            viewers = set(self._viewers)
             with suppress(StoreError):
-                self._ended = self._viewers.keys() - await self._open_among(self._viewers.keys())
+                self._ended = viewers.difference(await self._open_among(viewers))
         return secret not in self._ended
 
 

@@ -664,13 +664,16 @@ class BudgetFigure:
 
         None: not before the interval ends.
         """
-        if self.resets_at is None or not self.spent:
+        if self.resets_at is None or self.spent <= 0:
             return None
         if not self.remaining:
             return now
         so_far = now - begins(self.budget.interval, now)
-        at = now + min(so_far * (self.remaining / self.spent), self.resets_at - now)
-        return at if at < self.resets_at else None
+        left = self.resets_at - now
+        # Compared as numbers: of a budget that is hardly used the time is longer than any date.
+        if so_far.total_seconds() * self.remaining >= left.total_seconds() * self.spent:
+            return None
+        return now + so_far * (self.remaining / self.spent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,6 @@ def operator_services(process: Process) -> OperatorServices:
         database=database,
         responses=stored,
         replays=Replays(
-            database,
             stored,
             process.rebuilder,
             Regenerator(
@@ -124,6 +123,7 @@ def operator_services(process: Process) -> OperatorServices:
             ),
             pool=foundation.pool,
             new_fold_for=foundation.new_fold_for,
+            executor=foundation.executor,
         ),
         audit=AuditLogs(database),
     )

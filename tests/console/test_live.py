@@ -18,6 +18,7 @@ from gateway.limits.rules import DAY_S
 from gateway.replication import snapshots
 from gateway.store import replica_snapshots
 from gateway.store.postgres.database import Connection
+from gateway.upstreams.probe import ReportedLoad
 from tests.console.conftest import OWN_SITE, Site, console_site, first
 from tests.console.showcase import MODELS
 from tests.fakes.gateway import gateway_settings, running_gateway
@@ -116,7 +117,7 @@ async def test_backends_are_shown_as_all_replicas_use_them(database_url: str) ->
         await asyncio.gather(asked, return_exceptions=True)
     assert cells[4].endswith("%")
     assert 0 < float(cells[5]) < 200
-    assert "1 running, 0 waiting · KV" in tiles[0].text(deep=True)
+    assert "1 running · 0 waiting · KV" in tiles[0].text(deep=True)
 
 
 @pytest.mark.slow
@@ -222,6 +223,24 @@ async def test_a_stream_takes_a_session_and_its_permission(site: Site) -> None:
         assert (await browser.get("/stream/usage")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (ReportedLoad(running=3), "3 running"),
+        (ReportedLoad(waiting=4, kv_used=0.5), "4 waiting · KV 50 %"),
+        (ReportedLoad(running=1, waiting=0, tokens_per_s=2e3), "1 running · 0 waiting · 2.0k tok"),
+    ],
+)
+async def test_a_backend_may_say_a_part_of_its_load(
+    site: Site, owner: Browser, load: ReportedLoad, words: str
+) -> None:
+    (member,) = site.process.foundation.pool.members()
+    member.loaded(load)
+    site.process.replica.snapshots._read_at = float("-inf")
+    assert words in first(await owner.page("/now"), ".tile").text(deep=True)
+    await owner.page("/backends")
+
+
 async def test_there_are_not_too_many_viewers(
     owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +341,27 @@ async def test_a_stream_outlives_the_database_and_not_its_session(
     assert b"version" in await anext(opened)
     # Of all that look one looks for all.
     assert looks == [{"ended", "open"}] * 2
+
+
+async def test_who_comes_while_sessions_are_looked_up_stays(hurried: None) -> None:
+    looking, looked = asyncio.Event(), asyncio.Event()
+
+    async def open_among(secrets: Collection[str]) -> Collection[str]:
+        found = set(secrets)
+        looking.set()
+        await looked.wait()
+        return found
+
+    own = Streams({"/now": Topic(Rendering())}, bool, open_among)
+    first, second = own.follow("/now", "first"), own.follow("/now", "second")
+    await anext(first)
+    own._checked_at = float("-inf")
+    going_on = asyncio.ensure_future(anext(first))
+    await looking.wait()
+    assert b"version" in await anext(second)
+    looked.set()
+    assert b"version" in await going_on
+    assert b"version" in await anext(second)
 
 
 async def test_a_key_is_connected_by_its_first_response(shown: Showcase) -> None:

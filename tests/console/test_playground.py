@@ -397,6 +397,8 @@ async def test_a_refused_request_says_what_to_do(playing: Playing, ada: Browser)
         ({"schema": "{"}, "Correct it"),
         ({"tools": "7"}, "is no object"),
         ({"max_output_tokens": "many"}, "is no number"),
+        ({"max_output_tokens": "9" * 30}, "is no number"),
+        ({"max_output_tokens": "9" * 5000}, "is no number"),
         ({"tenant": "nobody"}, "nobody"),
         ({"project": "proj_1"}, "proj_1"),
     ):
@@ -559,6 +561,8 @@ async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada
     last = await playing.ask(ada, "[[sim say=Four]]", fork=answer.id, item="1")
     record = await playing.site.services.responses.get(COMMAND_LINE, last.id)
     assert record["previous_response_id"] == answer.id
+    for number in ("x", "9" * 5000):
+        assert (await ada.get(f"{PATH}?fork={answer.id}&item={number}")).status_code == 400
     beyond = playing.fields("Hi", fork=answer.id, item="9")
     assert (await ada.post(f"{PATH}/ask", **beyond)).status_code == 400
 

@@ -157,7 +157,8 @@ class Regenerator:
             raise InvalidRequest(
                 "Servers of this model take and return text: nobody can go on with an answer that "
                 "was begun. Replay the turn from its beginning.",
-                param="at",
+                code="invalid_value",
+                param="at" if prefix.kept else "text",
             )
         forced = format_.encode(variation.text) if variation.text else ()
         sampling = _sampling(spec, variation, prefix.drawn + len(forced), beside)
@@ -221,6 +222,7 @@ def _sampling(spec: RunSpec, variation: Variation, drawn: int, beside: int) -> S
     if room <= 0:
         raise InvalidRequest(
             "The response has used up its tokens at this place: there is nothing to go on with.",
+            code="invalid_value",
             param="at",
         )
     changes = {"temperature": variation.temperature, "seed": variation.seed}

@@ -261,9 +261,15 @@ class OriginPool:
             return [self._origin.host]
         if self._lookup is None or self._lookup.done():
             self._lookup = start_task(self._look_up())
+        task, lookup = asyncio.current_task(), self._lookup
+        assert task is not None, "it runs in one"
         try:
             async with asyncio.timeout(LOOKUP_LATE_S if self._last_addresses else None):
-                await asyncio.shield(self._lookup)
+                await asyncio.shield(lookup)
+        except asyncio.CancelledError as error:
+            if not lookup.cancelled() or task.cancelling():
+                raise
+            raise httpx2.ConnectError("backend is not used any more") from error
         except (TimeoutError, socket.gaierror) as error:
             is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
             if is_unknown or not self._last_addresses:

@@ -149,7 +149,7 @@ async def frozen(stage: Stage[Pool], pool: Pool, backend: RunningSimulator) -> A
     await until_tokens(stage)
     assert backend.process is not None
     os.kill(backend.process.pid, signal.SIGSTOP)
-    (member,) = pool.members()
+    member, *_ = pool.members()
     while not member.is_late:
         await pool.poll()
     try:
@@ -159,10 +159,14 @@ async def frozen(stage: Stage[Pool], pool: Pool, backend: RunningSimulator) -> A
 
 
 @pytest.mark.slow
-async def test_a_stream_of_an_only_backend_outlives_a_pause_of_it() -> None:
-    """To break it off would end it: nobody else can go on with it."""
-    with simulator_process(tokens_per_s=100.0) as backend:
-        async with pool_of([backend], schedule=BRISK, ejection=TWICE, silent_s=0.0) as pool:
+@pytest.mark.parametrize("drained_count", [0, 1])
+async def test_a_stream_of_an_only_backend_outlives_a_pause_of_it(drained_count: int) -> None:
+    """To break it off would end it: nobody else can go on with it, a drained one neither."""
+    with ExitStack() as stack:
+        starting = (simulator_process(tokens_per_s=100.0) for _ in range(1 + drained_count))
+        backend, *_ = fleet = [stack.enter_context(one) for one in starting]
+        async with pool_of(fleet, schedule=BRISK, ejection=TWICE, silent_s=0.0) as pool:
+            pool.drain([member.name for member in pool.members()[1:]])
             cut, whole = (stage_of(pool, "") for _ in range(2))
 
             async def pause() -> None:

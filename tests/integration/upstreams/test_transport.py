@@ -321,6 +321,27 @@ async def test_a_burst_of_connections_takes_one_lookup(
     assert looked_up == ["localhost"]
 
 
+async def test_a_backend_that_is_forgotten_during_its_lookup_is_not_reached(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was not cancelled: another backend can answer it."""
+    answers, begun, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        assert answers.wait(LOOKUP_WITHIN_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    url = httpx2.URL("http://localhost:9/")
+    asking = asyncio.create_task(client.get(url))
+    await begun.wait()
+    await client.transport.forget(url)
+    answers.set()
+    with pytest.raises(httpx2.ConnectError):
+        await asking
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "is_reached"), [("late", True), (EAI_AGAIN, True), (EAI_NONAME, False)]

@@ -97,6 +97,13 @@ def test_a_budget_runs_out_as_it_was_spent_so_far(
     assert replace(month, resets_at=None).runs_out_at(now) is None
 
 
+@pytest.mark.parametrize("spent", [1, 500])
+def test_a_budget_that_is_hardly_used_does_not_run_out(spent: int) -> None:
+    cap, ends = 2**63 - 1, datetime(2026, 11, 1, tzinfo=UTC)
+    month = BudgetFigure(budget(cap, interval="month"), spent, 0, ends)
+    assert month.runs_out_at(ends - timedelta(days=9)) is None
+
+
 def test_the_tightest_budget_is_of_money_and_refuses() -> None:
     budgets = [
         budget(100),

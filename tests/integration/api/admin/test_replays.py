@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from gateway import ids
 from gateway.admin.replays import CONTINUED
 from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.generation import FinishReason
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.context_item import StoredItem
 from gateway.services.runs import regeneration
 from gateway.store import messages, responses
@@ -32,9 +34,10 @@ from tests.integration.api.tools.test_brought_tools import (
 from tests.unit.models.harmony.test_parsing_corpus import _item
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from gateway.entries import Entry
+    from gateway.models.format import TokenPart
     from tests.fakes.observation import Backends
     from tests.integration.api.admin.conftest import Desk
 
@@ -164,6 +167,23 @@ async def test_a_context_that_was_summarised_or_brings_tools_is_as_it_was(
         await check_prompt(open_desk, backends, made)
 
 
+async def test_a_long_prompt_is_spelled_in_a_thread(
+    open_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spell, on_loop = HarmonyFormat.anatomy, []
+
+    def noted(format_: HarmonyFormat, ids: Sequence[int], part: TokenPart = "role") -> Any:
+        if len(ids) > 1000:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+        return spell(format_, ids, part)
+
+    made = await revealed(open_desk, input="word " * 6000)
+    monkeypatch.setattr(HarmonyFormat, "anatomy", noted)
+    shown = await open_desk.get(made, "/prompt")
+    assert max(one["tokens"] for one in shown["data"]) > 6000
+    assert on_loop == [False]
+
+
 @pytest.mark.slow
 async def test_a_context_that_was_cut_is_cut_again(open_desk: Desk, backends: Backends) -> None:
     turns = [
@@ -198,10 +218,17 @@ async def test_a_fork_goes_on_from_any_token_with_words_of_the_operator(
     assert got["first_difference"] == 0
     assert got["replayed"][0]["prefill"]
     assert [run["part"] for run in got["replayed"][:2]] == ["body", "body"]
-    for wrong in ({"at": len(tokens)}, {"at": -1}, {"temperature": 3}, {"at": 10**9}):
-        await replayed(open_desk, made, 400, **wrong)
-    away = await replayed(open_desk, made, 400, backend="b9")
-    assert "b0, b1" in away["error"]["message"]
+    for name, value, code in (
+        ("at", len(tokens), "invalid_value"),
+        ("at", 10**9, "invalid_value"),
+        ("at", -1, "integer_below_min_value"),
+        ("temperature", 3, "decimal_above_max_value"),
+        ("seed", 2**63, "integer_above_max_value"),
+        ("backend", "b9", "invalid_value"),
+    ):
+        refused = (await replayed(open_desk, made, 400, **{name: value}))["error"]
+        assert (refused["param"], refused["code"]) == (name, code)
+        assert name != "backend" or "b0, b1" in refused["message"]
 
 
 async def test_behind_a_hosted_tool_a_fork_has_its_result_before_it(
@@ -339,8 +366,10 @@ async def test_the_tenant_sees_that_it_was_continued_and_nothing_else_is_kept(
     made = await revealed(open_desk, background=True)
     before = await kept_rows(open_desk)
     await replayed(open_desk, made, at=4, text=SECRET, temperature=0.5, backend="b1")
+    project = (await open_desk.get(made))["project_id"]
     logs = await open_desk.owner.get(
-        f"/v1/organization/audit_logs?event_types[]={CONTINUED}&limit=1"
+        "/v1/organization/audit_logs",
+        params={"event_types[]": CONTINUED, "project_ids[]": project, "limit": 1},
     )
     (entry,) = logs.json()["data"]
     data = {"at": 4, "backend": "b1", "temperature": 0.5, "text_characters": len(SECRET)}
@@ -417,4 +446,6 @@ async def test_a_turn_is_a_line_of_the_corpus(open_desk: Desk) -> None:
         assert line["tokens"] == script_ids(line["text"])
         assert line["recovery_flags"] == []
     assert (await open_desk.get(made, "/corpus?turn=0"))["id"] == f"{made['id']}-0"
-    await open_desk.get(made, "/corpus?turn=7", 400)
+    for one in (made, plain):
+        refused = await open_desk.get(one, "/corpus?turn=7", 400)
+        assert refused["error"]["param"] == "turn"

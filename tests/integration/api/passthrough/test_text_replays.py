@@ -45,8 +45,9 @@ async def test_a_turn_of_text_is_replayed_from_its_beginning_alone(passing: Pass
     shown = await services.replays.prompt(ANNA, made["id"])
     assert len(shown["data"]) == shown["count"] > 2
     assert '"Be kind."' in shown["data"][1]["text"]
-    for body in (Replay(at=5), Replay(text="No.")):
-        with pytest.raises(InvalidRequest, match="nobody can go on"):
+    for param, body in (("at", Replay(at=5)), ("text", Replay(text="No."))):
+        with pytest.raises(InvalidRequest, match="nobody can go on") as refused:
             await services.replays.replay(ANNA, made["id"], body)
+        assert refused.value.param == param
     line = await services.replays.corpus(ANNA, made["id"])
     assert line["desired"][-1]["text"] == "Hello, the sea!"
