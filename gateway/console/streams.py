@@ -102,7 +102,7 @@ class Streams:
         now = time.monotonic()
         if now - self._checked_at > CHECK_S:
             self._checked_at = now
-            # Who comes during the look was not looked up.
+            # Viewers that come meanwhile are not among those that are looked up.
             viewers = set(self._viewers)
             with suppress(StoreError):
                 self._ended = viewers.difference(await self._open_among(viewers))

@@ -347,10 +347,10 @@ async def test_who_comes_while_sessions_are_looked_up_stays(hurried: None) -> No
     looking, looked = asyncio.Event(), asyncio.Event()
 
     async def open_among(secrets: Collection[str]) -> Collection[str]:
-        found = set(secrets)
+        present = set(secrets)
         looking.set()
         await looked.wait()
-        return found
+        return present
 
     own = Streams({"/now": Topic(Rendering())}, bool, open_among)
     first, second = own.follow("/now", "first"), own.follow("/now", "second")
