@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 LOOKUP_LATE_S: Final = 1.0
 """Seconds after which a connection is made to the addresses of the lookup before, if there was one:
 a name server that is late, or fails, must not take a backend away."""
+LOOKUP_KEPT_S: Final = 300.0
+"""Seconds for which the addresses of a lookup may stand in for those of a later one: in the end the
+address of a pod is that of another one."""
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -180,6 +183,8 @@ class OriginPool:
         self._is_address = _is_address(origin.host)
         self._lookup: asyncio.Task[None] | None = None
         self._last_addresses: list[str] = []
+        self._looked_up_at = 0.0
+        """When the last lookup ended well, by the loop's clock."""
         self._connecting = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest idle one first
@@ -263,8 +268,10 @@ class OriginPool:
             self._lookup = start_task(self._look_up())
         task, lookup = asyncio.current_task(), self._lookup
         assert task is not None, "it runs in one"
+        age_s = asyncio.get_running_loop().time() - self._looked_up_at
+        may_stay = bool(self._last_addresses) and age_s < LOOKUP_KEPT_S
         try:
-            async with asyncio.timeout(LOOKUP_LATE_S if self._last_addresses else None):
+            async with asyncio.timeout(LOOKUP_LATE_S if may_stay else None):
                 await asyncio.shield(lookup)
         except asyncio.CancelledError as error:
             if not lookup.cancelled() or task.cancelling():
@@ -272,7 +279,7 @@ class OriginPool:
             raise httpx2.ConnectError("backend is not used any more") from error
         except (TimeoutError, socket.gaierror) as error:
             is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
-            if is_unknown or not self._last_addresses:
+            if is_unknown or not may_stay:
                 raise
         return self._last_addresses
 
@@ -281,6 +288,7 @@ class OriginPool:
         loop, (_, host, port) = asyncio.get_running_loop(), self._origin
         rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._last_addresses = list(dict.fromkeys(str(address[0]) for *_, address in rows))
+        self._looked_up_at = loop.time()
 
     async def _connect_to_any(self, addresses: Sequence[str]) -> Connection | None:
         for address in addresses:
