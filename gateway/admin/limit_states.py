@@ -31,7 +31,7 @@ def routes(states: LimitStates) -> list[AdminRoute]:
 
 
 class LimitStates:
-    """What is used of the limits and budgets of tenants and their projects."""
+    """Use of the limits and budgets of tenants and their projects."""
 
     def __init__(
         self, limits: Limits, figures: Callable[[TenantId, Terms], Awaitable[Figures]]

@@ -73,7 +73,7 @@ class TokenView:
         self.rules: dict[int, str] = {}
         """Rule that took a token back, by its position."""
         self._voided_at: dict[int, int] = {}
-        """How many tokens there were when a token was taken back, by its position."""
+        """Number of tokens there were when a token was taken back, by its position."""
         self.pieces: list[TokenPiece] = []
         self._shared: list[_Shared] = []
         self._part: TokenPart = "between"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.api.request_body import BodyBounds
 from gateway.protocol.grants import ToolBudget
@@ -53,7 +53,7 @@ _log = EventLog(__name__)
 
 CLAIMS_WAIT_S = 3.0
 """Seconds that a process that drains waits for the answer to its last look for work, at most."""
-STATE_WAIT_S = 5.0
+STATE_WAIT_S: Final = 5.0
 """Seconds that a process that ends waits for the database to take what may be lost, at most: uses
 of keys, notices to other replicas, what limits have counted. A database that answers needs a
 fraction of that; a silent one would cost each statement its whole timeout."""
