@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -186,7 +187,6 @@ async def test_which_tenant_fills_the_queue(troubled: Troubled, newcomer: Newcom
         await newcomer.open("Queue")
         rows = lines_of(page, "Requests in flight by tenant")
         await expect(rows.filter(has_text="acme")).to_be_visible()
-        name, waiting, _ = (await rows.first.inner_text()).split()
-        assert name == "globex"
-        assert int(waiting) >= 3
+        # Most waiting requests first, as soon as all of them have arrived.
+        await expect(rows.first).to_contain_text(re.compile(r"globex\s*[3-9]"))
     assert newcomer.clicks <= 1
