@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.async_api import expect
 
 from gateway.app import create_admin_app
 from gateway.console.login_sessions import login_url
@@ -115,7 +116,7 @@ async def test_a_button_approves_and_another_refuses(playing: Playing, server: s
             assert await faults_of(page) == []
             await asked.get_by_role("button", name=name).click()
             await page.locator(".answer").nth(1).locator(".took").wait_for()
-            assert await page.locator(".is-tool", has_text="Call of srv.say").count() == calls
-            assert await asked.get_by_role("button", name=name).is_disabled()
+            await expect(page.locator(".is-tool", has_text="Call of srv.say")).to_have_count(calls)
+            await expect(asked.get_by_role("button", name=name)).to_be_disabled()
         assert await visited.violations() == []
         assert visited.complaints == []

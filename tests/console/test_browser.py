@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from playwright.async_api import expect
 
 from gateway.console.pages import PAGES
 from tests.console.chromium import DESKTOP, NEEDS_CHROMIUM, PHONE, sign_in, visit
@@ -94,7 +95,7 @@ async def test_what_is_generated_appears_and_goes(tab: Visit, shown: Showcase) -
     running = [asyncio.create_task(shown.generate(input=f"Slowly {n}")) for n in range(4)]
     row = page.locator("#live tbody tr[id^=resp_]").first
     await row.wait_for()
-    assert "acme" in await row.inner_text()
+    await expect(row).to_contain_text("acme")
     identity = await row.get_attribute("id") or "no id"
     await page.locator(f"#{identity}").get_by_role("link").click()
     await page.wait_for_url(f"**/responses/{identity}")
@@ -124,7 +125,7 @@ async def test_from_a_new_tenant_to_its_first_request(tab: Visit, shown: Showcas
     await page.get_by_role("button", name="Show").click()
     await page.get_by_label("Wait for key").select_option(index=1)
     await page.get_by_role("button", name="Show").click()
-    assert "Waiting" in await page.locator("#seen").inner_text()
+    await expect(page.locator("#seen")).to_contain_text("Waiting")
     body = {"model": "gpt-oss-20b", "input": "Hello", "max_output_tokens": 16}
     async with shown.client() as client:
         client.headers["authorization"] = f"Bearer {secret}"
@@ -134,9 +135,10 @@ async def test_from_a_new_tenant_to_its_first_request(tab: Visit, shown: Showcas
     await page.get_by_role("link", name="Audit").click()
     await page.get_by_role("textbox", name="Tenant").fill("wonka")
     await page.get_by_role("button", name="Filter").click()
+    await page.wait_for_url("**tenant=wonka**")
     assert await page.locator("tbody tr").count() >= 3
     await page.get_by_role("button", name="Verify this chain").click()
-    assert "The chain holds" in await page.locator(".notice").inner_text()
+    await expect(page.locator(".notice")).to_contain_text("The chain holds")
 
 
 async def test_a_backend_is_drained_by_its_name(tab: Visit, shown: Showcase) -> None:
@@ -146,7 +148,7 @@ async def test_a_backend_is_drained_by_its_name(tab: Visit, shown: Showcase) -> 
     page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept(answers.pop(0))))
     row = page.locator("tr", has=page.get_by_role("rowheader", name="b1"))
     await row.get_by_role("button", name="Drain").click()
-    assert "drained" not in await row.inner_text()
+    await expect(row).not_to_contain_text("drained")
     # The page that is left is renewed, too.
     async with page.expect_navigation():
         await row.get_by_role("button", name="Drain").click()
@@ -195,6 +197,6 @@ async def test_a_page_in_utc_and_dark_comes_so_from_the_server(tab: Visit, shown
     await page.get_by_role("button", name="Apply").click()
     await page.wait_for_load_state()
     assert await page.locator("html").get_attribute("data-theme") == "dark"
-    assert "UTC" in await page.locator("tbody time").first.inner_text()
+    await expect(page.locator("tbody time").first).to_contain_text("UTC")
     ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(14, 17, 22)"

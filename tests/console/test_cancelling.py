@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.async_api import expect
 from starlette.datastructures import QueryParams
 
 from gateway import ids
@@ -230,7 +231,7 @@ async def test_lists_in_a_browser_announce_cancel_and_drop(busy: Busy) -> None:
         page.on("dialog", answer)
         await sign_in(visited, login_url(busy.admin_url, token))
         await page.goto(f"{busy.admin_url}/console/responses?status=queued")
-        assert await page.locator(f"[title={waiting}]").count() == 1
+        await expect(page.locator(f"[title={waiting}]")).to_have_count(1)
         assert await faults_of(page) == []
         (later,) = await busy.ask(1)
         await page.get_by_role("link", name="1 new").click()
@@ -243,7 +244,7 @@ async def test_lists_in_a_browser_announce_cancel_and_drop(busy: Busy) -> None:
         async with page.expect_navigation():
             await page.get_by_role("button", name="Cancel the chosen").click()
         row = page.locator("tbody tr", has=page.locator(f"[title={later}]"))
-        assert "cancelled" in await row.inner_text()
+        await expect(row).to_contain_text("cancelled")
         assert await faults_of(page) == []
 
         await page.goto(f"{busy.admin_url}/console/queue")
@@ -251,7 +252,7 @@ async def test_lists_in_a_browser_announce_cancel_and_drop(busy: Busy) -> None:
         typed.append(waiting[-4:])
         async with page.expect_navigation():
             await page.locator(f"#{waiting}").get_by_role("button", name="Drop").click()
-        assert await page.locator(f"#{waiting}").count() == 0
+        await expect(page.locator(f"#{waiting}")).to_have_count(0)
         # A row that comes with the stream has its button, too.
         (last,) = await busy.ask(1)
         typed.append(last[-4:])

@@ -155,11 +155,8 @@ async def test_which_backend_ate_it(troubled: Troubled, newcomer: Newcomer) -> N
     backend = await row.locator("td").nth(2).inner_text()
     assert backend in {"b0", "b1"}
     await newcomer.click(row.get_by_role("link"))
-    story = page.locator(".story li")
-    assert any(
-        line.startswith("Backend b") and line.endswith("left")
-        for line in await story.all_inner_texts()
-    ), await story.all_inner_texts()
+    left = page.locator(".story li", has_text=re.compile(r"^\s*Backend b.*left\s*$"))
+    await expect(left.first).to_be_visible()
     assert newcomer.clicks <= 1
 
 
@@ -175,6 +172,7 @@ async def test_what_did_the_model_say_before_it_was_repaired(
     await page.get_by_label("Reason").fill("What was it really?")
     await newcomer.click(page.get_by_role("button", name="Reveal"))
     voided = page.locator("#tokens .run.voided")
+    await voided.first.wait_for()
     assert "functions.to=functions" in "".join(await voided.all_inner_texts())
     assert newcomer.clicks <= 2
 

@@ -83,7 +83,7 @@ async def test_a_role_is_offered_its_pages_and_refused_all_other_acts(
         await page.get_by_label("Account and looks").click()
         await expect(page.locator(".menu-body p").first).to_have_text(f"{role}@example.com{role}")
         own = [one.title for one in PAGES if one.icon and one.permission in allowed]
-        assert await page.locator("nav.rail li").all_inner_texts() == own
+        await expect(page.locator("nav.rail li")).to_have_text(own)
         refused = [path for path, act in site.console.acts.items() if act.permission not in allowed]
         statuses = await page.evaluate(POST, [refused, FORM_TOKEN])
         assert statuses == dict.fromkeys(refused, 403)
@@ -115,6 +115,6 @@ async def test_who_has_no_role_stays_outside(browser: Browser, served: tuple[Sit
     _, address = served
     async with visit(browser) as visited:
         await sign_in_as(visited.page, address, "stranger")
-        assert "stranger@example.com" in await visited.page.get_by_role("alert").inner_text()
+        await expect(visited.page.get_by_role("alert")).to_contain_text("stranger@example.com")
         await visited.page.goto(f"{address}{BASE}/now")
-        assert await visited.page.locator(f'a[href="{TO_PROVIDER}"]').is_visible()
+        await expect(visited.page.locator(f'a[href="{TO_PROVIDER}"]')).to_be_visible()

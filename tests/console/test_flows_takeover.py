@@ -110,6 +110,7 @@ async def test_tokens_go_on_behind_a_takeover(
             await page.locator(".totals li", has_text=INTERRUPTED).wait_for()
             await page.get_by_text("All spans as a table").click()
             lanes = page.locator("tr", has=page.get_by_role("cell", name="Replicas"))
+            await expect(lanes).to_have_count(2)
             before, after = await lanes.all_inner_texts()
             assert first in before
             assert before.endswith("taken over")
@@ -120,8 +121,8 @@ async def test_tokens_go_on_behind_a_takeover(
             await cancel.focus()
             duration = page.locator(".fact", has_text="Duration").locator("dd")
             await expect(duration).not_to_have_text(await duration.inner_text())
-            assert await lanes.first.is_visible()
+            await expect(lanes.first).to_be_visible()
             await page.keyboard.press("Enter")
             await page.get_by_text("cancelled", exact=True).first.wait_for()
-            assert INTERRUPTED in await page.locator(".totals").inner_text()
+            await expect(page.locator(".totals")).to_contain_text(INTERRUPTED)
             await visited.check()

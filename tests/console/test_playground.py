@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.async_api import expect
 from selectolax.lexbor import LexborHTMLParser as HTMLParser
 
 from gateway import ids
@@ -333,7 +334,7 @@ async def test_a_browser_draws_the_plot_of_a_program(playing: Playing, browser: 
         await page.locator(".took").wait_for()
         images = page.locator("img.drawn")
         # One is in the page, one a file of the container.
-        assert await images.count() == 2
+        await expect(images).to_have_count(2)
         for number in range(2):
             image = images.nth(number)
             assert (
@@ -495,21 +496,21 @@ async def test_a_browser_shows_what_is_streamed(playing: Playing) -> None:
         await question.fill(f"[[sim think=4 say={HOSTILE.replace(']', '')}]]")
         await question.press("Control+Enter")
         await page.locator(".took").wait_for()
-        assert "⟨U+202E⟩</textarea>" in await page.locator(".is-message .said").inner_text()
-        assert await page.locator("#thread img, #thread u, #thread script").count() == 0
-        assert await page.locator(".question").count() == 1
-        assert not await page.locator("details", has_text="Thinking").get_by_text("…").is_visible()
+        await expect(page.locator(".is-message .said")).to_contain_text("⟨U+202E⟩</textarea>")
+        await expect(page.locator("#thread img, #thread u, #thread script")).to_have_count(0)
+        await expect(page.locator(".question")).to_have_count(1)
+        await expect(page.locator("details", has_text="Thinking").get_by_text("…")).to_be_hidden()
         await question.fill("[[sim think=none tokens=100000 tokens_per_s=50]]")
         await page.get_by_role("button", name="Ask").click()
         await page.locator(".answer").nth(1).get_by_text("The script goes on").wait_for()
         await page.get_by_role("button", name="Stop").click()
         await page.get_by_text("Stopped. The next question").wait_for()
         await page.get_by_label("Other tools, as JSON").fill("{")
-        assert await page.locator("[name=tools]:invalid").count() == 1
+        await expect(page.locator("[name=tools]:invalid")).to_have_count(1)
         await page.get_by_label("Other tools, as JSON").fill("")
         await page.get_by_label("Max tokens").fill("16")
         await page.get_by_role("button", name="End now").click()
-        assert not await page.get_by_role("button", name="End now").is_visible()
+        await expect(page.get_by_role("button", name="End now")).to_be_hidden()
         await question.fill("Hello")
         await page.get_by_role("button", name="Ask").click()
         await page.locator(".took").wait_for()

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.async_api import expect
 
 from gateway import ids
 from gateway.entries import Finished, Queued, Tokens, TurnStarted, pack
@@ -52,7 +53,7 @@ async def test_a_token_is_chosen_by_keys_and_leads_to_its_event(
         for _ in range(5):
             await page.keyboard.press("ArrowRight")
         assert await page.locator("#tokens i.chosen").inner_text() == " user"
-        assert await page.locator("#token-facts dd").first.inner_text() == "4"
+        await expect(page.locator("#token-facts dd").first).to_have_text("4")
         assert await page.locator(".run.of-item").count() > 1
         for tab in ("tokens", "items", "events", "log", "chain", "request"):
             await page.goto(f"{url}?tab={tab}")
@@ -64,7 +65,7 @@ async def test_a_token_is_chosen_by_keys_and_leads_to_its_event(
         await page.locator("#token-facts a").click()
         await page.wait_for_url("**tab=events**")
         target = page.locator("tr:target summary")
-        assert await target.inner_text() == "response.reasoning_text.delta"
+        await expect(target).to_have_text("response.reasoning_text.delta")
         assert visited.complaints == []
         assert await visited.violations() == []
 
@@ -80,12 +81,12 @@ async def test_a_running_response_is_followed_to_its_end(shown: Showcase, browse
         await page.get_by_role("button", name="Reveal").click()
         await page.wait_for_selector("#tokens i")
         begun = await page.locator("#tokens i").count()
-        assert await page.locator(".status").first.inner_text() == "in progress"
+        await expect(page.locator(".status").first).to_have_text("in progress")
         await page.locator("#tokens i").nth(begun + 9).wait_for(state="attached")
         await page.get_by_role("button", name="Cancel the response").click()
         await page.get_by_text("cancelled", exact=True).first.wait_for()
         await page.wait_for_selector("#state:not([data-live])")
-        assert await page.get_by_role("button", name="Cancel the response").count() == 0
+        await expect(page.get_by_role("button", name="Cancel the response")).to_have_count(0)
         assert visited.complaints == []
 
 
@@ -118,11 +119,11 @@ async def test_of_a_long_log_only_what_is_near_is_there(shown: Showcase, browser
         await sign_in(visited, await shown.login_url())
         await reveal(page, url)
         last = page.locator(f'#tokens .run[data-first="{LONG - LONG % 1024}"]')
-        assert await last.count() == 0
+        await expect(last).to_have_count(0)
         await page.evaluate("tokens.scrollTop = tokens.scrollHeight")
         await last.wait_for()
         await page.locator(".token-page.is-empty").nth(9).wait_for(state="attached")
-        assert await page.locator(".token-page").count() == -(-LONG // 1024)
+        await expect(page.locator(".token-page")).to_have_count(-(-LONG // 1024))
         assert visited.complaints == []
 
 
@@ -140,7 +141,7 @@ async def test_a_token_leads_to_a_replay_and_a_fork(
         await page.locator("#prompt > summary").click()
         message = page.locator(".prompt-message", has_text="user").last
         await message.locator("summary").click()
-        assert "Tell me of the sea." in await message.locator("pre").inner_text()
+        await expect(message.locator("pre")).to_contain_text("Tell me of the sea.")
         await page.locator("#tokens i").nth(9).hover()
         fork = page.get_by_role("link", name="Fork behind its item")
         assert (await fork.get_attribute("href") or "").endswith("&item=0")
@@ -149,14 +150,14 @@ async def test_a_token_leads_to_a_replay_and_a_fork(
         assert await page.get_by_label("From token").input_value() == "9"
         await page.get_by_role("button", name="Generate").click()
         await page.get_by_text("It says the same, token for token.").wait_for()
-        assert await page.locator(".differs").count() == 0
+        await expect(page.locator(".differs")).to_have_count(0)
         await faultless(visited)
         await page.get_by_label("Text to insert there").fill(" <b>the deep</b>\nblue")
         await page.get_by_label("Backend").select_option("b0")
         await page.get_by_role("button", name="Generate").click()
         await page.get_by_text("It differs from token 9 on.").wait_for()
-        assert await page.locator(".differs").count() == 2
-        assert await page.locator(".split-replay b").count() == 0
+        await expect(page.locator(".differs")).to_have_count(2)
+        await expect(page.locator(".split-replay b")).to_have_count(0)
         forced = page.locator(".split-replay .prefilled")
         assert await forced.inner_text() == " <b>the deep</b>\nblue"
         await faultless(visited)
