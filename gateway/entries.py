@@ -121,6 +121,7 @@ Step = Literal[
     "left",  # the backend was lost, or had to be left
     "token",  # the first ids of a backend came
     "message",  # the body of a message of this kind began
+    "commit",  # a commit of the log ended that took this many milliseconds, which is long
 ]
 
 
@@ -128,7 +129,7 @@ Step = Literal[
 class Mark:
     """Time of a step of the run, in Unix milliseconds: for operators, and it folds to no event.
 
-    `place` is the name of the replica or backend, or the kind of the message.
+    `place` is the name of the replica or backend, the kind of the message, or a number.
     """
 
     step: Step

@@ -294,7 +294,7 @@ class StoredResponses:
         """Return the lanes of the timeline, and where the time went."""
         timed = self._timed(await self._find(response_id))
         execution = timed.execution
-        lanes = ("phases", "replicas", "attempts", "messages", "tools")
+        lanes = ("phases", "replicas", "attempts", "messages", "tools", "commits")
         return {
             "id": response_id,
             "object": "response.execution",

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
-from gateway.entries import Alive
+from gateway.entries import Alive, Mark
 from gateway.errors import ClaimLost
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ class DurableJournal(Journal):
     ) -> None:
         super().__init__(live, self._write)
         self.channel = channel
+        channel.delayed = self._on_long_commit
         self._commit = commit
 
     @property
@@ -144,6 +147,17 @@ class DurableJournal(Journal):
     def _write(self, entry: Entry) -> None:
         self.live.append(entry)
         self.channel.append(entry)
+
+    def _on_long_commit(self, took_s: float) -> None:
+        # Its mark goes with the next entry: a commit of nothing else might be a long one again.
+        if not self.is_abandoned:
+            mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
+            self.append = partial(self._write_behind, mark)
+
+    def _write_behind(self, mark: Mark, entry: Entry) -> None:
+        self.append = self._write
+        self._write(mark)
+        self._write(entry)
 
     @override
     async def room(self) -> None:
@@ -181,6 +195,7 @@ class DurableJournal(Journal):
     @override
     def release(self) -> None:
         super().release()
+        self.channel.delayed = None
         self.channel.lost = _tell_nobody
 
 

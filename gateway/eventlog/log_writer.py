@@ -54,6 +54,9 @@ CROWDED_BYTES_MAX: Final = 16
 commit is shared by more entries."""
 CROWDED_SHARE: Final = 1 / 3
 
+LONG_COMMIT_S: Final = 0.25
+"""A commit that takes as long stands in the timeline: clients saw no token meanwhile."""
+
 _log = EventLog(__name__)
 
 
@@ -68,6 +71,8 @@ class WriterBounds:
     A flush begins `flush_interval_s` after the one before began, or later: what comes after a pause
     is committed at once, and under load many share the cost of a commit. Where `CROWD_MIN` runs
     have something sooner, it begins sooner: after `CROWDED_SHARE` of the interval at the earliest.
+
+    A commit of `long_commit_s`, the attempts while the database is away included, is a long one.
     """
 
     flush_bytes_max: int = 4 * 1024 * 1024
@@ -75,6 +80,7 @@ class WriterBounds:
     pending_bytes_max: int = 32 * 1024 * 1024
     retry_pause_s: float = 0.2
     flush_interval_s: float = 0.0
+    long_commit_s: float = LONG_COMMIT_S
 
 
 class BatchOutcome(Enum):
@@ -177,8 +183,8 @@ class Channel:
     """Channel of one run's entries to the writer, under one claim."""
 
     __slots__ = (
-        "_writer", "claim", "durable", "is_ending", "is_open", "is_queued", "lost", "moved",
-        "outbox",
+        "_writer", "claim", "delayed", "durable", "is_ending", "is_open", "is_queued", "lost",
+        "moved", "outbox",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +200,8 @@ class Channel:
         self.claim = claim
         self.outbox = outbox
         self.durable = durable
+        self.delayed: Callable[[float], None] | None = None
+        """Called with the seconds that a long commit took, when its entries are durable."""
         self.lost = lost
         self.is_queued = False
         self.is_open = True
@@ -303,6 +311,7 @@ class LogWriter:
         self._crowded = ResettableEvent()
         self._blocked: set[Channel] = set()
         self._is_away = False
+        self._began = 0.0
         self.pending_bytes = 0
         """Bytes of the entries that are pending in all open channels together."""
 
@@ -420,6 +429,7 @@ class LogWriter:
                 channel.moved.set()
 
     async def _write_until_decided(self, channels: Sequence[Channel]) -> None:
+        self._began = asyncio.get_running_loop().time()
         while channels := [one for one in channels if one.is_open and one.outbox.batch is not None]:
             try:
                 channels = await self._flush(channels)
@@ -504,6 +514,9 @@ class LogWriter:
         channel.moved.set()
         try:
             channel.durable(channel.outbox.next_entry)
+            took_s = asyncio.get_running_loop().time() - self._began
+            if took_s >= self.bounds.long_commit_s and channel.delayed is not None:
+                channel.delayed(took_s)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not stop all others
             _log.error("a log cannot be shown", error=error)
             self._lose(channel)

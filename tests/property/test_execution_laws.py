@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from gateway.entries import Entry
 
 BEGIN_MS = 1_795_000_000_000
-MARKS = st.builds(
-    Mark,
-    st.sampled_from(get_args(Step)),
-    st.integers(BEGIN_MS - 100, BEGIN_MS + 5000),
-    st.sampled_from(["", "reasoning", "final", "function_call", "b-1"]),
+TIMES = st.integers(BEGIN_MS - 100, BEGIN_MS + 5000)
+STEPS = st.sampled_from([step for step in get_args(Step) if step != "commit"])
+PLACES = st.sampled_from(["", "reasoning", "final", "function_call", "b-1"])
+MARKS = st.one_of(
+    st.builds(Mark, STEPS, TIMES, PLACES),
+    st.builds(Mark, st.just("commit"), TIMES, st.integers(0, 10_000).map(str)),
 )
 
 
@@ -57,7 +58,8 @@ def test_phases_are_as_long_as_the_response_and_lanes_do_not_overlap(
     assert sum(found.totals.values()) == found.duration_ms >= 0
     assert {phase.name for phase in found.phases} <= set(PHASES)
     assert all(one.end_ms == other.begin_ms for one, other in pairwise(found.phases))
-    for lane in (found.phases, found.replicas, found.attempts, found.messages, found.tools):
+    lanes = (found.phases, found.replicas, found.attempts, found.messages, found.tools)
+    for lane in (*lanes, found.commits):
         assert all(0 <= span.begin_ms <= span.end_ms <= found.duration_ms for span in lane)
         assert all(one.end_ms <= other.begin_ms for one, other in pairwise(lane))
         assert all(span.tokens >= 0 for span in lane)

@@ -53,6 +53,7 @@ _LANES: Final = {
     "attempts": "Backends",
     "messages": "Messages",
     "tools": "Tools",
+    "commits": "Commits",
 }
 _MESSAGE_PHASES: Final = {"reasoning": "thinking", "final": "answering", "commentary": "answering"}
 
@@ -241,6 +242,7 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
         "phases": name,
         "messages": _MESSAGE_PHASES.get(name, "calling"),
         "tools": "tool",
+        "commits": "storing",
     }.get(lane, "lost" if span["outcome"] in {"left", "no answer", "taken over"} else "lane")
     words = PHASES.get(name, name) if lane == "phases" else name
     if lane == "tools":

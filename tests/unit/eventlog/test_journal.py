@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.entries import Alive, Entry, Finished, Queued, unpack
+from gateway.entries import Alive, Entry, Finished, Mark, Queued, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import following
-from tests.fakes.log_rows import Desk, writing
+from tests.fakes.log_rows import BOUNDS, Desk, writing
 from tests.fakes.toy_logs import new_fold
 
 if TYPE_CHECKING:
@@ -108,6 +109,32 @@ async def test_a_durable_end_waits_for_what_is_under_way() -> None:
         await end
         assert commit.committed == [(2, [Alive()])]
         assert desk.rows.batches == [1]
+
+
+async def test_a_long_commit_is_marked_in_front_of_the_next_entry() -> None:
+    async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
+        journal = durable(desk, Commit())
+        for _ in range(2):
+            journal.append(Alive())
+            await journal.committed()
+        # The mark of the second has no commit of its own.
+        first, mark, second = desk.rows.log(journal.channel.claim)
+        assert (first, second) == (Alive(), Alive())
+        assert isinstance(mark, Mark)
+        assert mark.step == "commit"
+        assert int(mark.place) >= 0
+        assert journal.live.fold.timeline.moments[-1][0] == "commit"
+
+
+async def test_nothing_is_marked_behind_the_end_of_a_journal() -> None:
+    async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
+        journal = durable(desk, Commit())
+        journal.append(Alive())
+        await journal.committed()
+        journal.abandon()
+        with pytest.raises(ClaimLost):
+            journal.append(Alive())
+        assert desk.rows.log(journal.channel.claim) == [Alive()]
 
 
 async def test_what_was_said_is_in_the_log_although_its_end_is_not() -> None:
