@@ -152,11 +152,12 @@ class DurableJournal(Journal):
         # Its mark goes with the next entry: a commit of nothing else might be a long one again.
         if not self.is_abandoned:
             mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
-            self.append = partial(self._write_behind, mark)
+            self.append = partial(self._write_behind, mark, self.append)
 
-    def _write_behind(self, mark: Mark, entry: Entry) -> None:
+    def _write_behind(self, mark: Mark, append: Callable[[Entry], None], entry: Entry) -> None:
+        # Two commits may end between two entries: `append` writes the mark of the first.
         self.append = self._write
-        self._write(mark)
+        append(mark)
         self._write(entry)
 
     @override

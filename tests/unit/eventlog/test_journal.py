@@ -126,6 +126,21 @@ async def test_a_long_commit_is_marked_in_front_of_the_next_entry() -> None:
         assert journal.live.fold.timeline.moments[-1][0] == "commit"
 
 
+async def test_each_long_commit_is_marked_though_two_end_between_two_entries() -> None:
+    async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
+        journal = durable(desk, Commit())
+        desk.rows.gate.clear()
+        journal.append(Alive())
+        await desk.rows.reached.wait()
+        journal.append(Alive())
+        desk.rows.gate.set()
+        await journal.committed()
+        journal.append(Alive())
+        await journal.committed()
+        entries = desk.rows.log(journal.channel.claim)
+        assert [type(entry) for entry in entries] == [Alive, Alive, Mark, Mark, Alive]
+
+
 async def test_nothing_is_marked_behind_the_end_of_a_journal() -> None:
     async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
         journal = durable(desk, Commit())
