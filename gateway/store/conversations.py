@@ -300,11 +300,11 @@ async def list_items(
 ) -> Page[bytes] | None:
     """Return a page of items with the details in `include`; None if the conversation is unknown.
 
-    Raises `InvalidRequest` when `after` is not an item of it.
+    Raises `InvalidRequest` when the cursor is not an item of it.
     """
     parameters = _of(tenant_id, uuid) | page_parameters(page, include)
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_LISTS[page.order], parameters)
+        rows = await connection.execute(_LISTS[page.order_from_cursor], parameters)
         cipher = connection.cipher(tenant_id)
     if not rows:
         return None
