@@ -48,6 +48,7 @@ NO_NUMBER: Final = "NaN happened"
 (`Req._check_vocab_boundary_finish` of 0.5.23.)"""
 _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log, and the largest vocabulary far less."""
@@ -388,6 +389,8 @@ class SseSplitter:
     """Bytes of a line that has no end yet."""
     _ends_in_cr: bool = False
     """A line feed that comes next is part of a line end that was there before."""
+    _is_front: bool = True
+    """No line has come."""
 
     @property
     def held_bytes(self) -> int:
@@ -404,6 +407,9 @@ class SseSplitter:
                 return []
             lines[0] = bytes(rest)
             rest.clear()
+        if self._is_front and len(lines) > 1:
+            self._is_front = False
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         rest += lines.pop()
         payloads: list[bytes] = []
         for line in lines:
