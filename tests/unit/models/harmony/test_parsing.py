@@ -395,6 +395,7 @@ _PROVOKED = {
     Rule.EMPTY_ARGUMENTS: _CALL_F + "<|call|>",
     Rule.PADDED_ARGUMENTS: _CALL_F + "{} <|call|>",
     Rule.REPEATED_ARGUMENTS: _CALL_F + "{}{}<|call|>",
+    Rule.CONTROL_CHARACTER: _CALL_F + '{"a": "\n"}<|call|>',
     Rule.INVALID_ARGUMENTS: _CALL_F + "{}[]<|call|>",
     Rule.NO_VISIBLE_OUTPUT: _THOUGHT,
     Rule.PREAMBLE_ONLY: "<|channel|>commentary<|message|>x<|return|>",
