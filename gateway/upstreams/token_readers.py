@@ -50,6 +50,8 @@ _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
+_OTHER_DATA: Final = frozenset({b"data:", b"data"})
+"""First five bytes of a line of data, or all of it."""
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log, and the largest vocabulary far less."""
 
@@ -421,7 +423,7 @@ class SseSplitter:
                         payloads.append(payload)
             elif line[:6] == _DATA:
                 held.append(line[6:])
-            elif line[:5] == b"data:" or line == b"data":
+            elif line[:5] in _OTHER_DATA:
                 held.append(line[5:])
         return payloads
 
