@@ -416,11 +416,9 @@ class SseSplitter:
         payloads: list[bytes] = []
         for line in lines:
             if not line:
-                if held:
-                    payload = held.pop() if len(held) == 1 else b"\n".join(held)
-                    held.clear()
-                    if payload:
-                        payloads.append(payload)
+                if payload := b"\n".join(held):
+                    payloads.append(payload)
+                held.clear()
             elif line[:6] == _DATA:
                 held.append(line[6:])
             elif line[:5] in _OTHER_DATA:
