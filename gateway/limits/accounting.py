@@ -379,8 +379,10 @@ class Gates:
         at = self._now()
         price = charge.price or self._price(charge.tenant_id, charge.model, charge.tier)
         cost = 0 if price is None else _cost(price, used)
-        for aside in charge.spend:
-            aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
+        meters = self._meters[charge.tenant_id]
+        for meter in [one.meter.meter for one in charge.spend]:
+            # Forgotten meanwhile, it is made anew: one without a reservation counts as unused.
+            self._meter(meters, meter).spend(cost if meter.unit == "usd" else spent, at)
 
     def hand_over(self, charge: Charge) -> None:
         self._release(charge)

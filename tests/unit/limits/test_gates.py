@@ -16,6 +16,7 @@ from gateway.limits.accounting import (
     AT_FIRST,
     ATTEMPTS_MAX,
     FIRST,
+    FORGOTTEN_S,
     KEPT,
     LEAST,
     NOTHING_USED,
@@ -308,6 +309,23 @@ def test_another_process_settles_what_this_one_charged() -> None:
     assert bucket.held == 450
     assert [meter.own for _, meter in there.gates.meters()] == [150]
     assert Desk(caller(at_once("responses", 1))).enter().packed() is None
+
+
+def test_a_response_that_outlives_its_meter_is_spent_all_the_same() -> None:
+    principal = caller(budgets=[budget(10**6, unit="tokens"), budget(10**9)])
+    here, there = Desk(principal), Desk(principal)
+    charge = here.enter()
+    here.reserve(charge, 100, 500)
+    packed = charge.packed()
+    assert packed is not None
+    adopted = there.gates.adopt(TENANT, MODEL, packed)
+    there.clock += FORGOTTEN_S + 1
+    there.grant()
+    assert not list(there.gates.meters())
+    adopted.settle(used(100, 50))
+    assert {key[1]: meter.own for key, meter in there.gates.meters()} == {
+        one.meter: 150 if one.unit == "tokens" else 0 for one in principal.terms.budgets
+    }
 
 
 def test_what_is_under_way_elsewhere_counts() -> None:
