@@ -29,7 +29,7 @@ from typing_extensions import override
 from gateway.encryption.keyring import OFF
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Of, Statement, by_tenant
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
@@ -568,6 +568,17 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
         return
     await connection.script(_TURN_TO.format(tenant=tenant_id))
     connection.tenant_id = tenant_id
+
+
+async def usable_groups(
+    database: Database, rows: Sequence[tuple[TenantId, Of]]
+) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
+    """Group rows as `by_tenant` does, without those of tenants whose keys cannot be used now: one
+    tenant's keys must not hold up the rows of others. Raises no error of a key.
+    """
+    groups = by_tenant(rows)
+    usable = await database.keyring.usable([tenant_id for tenant_id, _ in groups])
+    return [group for group in groups if group[0] in usable]
 
 
 def _lacks(rows: Sequence[Row], cipher: ContentCipher) -> bool:
