@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from typing_extensions import override
 
+from gateway.encryption.cipher import ContentCipher
 from gateway.encryption.keyring import OFF
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from gateway.encryption.cipher import ContentCipher
     from gateway.encryption.keyring import Keyring
     from gateway.tenancy import ProjectId, TenantId
 
@@ -179,6 +179,10 @@ class Connection:
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
         # Raises `ContentSealed` if the tenant's keys are gone.
         return self._keyring.of(tenant_id)
+
+    def reading_cipher(self, tenant_id: TenantId) -> ContentCipher:
+        # Where the tenant's keys are gone, one that opens only what is plain.
+        return self._keyring.find(tenant_id) or ContentCipher(tenant_id, {})
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
         if self._keyring.is_on:
