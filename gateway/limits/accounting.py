@@ -372,7 +372,7 @@ class Gates:
             # The bucket may have been forgotten and made anew: then the new one gets the tokens.
             bucket = buckets.setdefault(one.name, one.bucket)
             bucket.give_back(one.reserved - actual, now)
-        if used.is_whole:
+        if used.is_whole and used.output_tokens:  # a warm-up and an embedding say nothing
             self._estimates.learn((charge.project, charge.model), used.output_tokens)
         if is_refunded or not charge.spend:
             return

@@ -422,6 +422,15 @@ def test_an_answer_is_expected_to_be_half_as_long_again_as_others_were() -> None
     assert live_buckets.reserve("a", 10_000) == AT_FIRST
 
 
+def test_what_generates_nothing_says_nothing_of_answers() -> None:
+    desk = Desk(caller(budgets=[budget(10**9, unit="tokens")]))
+    for tokens in [2_000] * FIRST + [0] * 500:
+        desk.enter().settle(used(100, tokens))
+    desk.reserve(desk.enter())
+    ((_, meter),) = desk.gates.meters()
+    assert meter.reserved == 100 + 3_000
+
+
 def test_rules_are_kept_of_a_bounded_number_of_models() -> None:
     terms = caller(limit("requests", 1, model="one")).terms
     assert NO_TERMS.rules("one") is None
