@@ -18,7 +18,7 @@ from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import KeepAliveTimer
+from gateway.eventlog.keep_alive import KeepAliveTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

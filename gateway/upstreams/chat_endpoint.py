@@ -46,7 +46,7 @@ from gateway.text_ids import (
     ids_of,
     unpacked_lines,
 )
-from gateway.upstreams.engines import optional_sampling
+from gateway.upstreams.engines import TOP_P_MIN, optional_sampling
 from gateway.upstreams.problems import as_json, code_of, message_of
 from gateway.upstreams.token_readers import CompletionReader, finite
 
@@ -192,7 +192,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
     if request.chat is not None and request.chat.limits_output:
         fields["max_tokens"] = sampling.max_tokens
     if sampling.top_p != 1.0:  # which TGI refuses
-        fields["top_p"] = sampling.top_p
+        fields["top_p"] = max(sampling.top_p, TOP_P_MIN)
     if sampling.presence_penalty:
         fields["presence_penalty"] = sampling.presence_penalty
     if sampling.frequency_penalty:

@@ -154,12 +154,14 @@ class PageFetcher:
             return Fetched(url, content_type, await answer.aread(), charset)
 
     async def _is_welcome(self, url: str) -> bool:
-        # A host without a `robots.txt` permits everything.
+        # An origin without a `robots.txt` permits everything. That of plain HTTP often has none: it
+        # redirects, and says nothing about what it redirects to.
         parts = urlsplit(url)
-        host = self._host(parts.netloc)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        host = self._host(origin)
         if host.rules is None or host.rules_until <= self._clock():
             rules = RobotFileParser()
-            lines = await self._robots(f"{parts.scheme}://{parts.netloc}/robots.txt")
+            lines = await self._robots(f"{origin}/robots.txt")
             await asyncio.to_thread(rules.parse, lines)
             host.rules, host.rules_until = rules, self._clock() + self._limits.robots_kept_s
             host.rules_lines = len(lines)
@@ -184,8 +186,8 @@ class PageFetcher:
         async with self._client.stream(
             "GET", url, headers={"user-agent": self._user_agent}
         ) as answer:
-            if answer.is_server_error:
-                return ["User-agent: *", "Disallow: /"]  # RFC 9309, section 2.3.1.4
+            if answer.is_server_error:  # RFC 9309, section 2.3.1.4
+                raise FetchFailed("its robots.txt cannot be read now")
             if not answer.is_success:
                 return []
             body = b""

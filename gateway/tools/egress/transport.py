@@ -203,11 +203,12 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError("the name could not be resolved") from error
         addresses = self._policy.checked(host, addresses, port)[:ADDRESSES_MAX]
+        share_s = timeout and timeout / len(addresses)
         for address in addresses[:-1]:
-            # A machine may have addresses of a family that has no way from here.
-            with suppress(httpcore2.ConnectError):
+            # A machine may have addresses of a family that has no way from here, or a silent one.
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await self._network.connect_tcp(
-                    address, port, timeout, local_address, socket_options
+                    address, port, share_s, local_address, socket_options
                 )
         return await self._network.connect_tcp(
             addresses[-1], port, timeout, local_address, socket_options

@@ -134,7 +134,7 @@ class _Kept:
 
     pages: ToolPages
     until: float
-    requested_at: float = -inf
+    requested_at: float
 
 
 class _Asking:
@@ -241,6 +241,9 @@ class McpServers:
             except McpError as error:
                 asking.failure, asking.failed_at = error, clock()
                 raise
+            kept = self._kept.get(peer)
+            if kept is not None and kept.requested_at >= requested_at:
+                return pages  # the server has changed its tools since: they are asked for again
             kept = _Kept(pages, clock() + self._ttl_s(pages), requested_at)
             size = sum(len(str(tool.input_schema)) + len(tool.description) for tool in pages.tools)
             self._kept.put(peer, kept, size=size + len(pages.instructions) + 256)
@@ -251,8 +254,9 @@ class McpServers:
         return min(pages.ttl_s, TTL_S_MAX) or self._limits.ttl_s
 
     def _forget(self, peer: Peer) -> None:
-        # The server's tools have changed.
-        self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
+        # The server's tools have changed: what was requested before counts no more.
+        now = asyncio.get_running_loop().time()
+        self._kept.put(peer, _Kept(ToolPages(()), 0.0, now), size=1)
 
     def _grant_tools(
         self, tools: Sequence[ServerTool], entry: RequestedServer, server: McpServer

@@ -468,7 +468,9 @@ class ContainerPool:
         assert container is not None, "it is ready"
         stored = await self._stored_files(live, grant)
         for path in live.held.keys() - stored.keys():
-            await container.remove(path)
+            # Code may have put a folder there, or let nothing be deleted.
+            with suppress(FileRefused):
+                await container.remove(path)
             del live.held[path]
         for path, row in stored.items():
             held = live.held.get(path)

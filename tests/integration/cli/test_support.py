@@ -193,6 +193,13 @@ def test_secrets_are_found_in_every_form() -> None:
     assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
 
 
+def test_a_password_is_found_in_a_url_that_cannot_be_read() -> None:
+    url = "postgresql://gateway:p[a@ss@db.example.com/gateway"
+    settings = Settings.model_validate({"database": {"url": url}})
+    redactor = Redactor(configured_secrets(settings), {})
+    assert redactor.redacted(f"{url} p[a@ss") == "[removed] [removed]"
+
+
 def test_statements_have_no_values() -> None:
     sql = "SELECT *\n  FROM t WHERE a = 'it''s canary' AND b = $1"
     assert without_literals(sql) == "SELECT * FROM t WHERE a = '?' AND b = $1"

@@ -219,6 +219,19 @@ async def test_deleted_files_are_not_brought_back(
     assert (await response.run("os.listdir('.')")).output == "[]"
 
 
+@needs_bubblewrap
+async def test_a_deleted_file_that_code_holds_on_to_costs_no_further_call(
+    pool: ContainerPool, database: Database, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    await response.run("import os; open('a', 'w').write('a'); os.chmod('.', 0o500)")
+    uuid = ids.parse_container_id(response.grant.container_id)
+    assert uuid is not None
+    (row,) = await files.of_container(database, tenant, uuid, files_max=9)
+    assert await files.delete(database, tenant, row.uuid, container=uuid)
+    assert (await response.run("1 + 1")).output == "2"
+
+
 @pytest.mark.slow
 @needs_bubblewrap
 async def test_files_beyond_the_bounds_are_not_kept(database: Database, tenant: TenantId) -> None:

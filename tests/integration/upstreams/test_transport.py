@@ -26,6 +26,7 @@ from tests.fakes.raw_server import (
     Script,
     chunk,
     response,
+    silent_address,
 )
 from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
@@ -320,6 +321,22 @@ async def test_a_burst_of_connections_takes_one_lookup(
     assert [task.result().content for task in asking] == [b"ok"] * count
     assert server.connections == count
     assert looked_up == ["localhost"]
+
+
+async def test_a_silent_address_of_a_backend_leaves_time_for_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving((response(b"ok"),)) as server:
+        with silent_address(httpx2.URL(server.url).port or 0) as silent:
+
+            def both(host: str, port: int, *_: Any, **__: Any) -> Any:
+                kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+                return [(*kind, (address, port)) for address in (silent, "127.0.0.1")]
+
+            monkeypatch.setattr(socket, "getaddrinfo", both)
+            url = server.url.replace("127.0.0.1", "localhost")
+            answer = await client.get(url, timeout=httpx2.Timeout(None, connect=1.0))
+            assert answer.content == b"ok"
 
 
 async def test_a_backend_that_is_forgotten_during_its_lookup_is_not_reached(

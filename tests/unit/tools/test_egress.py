@@ -18,6 +18,7 @@ from gateway.tools.egress.transport import (
     client,
     resolve,
 )
+from tests.fakes.raw_server import silent_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -111,6 +112,19 @@ async def test_next_address_is_tried() -> None:
         assert (await tools.get(f"http://there.example:{server.port}/")).text == "page"
         with pytest.raises(httpx2.ConnectError):
             await tools.get(f"http://away.example:{server.port}/")
+
+
+async def test_silent_address_of_a_name_leaves_time_for_the_others() -> None:
+    policy = NetworkPolicy(networks=(ip_network("127.0.0.0/8"),))
+    limits = EgressLimits(connect_timeout_s=1.0)
+    async with serving(said(b"page")) as server:
+        with silent_address(server.port) as silent:
+
+            async def resolver(host: str, port: int) -> tuple[str, ...]:
+                return (silent, "127.0.0.1")
+
+            async with client(policy, limits, resolver=resolver) as tools:
+                assert (await tools.get(f"http://there.example:{server.port}/")).text == "page"
 
 
 async def test_redirect_is_an_answer() -> None:

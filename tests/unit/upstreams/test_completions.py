@@ -512,6 +512,11 @@ def test_a_crlf_cut_in_two_is_one_line_end() -> None:
     assert split(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [b"a\nb"]
 
 
+def test_a_byte_order_mark_in_front_of_a_stream_is_no_part_of_its_first_line() -> None:
+    stream = b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbfb\n\n"
+    assert split(stream) == split(*(bytes([byte]) for byte in stream)) == [b"a", b"\xef\xbb\xbfb"]
+
+
 def test_extra_blank_lines_make_no_events() -> None:
     assert split(b"\n\n\n\ndata: a\n\n\n\n\ndata: b\n\n") == [b"a", b"b"]
 
