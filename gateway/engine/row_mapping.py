@@ -143,7 +143,7 @@ def _metering_of(
     return Metered(
         kind=kind,
         service_tier=head.echo.get("service_tier") or "default",
-        attempts=1 + fold.hops,
+        attempts=1 + fold.hops + fold.takeovers,
         who=who,
         tools=fold.tools,
     )
