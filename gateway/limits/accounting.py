@@ -362,19 +362,17 @@ class Gates:
         """Replace the charge's reservations by the usage. A charge calls it once."""
         self._release(charge)
         spent = used.input_tokens + used.output_tokens
-        is_refunded = not used.output_tokens and not used.is_whole
         amounts = {
             "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
         }  # fmt: skip
         now, buckets = self._clock(), self._buckets[charge.tenant_id]
         for one in charge.tokens:
-            actual = 0 if is_refunded else amounts[one.what]
             # The bucket may have been forgotten and made anew: then the new one gets the tokens.
             bucket = buckets.setdefault(one.name, one.bucket)
-            bucket.give_back(one.reserved - actual, now)
+            bucket.give_back(one.reserved - amounts[one.what], now)
         if used.is_whole and used.output_tokens:  # a warm-up and an embedding say nothing
             self._estimates.learn((charge.project, charge.model), used.output_tokens)
-        if is_refunded or not charge.spend:
+        if used == NOTHING_USED or not charge.spend:
             return
         at = self._now()
         price = charge.price or self._price(charge.tenant_id, charge.model, charge.tier)

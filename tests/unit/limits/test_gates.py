@@ -118,7 +118,7 @@ def test_what_failed_before_its_first_token_is_given_back_but_for_the_request() 
     desk.reserve(charge)
     assert desk.gates.places
     requests = desk.held("requests")
-    charge.settle(Used(input_tokens=100))
+    charge.settle(NOTHING_USED)
     assert desk.held("/tokens/") == 10_000
     assert desk.held("requests") == requests
     assert not desk.gates.places
