@@ -70,7 +70,7 @@ class ContainerEndpoints:
     async def files(self, request: Request) -> Response:
         """Add or list files, by the method of `/v1/containers/{id}/files`."""
         principal, container_id = self._caller_and_id(request)
-        if request.method == "GET":
+        if request.method != "POST":
             listed, has_more = await self._containers.list_files(
                 principal, container_id, page_query(request.query_params)
             )

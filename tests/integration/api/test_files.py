@@ -153,6 +153,23 @@ async def test_an_upload_may_expire(sdk: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.slow
+async def test_head_reads_as_get_does_and_writes_nothing(
+    sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient
+) -> None:
+    file = await sdk.files.create(file=("a.txt", b"a"), purpose="user_data")
+    container = await sdk.containers.create(name="one")
+    inside = await sdk.containers.files.create(container.id, file_id=file.id)
+    files, one = f"/v1/containers/{container.id}/files", f"/v1/files/{file.id}"
+    readable = ("/v1/files", one, f"{one}/content", "/v1/containers", f"{files}/{inside.id}")
+    for path in (*readable, files, f"{files}/{inside.id}/content"):
+        read = await raw.get(path)
+        # A key that may only read may send it, whatever is in it.
+        headed = await raw.request("HEAD", path, json={"file_id": file.id})
+        assert headed.status_code == read.status_code == 200
+        assert headed.headers["content-length"] == read.headers["content-length"]
+    assert [one.id async for one in sdk.containers.files.list(container.id)] == [inside.id]
+
+
 @pytest.mark.parametrize(
     ("fields", "files", "status", "param"),
     [
