@@ -47,6 +47,10 @@ class ArgumentsReader:
         return bool(self._begin)
 
     @property
+    def in_string(self) -> bool:
+        return self._scanner.in_string
+
+    @property
     def is_open(self) -> bool:
         # The end of a number can be guessed; that of these cannot.
         return not self.is_over and self._begin in {"", '"', "{", "["}
@@ -143,7 +147,14 @@ class JsonCall:
 
     @property
     def is_junk(self) -> bool:
-        return self._phase is _Phase.JUNK
+        """Return True if it is no such object, and names no function."""
+        return self._phase is _Phase.JUNK and self.name is None
+
+    @property
+    def in_string(self) -> bool:
+        if self._phase is _Phase.IN_VALUE and self._arguments and not self._arguments.is_over:
+            return self._arguments.in_string
+        return self._phase in {_Phase.IN_KEY, _Phase.IN_VALUE} and self._scanner.in_string
 
     @property
     def raw(self) -> str:
@@ -310,6 +321,10 @@ class JsonBody:
     @property
     def is_over(self) -> bool:
         return self._value is not None and self._value.is_over
+
+    @property
+    def in_string(self) -> bool:
+        return self._value is not None and self._value.in_string
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
         """Return the events of more text, and the rest of it behind the value."""
