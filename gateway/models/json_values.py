@@ -91,6 +91,13 @@ def escaped(text: str, controls: Sequence[int]) -> str:
     return "".join((*parts, text[at:]))
 
 
+def with_escapes(text: str) -> str:
+    """Replace the control characters in the strings of a value by escapes."""
+    scanner = ValueScanner()
+    scanner.end(text)
+    return escaped(text, scanner.controls)
+
+
 def is_json(text: str, deepest: int = 0) -> bool:
     """Return True if a text is a JSON value, one nested `deepest` levels."""
     if deepest > DEPTH_MAX:

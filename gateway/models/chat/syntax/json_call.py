@@ -19,7 +19,14 @@ from gateway.models.chat.call_syntax import (
     function_name,
     no_call,
 )
-from gateway.models.json_values import WHITE, ValueScanner, escaped, is_json, string_in
+from gateway.models.json_values import (
+    WHITE,
+    ValueScanner,
+    escaped,
+    is_json,
+    string_in,
+    with_escapes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,10 +89,9 @@ class ArgumentsReader:
         if text.strip() in {"", "null", '""'}:
             return "{}", (Rule.EMPTY_ARGUMENTS,)
         if (decoded := string_in(text)) is not None:
-            scanner = ValueScanner()
-            scanner.end(decoded)
-            rules = (Rule.CONTROL_CHARACTER,) if scanner.controls else ()
-            return escaped(decoded, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
+            written = with_escapes(decoded)
+            rules = () if written == decoded else (Rule.CONTROL_CHARACTER,)
+            return written, (Rule.QUOTED_ARGUMENTS, *rules)
         return text, (Rule.INVALID_ARGUMENTS,)
 
 
