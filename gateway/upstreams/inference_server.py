@@ -694,9 +694,11 @@ class InferenceServer:
         return answer.body
 
     async def _refusal(self, answer: HttpAnswer) -> UpstreamError:
-        answer.body.timeouts = {"read": self._timeouts.tail_s}
         try:
-            body = await read_body(answer.body, self._limits.error_bytes_max)
+            async with asyncio.timeout(self._timeouts.tail_s):  # for all of it
+                body = await read_body(answer.body, self._limits.error_bytes_max)
+        except TimeoutError:
+            message = "(its message did not come in time)"
         except httpx2.TransportError as error:
             message = f"(its message was lost: {describe(error)})"
         else:

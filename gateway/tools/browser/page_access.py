@@ -178,9 +178,10 @@ class TenantWeb:
         if page is None:
             if not self.is_live:
                 raise FetchFailed("only pages that are kept here may be opened now")
-            document = await self.workplace.fetcher.fetch(url, may_visit=self._may_visit)
+            tenant = self.tenant_id
+            document = await self.workplace.fetcher.fetch(url, tenant, may_visit=self._may_visit)
             try:
-                return await self.workplace.reader.read(document)
+                return await self.workplace.reader.read(document, tenant)
             except Unreadable as error:
                 raise FetchFailed(str(error)) from error
         if not self._may_visit(urlsplit(page.url).hostname or ""):
