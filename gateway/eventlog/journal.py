@@ -146,8 +146,12 @@ class DurableJournal(Journal):
 
     def _on_long_commit(self, took_s: float) -> None:
         # Its mark goes with the next entry: a commit of nothing else might be a long one again.
-        if not self.is_abandoned:
-            mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
+        if self.is_abandoned:
+            return
+        mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
+        if self.channel.is_ending:
+            self._write(mark)  # it goes with the end, which waited for this commit
+        else:
             self.append = partial(self._write_behind, mark, self.append)
 
     def _write_behind(self, mark: Mark, append: Callable[[Entry], None], entry: Entry) -> None:
