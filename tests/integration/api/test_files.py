@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from starlette.requests import Request
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.api.containers import download_response
+from gateway.services.containers import Download
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
 from tests.fakes.bounds import bounds
@@ -168,6 +171,22 @@ async def test_head_reads_as_get_does_and_writes_nothing(
         assert headed.status_code == read.status_code == 200
         assert headed.headers["content-length"] == read.headers["content-length"]
     assert [one.id async for one in sdk.containers.files.list(container.id)] == [inside.id]
+
+
+async def test_head_reads_nothing_of_a_file() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        sent.append("a chunk")
+        yield b"a"
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    sent: list[str] = []
+    scope = {"type": "http", "method": "HEAD", "headers": []}
+    response = download_response(Request(scope), Download("a.txt", 1, chunks()))
+    await response(scope, Request(scope).receive, send)
+    assert response.headers["content-length"] == "1"
+    assert sent == ["http.response.start", "http.response.body"]
 
 
 @pytest.mark.parametrize(
