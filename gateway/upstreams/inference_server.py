@@ -27,6 +27,7 @@ from gateway.upstreams.http.client import Post, read_body
 from gateway.upstreams.problems import (
     BrokeDown,
     ModelGone,
+    NoConnection,
     has_no_grammars,
     is_refusal,
     may_blame_grammar,
@@ -315,7 +316,6 @@ _ROOM_BITS = 63
 _NOT_TAKEN = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
     httpx2.WriteError,
     httpx2.WriteTimeout,
     httpx2.UnsupportedProtocol,
@@ -685,6 +685,8 @@ class InferenceServer:
         del body  # it is as long as the prompt, and a generation takes minutes
         try:
             answer = await posting
+        except httpx2.PoolTimeout as error:
+            raise NoConnection(describe(error), upstream=self.name) from error
         except _NOT_TAKEN as error:
             raise UpstreamUnavailable(describe(error), upstream=self.name) from error
         except httpx2.TransportError as error:

@@ -13,7 +13,13 @@ from gateway.telemetry.logs import EventLog
 from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import LATE, NO_LOAD, CheckOutcome
-from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
+from gateway.upstreams.problems import (
+    BackendBusy,
+    GrammarFailed,
+    ModelGone,
+    NoConnection,
+    PathNotFound,
+)
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
@@ -521,6 +527,8 @@ class Member:
             return "rejected"
         if isinstance(error, GrammarFailed):
             return "failed"  # this generation, but the backend is well
+        if isinstance(error, NoConnection):
+            return "unavailable"
         if isinstance(error, ModelGone):
             self.health.answered()
             self._forget_model(model)

@@ -270,7 +270,7 @@ class McpLimits:
     schema_bytes_max: int = 64 * 1024
     """Schemas of all tools of one server that a request uses."""
     ttl_s: float = 300.0
-    cache_bytes_max: int = 32 * 1024 * 1024
+    cache_bytes_max: int = 128 * 1024 * 1024
     idle_s: float = 60.0
     sessions_max: int = 256
     tenant_sessions_max: int = 64
