@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import orjson
 from starlette.responses import Response
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, shown
 from gateway.protocol.documented import INCLUDE_VALUES
 from gateway.protocol.pages import Order, PageParams
 from gateway.protocol.request_errors import mutually_exclusive, wrong_value
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Word = TypeVar("Word", bound=str)
 
-SHOWN_CHARS_MAX: Final = 64
-"""Characters of a value that an error repeats, at most."""
 PAGE_ITEMS_MAX: Final = 100
 PAGE_ITEMS_DEFAULT: Final = 20
 ORDERS: Final[tuple[Order, ...]] = ("asc", "desc")
@@ -41,7 +39,7 @@ def integer(
         return None
     if not _INTEGER.fullmatch(text):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{_excerpt(text)}' instead.",
+            f"Invalid type for '{name}': expected an integer, but got '{shown(text)}' instead.",
             code="invalid_type",
             param=name,
         )
@@ -141,11 +139,7 @@ def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidReq
     bound = "below_min" if side.startswith("below") else "above_max"
     return InvalidRequest(
         f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
-        f"but got {_excerpt(text)} instead.",
+        f"but got {shown(text)} instead.",
         code=f"integer_{bound}_value",
         param=name,
     )
-
-
-def _excerpt(text: str) -> str:
-    return text[:SHOWN_CHARS_MAX]

@@ -91,7 +91,7 @@ def bundle(
 
     Without secrets, content and names of tenants. Look at it before you send it.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise StartupError(f"{path} exists already", remedy="Name another file.")
     parts = run(_collected(config, log, lines, metrics_url, tenant_names=tenant_names))
     try:

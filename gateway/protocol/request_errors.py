@@ -90,6 +90,7 @@ def missing(param: str, hint: str = "") -> InvalidRequest:
 
 
 def unknown(param: str) -> InvalidRequest:
+    param = shown(param)
     return InvalidRequest(f"Unknown parameter: '{param}'.", code="unknown_parameter", param=param)
 
 
@@ -320,7 +321,7 @@ def param_path(location: Location) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif not _is_tag(part, before, field):
-            path += f".{part}" if path else part
+            path += f".{shown(part)}" if path else part
             field = part
         before = part
     return path

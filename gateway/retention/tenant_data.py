@@ -266,9 +266,11 @@ class TenantData:
 
         It has one file of JSON lines per table, with content opened, and `manifest.json` with the
         count and SHA-256 of each file. Without content it has only what operators see anyway. The
-        audit log records the export before anything can be read.
+        audit log records the export before anything can be read. Raises `StoreUnavailable`, also
+        while the tenant's keys cannot be had.
         """
         tenant = await tenants.tenant_named(self._database, name)
+        await self._database.keyring.ready([tenant.id])
         data = {"content": with_content}
         await self._record(
             tenant.id, author.event("harmony.export.begun", str(tenant.id), data=data)

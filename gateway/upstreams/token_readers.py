@@ -81,7 +81,7 @@ class _TokenEvent(msgspec.Struct, gc=False):
 
     choices: list[_Choice]
     usage: Any = None
-    error: msgspec.UnsetType = msgspec.UNSET
+    error: None = None
     """With an error, whatever it is, an event is none of these."""
 
 
@@ -323,7 +323,7 @@ class CompletionReader:
             return
         if not isinstance(event, dict):
             self._break("event is not an object")
-        elif "error" in event or event.get("object") == "error":
+        elif event.get("error") is not None or event.get("object") == "error":
             self._on_refusal(code_of(event), message_of(event))
         else:
             self._without_ids(event)
@@ -514,7 +514,7 @@ class _Event(msgspec.Struct, gc=False):
 
     output_ids: msgspec.Raw
     meta_info: _Meta
-    error: msgspec.UnsetType = msgspec.UNSET
+    error: None = None
 
 
 _decode_event: Final = msgspec.json.Decoder(_Event).decode

@@ -208,6 +208,10 @@ class Fold:
         # Mostly decided without reading the turn again.
         return self._reader is not None and self._reader.is_seen_behind(position)
 
+    def is_text(self, token: int) -> bool:
+        # Markers that can be text of a body are.
+        return self._reader is not None and bool(self._reader.piece(token))
+
     @property
     def stopped(self) -> bool:
         """Return True if the answer contained a stop string; what follows is not shown."""

@@ -139,7 +139,11 @@ def normalised(url: str) -> str:
     return str(httpx2.URL(url))
 
 
-_RESOLVING: Final = ThreadPoolExecutor(8, thread_name_prefix="egress-resolver")
+LOOKUPS_MAX: Final = 128
+"""Names that are looked up at once, at most. Whoever owns a name can leave the question unanswered,
+which keeps a thread for ten seconds or more, twice as long as the call that asked waits: so there
+are twice as many threads as calls (`tools.tool_executor.ToolLimits.running_max`)."""
+_RESOLVING: Final = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="egress-resolver")
 """Threads of its own: a name server that does not answer holds up no name but a tool's."""
 
 

@@ -46,6 +46,8 @@ TOOL_DESCRIPTION_CHARS_MAX: Final = 1024
 SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
+VALUE_BYTES: Final = 64
+"""Of memory, for a member or an element of a schema beside its text."""
 _log = EventLog(__name__)
 _TEXTS: Final = frozenset({"description", "title", "$comment"})
 _HINTS: Final = frozenset({"default", "examples", "example"})
@@ -245,8 +247,8 @@ class McpServers:
             if kept is not None and kept.requested_at >= requested_at:
                 return pages  # the server has changed its tools since: they are asked for again
             kept = _Kept(pages, clock() + self._ttl_s(pages), requested_at)
-            size = sum(len(str(tool.input_schema)) + len(tool.description) for tool in pages.tools)
-            self._kept.put(peer, kept, size=size + len(pages.instructions) + 256)
+            size = sum(map(_held_bytes, pages.tools)) + len(pages.instructions) + VALUE_BYTES
+            self._kept.put(peer, kept, size=size)
             return pages
 
     def _ttl_s(self, pages: ToolPages) -> float:
@@ -303,6 +305,13 @@ class McpServers:
             error = _too_much(f"tools of all servers: {self._limits.tools_max} at most")
             kept.append(_failed_listing(bare, error, listing.secrets))
         return kept
+
+
+def _held_bytes(tool: ServerTool) -> int:
+    # About what it takes of memory: many times its text, if that is brackets.
+    schema = str(tool.input_schema)
+    values = schema.count(",") + schema.count("{") + schema.count("[")
+    return VALUE_BYTES * (1 + values) + len(schema) + len(tool.description)
 
 
 def _refuse_replaced(entry: RequestedServer, server: McpServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.requests import Request
 
 from gateway.api.containers import download_response
 from gateway.api.cross_origin import EXPOSED
@@ -28,6 +29,7 @@ FOR_BROWSERS = {
     *("content-length", "content-type", "content-security-policy", "x-content-type-options"),
 }
 """Headers that are for the browser, or that every page can read."""
+_HEAD = Request({"type": "http", "method": "HEAD", "headers": []})
 ASKED = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization,content-type,x-stainless-os,x-stainless-new",
@@ -78,7 +80,7 @@ async def test_a_page_can_read_every_header_that_says_something(
     database_url: str, backends: Backends
 ) -> None:
     settings = gateway_settings(database_url, backends.urls, server={"cors_origins": ["*"]})
-    said = {*download_response(Download("a.txt", 0, _nothing())).headers}
+    said = {*download_response(_HEAD, Download("a.txt", 0, _nothing())).headers}
     async with running_gateway(settings) as gateway, http_client(gateway.url) as client:
         headers = {"origin": ORIGIN, **gateway.headers}
         once = {**headers, "idempotency-key": "order-4711"}

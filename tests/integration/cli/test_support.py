@@ -11,8 +11,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli.commands import commands
 from gateway.cli.support import Redactor, configured_secrets, safe
+from gateway.errors import StartupError
 from gateway.settings import Settings
 from gateway.store.diagnostics import without_literals
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -175,6 +178,13 @@ async def test_a_configuration_with_mistakes_is_part_of_what_is_wrong(tmp_path: 
     parts = await bundle(tmp_path, {})
     assert CANARY not in "".join(parts.values())
     assert "server.port" in json.loads(parts["settings.json"])["error"]
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("server: {port: none}")
+    named = ["support", "bundle", "x" * 5_000, "--config", str(tmp_path / "gateway.yaml")]
+    with pytest.raises(StartupError, match="File name too long"):
+        CliRunner().invoke(commands, named, catch_exceptions=False)
 
 
 def test_secrets_are_found_in_every_form() -> None:

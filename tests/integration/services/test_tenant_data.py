@@ -21,7 +21,13 @@ from gateway import ids
 from gateway.audit import JOB
 from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
-from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
+from gateway.errors import (
+    ConfigError,
+    ContentSealed,
+    InvalidRequest,
+    ResourceNotFound,
+    StoreUnavailable,
+)
 from gateway.generation import TokenUsage
 from gateway.metering import Metering, end_user_of
 from gateway.protocol.conversation_bodies import Conversation
@@ -459,6 +465,15 @@ async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
     files, shown = await archived()
     assert shown == [{"sealed": True}, '{"a":"b"}']
     assert files["conversations.jsonl"]["sealed"] == 1
+
+
+async def test_an_archive_is_refused_while_its_keys_are_away(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    (provider,) = place.sealed.keyring._providers.values()
+    assert isinstance(provider, MemoryProvider)
+    provider.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await TenantData(place.sealed).export(place.name)
 
 
 @pytest.mark.slow

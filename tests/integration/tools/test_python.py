@@ -266,6 +266,22 @@ async def test_uploaded_files_are_there(
 
 
 @needs_bubblewrap
+async def test_an_uploaded_file_comes_with_the_next_call_if_the_database_was_away(
+    pool: ContainerPool, database: Database, tenant: TenantId
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise StoreUnavailable("it is down")
+
+    row = files.FileRow(ids.new_uuid(), None, "a.csv", "evals", None, 3, b"d", pool.now())
+    assert await files.put(database, tenant, row, [b"1,2"], bounds=pool.policy.files)
+    response = caller(pool, tenant, file_ids=(ids.file_id(row.uuid),))
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(files, "copy", refused)
+        assert (await response.run("1")).outcome == "transport_error"
+    assert (await response.run("open('a.csv').read()")).output == "'1,2'"
+
+
+@needs_bubblewrap
 async def test_tenants_have_containers_of_their_own(
     pool: ContainerPool, tenant: TenantId, database: Database, other_tenant: TenantId
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from itertools import chain, repeat
 from socket import EAI_AGAIN, EAI_NONAME
 from typing import TYPE_CHECKING, Any
 
@@ -279,6 +280,15 @@ async def test_a_closed_body_is_not_read_on() -> None:
         await answer.stream.aclose()
         with pytest.raises(httpx2.StreamClosed):
             await anext(aiter(answer.stream))
+
+
+@pytest.mark.parametrize("line", [b"x: y\r\n", b"\r\nHTTP/1.1 102 Processing\r\n"])
+async def test_a_head_that_never_ends_is_not_waited_for(line: bytes) -> None:
+    endless = chain([b"HTTP/1.1 102 Processing\r\n"], repeat(line))
+    async with limited(head_bytes_max=1 << 40) as client, serving(endless) as server:
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.get(server.url, timeout=httpx2.Timeout(0.3))
+        await server.hung_up.wait()
 
 
 async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -18,6 +20,7 @@ from gateway.tools.egress.transport import (
     client,
     resolve,
 )
+from gateway.tools.tool_executor import ToolLimits
 from tests.fakes.raw_server import silent_address
 
 if TYPE_CHECKING:
@@ -170,6 +173,30 @@ async def test_failures_are_those_of_httpx2() -> None:
     async with serving(b"nonsense\r\n\r\n") as server, client(LOOPBACK, EgressLimits()) as tools:
         with pytest.raises(httpx2.RemoteProtocolError):
             await tools.get(f"http://127.0.0.1:{server.port}/")
+
+
+async def test_names_that_nobody_answers_for_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    getaddrinfo, over = socket.getaddrinfo, threading.Event()
+
+    def answered(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "silent.example":
+            over.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return getaddrinfo(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answered)
+    silent = [
+        asyncio.create_task(resolve("silent.example", 80)) for _ in range(ToolLimits().running_max)
+    ]
+    await asyncio.sleep(0)
+    try:
+        assert await resolve("127.0.0.1", 80) == ("127.0.0.1",)
+    finally:
+        over.set()
+        await asyncio.wait(silent)
+        assert all(isinstance(task.exception(), OSError) for task in silent)
 
 
 async def test_resolve_reads_literal_addresses() -> None:

@@ -176,6 +176,14 @@ async def test_rules_are_those_of_the_scheme_that_is_read() -> None:
         assert "robots.txt" in await failure(fetcher, "http://site.example/private")
 
 
+async def test_tenants_take_turns_at_a_host() -> None:
+    limits = FetchLimits(timeout_s=5, visits_max=1, visit_interval_s=0, obeys_robots=False)
+    paths = ("/a1", "/a2", "/a3", "/b")
+    async with visiting({path: answer(b"page") for path in paths}, limits) as (site, fetcher):
+        await asyncio.gather(*(fetcher.fetch(f"{site.url}{path}", path[1]) for path in paths))
+        assert site.asked == ["/a1", "/a2", "/b", "/a3"]
+
+
 @pytest.mark.slow
 async def test_visits_have_a_deadline() -> None:
     limits = FetchLimits(timeout_s=1.0, visit_interval_s=3600)
