@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
+    from websockets.http11 import Request
 
 TOLERATED: Final = 2
 """Length of the longest frame that is read, and refused with a reason, as a multiple of the largest
@@ -26,10 +28,10 @@ never be too many bytes."""
 LINGER_S: Final = 1.0
 """Seconds that input is read and ignored after a client broke a rule."""
 NO_UPGRADE: Final = (
-    "This server cannot read the upgrade. It must be a GET without a body, with at most 128 "
-    "headers of at most 8 KiB each."
+    "This server cannot read the upgrade. It must be a GET without a body, of version 13 and with "
+    "a Sec-WebSocket-Key, with at most 128 headers of at most 8 KiB each."
 )
-"""The `websockets` package's own bounds."""
+"""The rules and bounds of the `websockets` package."""
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
@@ -82,6 +84,12 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         # A client that answers no ping reads nothing: do not wait for it to take the rest.
         super().keepalive_timeout()
         self.transport.abort()
+
+    @override
+    def handle_connect(self, event: Request) -> None:
+        # uvicorn would answer a faulty upgrade in words of the package: `data_received` does.
+        if self.conn.accept(event).status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            super().handle_connect(event)
 
     @override
     def data_received(self, data: bytes) -> None:
