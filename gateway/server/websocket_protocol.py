@@ -96,7 +96,8 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         # Reject requests that are not upgrades; uvicorn would leave the connection open.
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            self.transport.write(response_bytes(unreadable(NO_UPGRADE)))
+            # RFC 6455, section 4.2.2: the versions that would be accepted.
+            self.transport.write(response_bytes(unreadable(NO_UPGRADE), sec_websocket_version="13"))
             self.transport.close()
 
     @override

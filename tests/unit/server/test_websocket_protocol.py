@@ -157,6 +157,7 @@ async def test_an_upgrade_of_another_kind_is_refused_in_our_form(
         head = await wire.upgrade(changed=changed)
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"x-request-id: req_" in head
+        assert b"sec-websocket-version: 13\r\n" in head
         assert b'"This server cannot read the upgrade.' in await wire.rest()
 
 
