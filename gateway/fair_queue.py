@@ -1,4 +1,4 @@
-"""Turns of tenants: a queue, and two gates of the event loop that use it.
+"""Turns of tenants: a queue, slots that are taken in turns, and two gates of the event loop.
 
 The event loop does whatever has come before it looks for more. What one tenant sends at once must
 not all go before what another sends: requests begin through `Turns`, and reads of streams are
@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import AsyncIterator, Callable, Hashable
 
 T = TypeVar("T")
 
@@ -87,6 +88,39 @@ class FairWaiters(FairQueue[asyncio.Future[None]]):
                 turn.set_result(None)
                 return (tenant,)
         return None
+
+
+class FairSlots:
+    """Slots of which a task holds one; tenants take turns in those that become free."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting = FairWaiters()
+
+    @asynccontextmanager
+    async def taken(self, tenant: Hashable) -> AsyncIterator[None]:
+        """Hold a slot for the block."""
+        await self._take(tenant)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _take(self, tenant: Hashable) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = self._waiting.add(tenant)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        if self._waiting.release() is None:
+            self._free += 1
 
 
 class Turns:

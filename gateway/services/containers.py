@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from gateway import ids
-from gateway.errors import InvalidRequest, RateLimited
+from gateway.errors import DataHeld, InvalidRequest, RateLimited, RequestError
 from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
     expired_container,
@@ -143,8 +144,14 @@ class Containers:
                     "are not needed any more.",
                     code="too_many_containers",
                 )
-            for source in copied:
-                await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
+            try:
+                for source in copied:
+                    await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
+            except RequestError:
+                # Nobody gets its id, and it would count among those of the tenant.
+                with suppress(DataHeld):
+                    await rows.delete(self._database, tenant_id, row.uuid)
+                raise
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:

@@ -448,7 +448,9 @@ class Creation:
         charge = None
         if principal.terms is not NO_TERMS:
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
-            charge = await self._limiter.enter(principal, model.id, tier, stores=stores)
+            charge = await self._limiter.enter(
+                principal, model.id, tier, stores=stores, is_background=request.background
+            )
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 built = await self._builder.build(command, model)

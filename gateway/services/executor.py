@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from gateway.errors import RateLimited
-from gateway.fair_queue import FairWaiters
+from gateway.fair_queue import FairSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -67,8 +67,7 @@ class ThreadExecutor:
         self._waiting_bytes_max = waiting_bytes_max
         self._bytes_of: Counter[Hashable] = Counter()
         """Bytes of requests in the threads and waiting for them, by tenant."""
-        self._free = threads_max
-        self._waiting = FairWaiters()
+        self._slots = FairSlots(threads_max)
         self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))
         self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
 
@@ -84,12 +83,9 @@ class ThreadExecutor:
         self._check_room(tenant, size_bytes)
         self._bytes_of[tenant] += size_bytes
         try:
-            await self._turn_of(tenant)
-            try:
+            async with self._slots.taken(tenant):
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._executor, work, *args)
-            finally:
-                self._next()
         finally:
             self._bytes_of[tenant] -= size_bytes
             if not self._bytes_of[tenant]:
@@ -103,23 +99,6 @@ class ThreadExecutor:
                 "The server is reading as many large requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-
-    async def _turn_of(self, tenant: Hashable) -> None:
-        # The caller calls `_next` when the thread is free again.
-        if self._free:
-            self._free -= 1
-            return
-        turn = self._waiting.add(tenant)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._next()
-            raise
-
-    def _next(self) -> None:
-        if self._waiting.release() is None:
-            self._free += 1
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """Run `work` of a run in a thread and return its result.

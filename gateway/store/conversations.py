@@ -8,7 +8,7 @@ new writer: a request that has read the items takes the conversation only if it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
-
-    Order = Literal["asc", "desc"]
 
 
 class ItemLookup(NamedTuple):

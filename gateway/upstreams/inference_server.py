@@ -27,6 +27,7 @@ from gateway.upstreams.http.client import Post, read_body
 from gateway.upstreams.problems import (
     BrokeDown,
     ModelGone,
+    NoConnection,
     has_no_grammars,
     is_refusal,
     may_blame_grammar,
@@ -315,7 +316,6 @@ _ROOM_BITS = 63
 _NOT_TAKEN = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
     httpx2.WriteError,
     httpx2.WriteTimeout,
     httpx2.UnsupportedProtocol,
@@ -685,6 +685,8 @@ class InferenceServer:
         del body  # it is as long as the prompt, and a generation takes minutes
         try:
             answer = await posting
+        except httpx2.PoolTimeout as error:
+            raise NoConnection(describe(error), upstream=self.name) from error
         except _NOT_TAKEN as error:
             raise UpstreamUnavailable(describe(error), upstream=self.name) from error
         except httpx2.TransportError as error:
@@ -694,9 +696,11 @@ class InferenceServer:
         return answer.body
 
     async def _refusal(self, answer: HttpAnswer) -> UpstreamError:
-        answer.body.timeouts = {"read": self._timeouts.tail_s}
         try:
-            body = await read_body(answer.body, self._limits.error_bytes_max)
+            async with asyncio.timeout(self._timeouts.tail_s):  # for all of it
+                body = await read_body(answer.body, self._limits.error_bytes_max)
+        except TimeoutError:
+            message = "(its message did not come in time)"
         except httpx2.TransportError as error:
             message = f"(its message was lost: {describe(error)})"
         else:

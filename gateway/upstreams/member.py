@@ -13,7 +13,13 @@ from gateway.telemetry.logs import EventLog
 from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import LATE, NO_LOAD, CheckOutcome
-from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
+from gateway.upstreams.problems import (
+    BackendBusy,
+    GrammarFailed,
+    ModelGone,
+    NoConnection,
+    PathNotFound,
+)
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
@@ -68,7 +74,9 @@ class Health:
         self._policy = policy
         self._ejections = 0
         self._ejected_until: float | None = None
-        self._on_trial = False
+        self._trials = 0
+        self._trial = 0
+        """Number of the request that is its trial; 0: none is."""
         self._awaits_trial = False
         self._polls_failed = 0
         self._polls_late = 0
@@ -106,25 +114,28 @@ class Health:
             return False
         if self._ejected_until is None:
             return True
-        return now >= self._ejected_until and not self._on_trial
+        return now >= self._ejected_until and not self._trial
 
-    def begin_trial(self, now: float) -> bool:
-        """Note that a request is sent; True if it is the trial, which `end_trial` must end."""
-        if self._ejected_until is None or self._on_trial or now < self._ejected_until:
-            return False
-        self._on_trial = True
-        return True
+    def begin_trial(self, now: float) -> int:
+        """Note that a request is sent; the result is for `end_trial` if it is the trial, else 0."""
+        if self._ejected_until is None or self._trial or now < self._ejected_until:
+            return 0
+        self._trials += 1
+        self._trial = self._trials
+        return self._trial
 
-    def end_trial(self) -> None:
+    def end_trial(self, number: int) -> None:
         # Without a verdict (the client disconnected) the next request is the trial.
-        self._on_trial = False
+        if self._trial == number:
+            self._trial = 0
 
     def answered(self) -> bool:
         """Note the first ids of a request, or a refusal that only a working backend gives.
 
         Returns True if the backend was ejected until now.
         """
-        was_ejected, self._ejected_until = self._ejected_until is not None, None
+        was_ejected = self._ejected_until is not None
+        self._end_ejection()
         return was_ejected
 
     def completed(self) -> None:
@@ -132,9 +143,14 @@ class Health:
 
         Failures are counted from 0 again, and the next ejection is a short one.
         """
-        self._ejected_until = None
+        self._end_ejection()
         self.failures = 0
         self._ejections = 0
+
+    def _end_ejection(self) -> None:
+        # The stream of a trial may go on for long: if it is ejected again, another is the trial.
+        self._ejected_until = None
+        self._trial = 0
 
     def failed(self, now: float) -> None:
         """Note a failed request; requests sent before an ejection do not count twice."""
@@ -332,7 +348,7 @@ class Member:
     async def generate(self, placed: PlacedRequest) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
-        on_trial = self._begin(started_at)
+        trial = self._begin(started_at)
         outcome, request, failure = "cancelled", placed.request, None
         span = begin_call(self.backend, "chat", request.model)
         attempt = None if span is None else Attempt(span, request, placed.sink)
@@ -362,22 +378,22 @@ class Member:
         finally:
             if attempt is not None:
                 attempt.end(outcome, failure)
-            self._end(outcome, on_trial=on_trial)
+            self._end(outcome, trial)
 
-    def _begin(self, now: float) -> bool:
-        # True if the request is the trial of an ejected backend.
+    def _begin(self, now: float) -> int:
+        # The number of the trial, if the request is that of an ejected backend; else 0.
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
         return self.health.begin_trial(now)
 
-    def _end(self, outcome: str, *, on_trial: bool) -> None:
+    def _end(self, outcome: str, trial: int) -> None:
         self._in_flight -= 1
         if not self._in_flight:
             self.is_idle.set()
         self._metrics.upstream_finished(self.name, outcome)
-        if on_trial:
-            self.health.end_trial()
+        if trial:
+            self.health.end_trial(trial)
 
     def served_as(self, model: str) -> str:
         return self._served[model].name if model in self._served else model
@@ -388,7 +404,7 @@ class Member:
         Raises what `generate` does before a first chunk, and UpstreamFailed for an answer of more
         than `bytes_max` bytes.
         """
-        on_trial = self._begin(self._clock())
+        trial = self._begin(self._clock())
         outcome = "cancelled"
         span = begin_call(self.backend, path.rpartition("/")[2], model)
         try:
@@ -408,7 +424,7 @@ class Member:
             if span is not None:
                 span.set({"harmony.outcome": outcome})
                 span.end()
-            self._end(outcome, on_trial=on_trial)
+            self._end(outcome, trial)
         return answer
 
     def checked(
@@ -511,6 +527,8 @@ class Member:
             return "rejected"
         if isinstance(error, GrammarFailed):
             return "failed"  # this generation, but the backend is well
+        if isinstance(error, NoConnection):
+            return "unavailable"
         if isinstance(error, ModelGone):
             self.health.answered()
             self._forget_model(model)

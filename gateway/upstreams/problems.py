@@ -61,6 +61,10 @@ class BackendBusy(UpstreamUnavailable):
     """The backend has too much to do to take the request."""
 
 
+class NoConnection(UpstreamUnavailable):
+    """As many connections to the backend are in use as may be; it is well."""
+
+
 class NoTokenIds(UpstreamUnavailable):
     """The backend does not return token ids."""
 

@@ -14,7 +14,7 @@ from gateway.tools.browser.browser import BrowserTools
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import ReadLimits, missing_libraries
 from gateway.tools.browser.fetch import FetchLimits, PageFetcher
-from gateway.tools.browser.page_access import CACHE_CHARS_MAX, Cache, Workplace
+from gateway.tools.browser.page_access import CACHE_BYTES_MAX, Cache, Workplace
 from gateway.tools.browser.search import (
     SEARCH_TIMEOUT_S,
     Brave,
@@ -74,7 +74,7 @@ def browser_tools(
         workshop.reader,
         kept_s=settings.retention.response_s,
     )
-    cache = Cache(size_max=CACHE_CHARS_MAX)
+    cache = Cache(size_max=CACHE_BYTES_MAX)
     return BrowserTools(workplace, cache, close=workshop.close)
 
 

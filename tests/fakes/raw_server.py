@@ -6,13 +6,14 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 
@@ -52,6 +53,17 @@ class Received:
         lines = self.head.decode("latin-1").split("\r\n")[1:]
         pairs = (line.partition(": ") for line in lines if line)
         return {name.lower(): value for name, _, value in pairs}
+
+
+@contextmanager
+def silent_address(port: int) -> Iterator[str]:
+    """An address of this machine at which packets to the port are dropped."""
+    address = "127.0.0.2"
+    with socket.socket() as listener, socket.socket() as waiting:
+        listener.bind((address, port))
+        listener.listen(0)
+        waiting.connect((address, port))  # nobody accepts it, and there is room for no other
+        yield address
 
 
 class RawServer:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fair_queue import COST_S, ROUND_S, SHARE, FairQueue, FairWaiters, Turns
+from gateway.fair_queue import COST_S, ROUND_S, SHARE, FairQueue, FairSlots, FairWaiters, Turns
 from tests.fakes.clock import Clock
 
 A, B, C = (UUID(int=n) for n in range(3))
@@ -134,3 +134,29 @@ def test_who_has_left_takes_nobody_s_turn(waits: list[tuple[UUID, bool]]) -> Non
         assert not waiters
 
     asyncio.run(main())
+
+
+async def test_tenants_take_turns_in_slots() -> None:
+    slots, begun = FairSlots(1), list[str]()
+
+    async def hold(tenant: UUID, name: str) -> None:
+        async with slots.taken(tenant):
+            begun.append(name)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(hold(*one) for one in ((A, "a1"), (A, "a2"), (A, "a3"), (B, "b"))))
+    assert begun == ["a1", "a2", "b", "a3"]
+    assert slots._free == 1
+
+
+async def test_who_is_called_off_when_it_is_its_turn_passes_the_turn_on() -> None:
+    slots = FairSlots(1)
+    await slots._take(A)
+    waiting = [asyncio.create_task(slots._take(tenant)) for tenant in (B, C)]
+    await asyncio.sleep(0)
+    slots._leave()
+    waiting[0].cancel()
+    await waiting[1]
+    assert waiting[0].cancelled()
+    slots._leave()
+    assert slots._free == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
+from gateway.protocol.container_bodies import unknown_file
 from gateway.protocol.pages import Page
 from gateway.store import holds
 from gateway.store.content import place_of
@@ -78,9 +79,13 @@ _DELETE_CHUNKS: Final = Statement("""
 DELETE FROM file_chunks WHERE tenant_id = :tenant_id AND file_id = :id
 """)
 _COPY_CHUNKS: Final = Statement("""
-INSERT INTO file_chunks (tenant_id, file_id, number, content)
-SELECT tenant_id, :id, number, content FROM file_chunks
-WHERE tenant_id = :tenant_id AND file_id = :copied
+WITH copies AS (
+    INSERT INTO file_chunks (tenant_id, file_id, number, content)
+    SELECT tenant_id, :id, number, content FROM file_chunks
+    WHERE tenant_id = :tenant_id AND file_id = :copied
+    RETURNING number
+)
+SELECT count(*) FROM copies
 """)
 # Transactions that write files of the same container wait for each other.
 _LOCK_CONTAINER: Final = Statement("""
@@ -160,12 +165,16 @@ async def copy(
     copied: UUID,
     bounds: FileBounds,
 ) -> FileRow | None:
-    """Store a file as `put` does, with the bytes of another file of the tenant."""
+    """Store a file as `put` does, with the bytes of another file of the tenant.
+
+    Raises `ResourceNotFound` if that has been deleted meanwhile.
+    """
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is not None:
             parameters = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
-            await connection.execute(_COPY_CHUNKS, parameters)
+            if await connection.scalar(_COPY_CHUNKS, parameters) < chunk_count(kept.size_bytes):
+                raise unknown_file(ids.file_id(copied))
             await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
 

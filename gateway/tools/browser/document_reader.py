@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.fair_queue import FairSlots
 from gateway.tools.browser import document_worker
 from gateway.tools.browser.document_worker import FRAME_HEAD
 from gateway.tools.browser.extraction import PDF, ReadLimits
 from gateway.tools.browser.page import Page, Unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from gateway.tools.browser.page import Fetched
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
@@ -36,15 +39,15 @@ class DocumentReader:
 
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self._limits = limits or ReadLimits()
-        self._turns = asyncio.Semaphore(self._limits.documents_max)
+        self._slots = FairSlots(self._limits.documents_max)
         self._idle: list[Process] = []
 
-    async def read(self, document: Fetched) -> Page:
-        """Return the page of a document. Raises `Unreadable`.
+    async def read(self, document: Fetched, tenant: Hashable = None) -> Page:
+        """Return the page of a document, in the turn of a tenant. Raises `Unreadable`.
 
         When the caller is cancelled, the work ends before this returns.
         """
-        async with self._turns:
+        async with self._slots.taken(tenant):
             process = await self._process()
             is_kept = False
             try:

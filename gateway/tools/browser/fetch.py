@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.robotparser import RobotFileParser
 
+from gateway.fair_queue import FairSlots
 from gateway.tools.browser.page import Fetched, plain
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Hashable
 
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
@@ -60,7 +61,7 @@ class _Host:
     """State of a visited host. `rules` None: never fetched, or dropped."""
 
     def __init__(self, visits_max: int) -> None:
-        self.visits = asyncio.Semaphore(visits_max)
+        self.visits = FairSlots(visits_max)
         self.next_visit_at = 0.0
         self.rules: RobotFileParser | None = None
         self.rules_lines = 0
@@ -88,14 +89,18 @@ class PageFetcher:
         self._clock = time.monotonic
 
     async def fetch(
-        self, url: str, *, may_visit: Callable[[str], bool] = lambda _: True
+        self,
+        url: str,
+        tenant: Hashable = None,
+        *,
+        may_visit: Callable[[str], bool] = lambda _: True,
     ) -> Fetched:
-        """Fetch a page. `may_visit` decides on the host of each URL on the way.
+        """Fetch a page for a tenant. `may_visit` decides on the host of each URL on the way.
 
         Raises `FetchFailed`.
         """
         try:
-            document = await self._fetch(url, may_visit)
+            document = await self._fetch(url, tenant, may_visit)
         except EgressRefused as error:
             self._metrics.page_fetched("refused")
             self._metrics.egress_refused(purpose="page", reason=error.reason)
@@ -106,10 +111,10 @@ class PageFetcher:
         self._metrics.page_fetched("ok")
         return document
 
-    async def _fetch(self, url: str, may_visit: Callable[[str], bool]) -> Fetched:
+    async def _fetch(self, url: str, tenant: Hashable, may_visit: Callable[[str], bool]) -> Fetched:
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                return await self._follow(urldefrag(url).url, may_visit)
+                return await self._follow(urldefrag(url).url, tenant, may_visit)
         except TimeoutError:
             raise FetchFailed("the page did not come in time") from None
         except (BodyTooLong, EncodedBody) as error:
@@ -117,7 +122,9 @@ class PageFetcher:
         except (*EGRESS_ERRORS, ValueError) as error:
             raise FetchFailed(f"the server could not be read ({type(error).__name__})") from error
 
-    async def _follow(self, url: str, may_visit: Callable[[str], bool]) -> Fetched:
+    async def _follow(
+        self, url: str, tenant: Hashable, may_visit: Callable[[str], bool]
+    ) -> Fetched:
         self._policy.origin(url)
         url = normalised(url)
         origin = self._policy.origin(url)
@@ -126,7 +133,7 @@ class PageFetcher:
                 raise FetchFailed("the domain is not among those that may be read")
             if self._limits.obeys_robots and not await self._is_welcome(url):
                 raise FetchFailed("the site asks not to be read by programs (robots.txt)")
-            async with self._visit(origin.host):
+            async with self._visit(origin.host, tenant):
                 fetched = await self._get(url)
             if isinstance(fetched, Fetched):
                 return fetched
@@ -154,12 +161,14 @@ class PageFetcher:
             return Fetched(url, content_type, await answer.aread(), charset)
 
     async def _is_welcome(self, url: str) -> bool:
-        # A host without a `robots.txt` permits everything.
+        # An origin without a `robots.txt` permits everything. That of plain HTTP often has none: it
+        # redirects, and says nothing about what it redirects to.
         parts = urlsplit(url)
-        host = self._host(parts.netloc)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        host = self._host(origin)
         if host.rules is None or host.rules_until <= self._clock():
             rules = RobotFileParser()
-            lines = await self._robots(f"{parts.scheme}://{parts.netloc}/robots.txt")
+            lines = await self._robots(f"{origin}/robots.txt")
             await asyncio.to_thread(rules.parse, lines)
             host.rules, host.rules_until = rules, self._clock() + self._limits.robots_kept_s
             host.rules_lines = len(lines)
@@ -184,8 +193,8 @@ class PageFetcher:
         async with self._client.stream(
             "GET", url, headers={"user-agent": self._user_agent}
         ) as answer:
-            if answer.is_server_error:
-                return ["User-agent: *", "Disallow: /"]  # RFC 9309, section 2.3.1.4
+            if answer.is_server_error:  # RFC 9309, section 2.3.1.4
+                raise FetchFailed("its robots.txt cannot be read now")
             if not answer.is_success:
                 return []
             body = b""
@@ -196,9 +205,9 @@ class PageFetcher:
         return body[:ROBOTS_BYTES_MAX].decode("utf-8", "replace").splitlines()
 
     @asynccontextmanager
-    async def _visit(self, name: str) -> AsyncIterator[None]:
+    async def _visit(self, name: str, tenant: Hashable) -> AsyncIterator[None]:
         host = self._host(name)
-        async with host.visits:
+        async with host.visits.taken(tenant):
             now = self._clock()
             turn = max(now, host.next_visit_at)
             host.next_visit_at = turn + self._limits.visit_interval_s

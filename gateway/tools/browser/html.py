@@ -19,7 +19,14 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
-from gateway.tools.browser.page import Links, Page, Unreadable, link, plain
+from gateway.tools.browser.page import (
+    TITLE_CHARS_MAX,
+    Links,
+    Page,
+    Unreadable,
+    link,
+    plain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,9 +158,10 @@ def page_of(html: str, url: str) -> Page:
     root = _content(tree)
     if root is not None:
         _walk(root, writer)
-    name = " ".join(title.text().split()) if title is not None else ""
+    name = plain(" ".join(title.text().split())) if title is not None else ""
     text = f"URL: {plain(url)}\n\n{writer.text()}" if url else writer.text()
-    return Page(url, plain(name) or urlsplit(url).netloc, text.strip(), writer.links.urls)
+    shown = name[:TITLE_CHARS_MAX] or urlsplit(url).netloc
+    return Page(url, shown, text.strip(), writer.links.urls)
 
 
 def _base(tree: LexborHTMLParser, url: str) -> str:

@@ -7,6 +7,7 @@ stored stay in memory: until the response ends, or for the responses that contin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urlsplit
 
@@ -17,7 +18,7 @@ from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.fetch import FetchFailed
-from gateway.tools.browser.page import Page, Unreadable
+from gateway.tools.browser.page import LINE_CHARS_MAX, Page, Unreadable
 from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
 Cache = LruCache[tuple["UUID", str], Page]
 """The last pages of a process, by tenant (of a response that is not stored: by response) and key;
-sizes are in characters."""
+sizes are in bytes."""
 
-CACHE_CHARS_MAX: Final = 64_000_000
-"""Characters of all pages that a process keeps in memory, at most."""
-PAGE_CHARS: Final = 1000
-"""Characters that a page counts in the cache beside its text and its links."""
+CACHE_BYTES_MAX: Final = 128_000_000
+"""Bytes of all pages that a process keeps in memory, at most."""
+LINE_BYTES: Final = 64
+"""Bytes of a line of a page beside its characters."""
+PAGE_BYTES: Final = 1000
+"""Bytes that a page counts in the cache beside its text and its links."""
 
 _log = EventLog(__name__)
 
@@ -138,7 +141,10 @@ def _page(stored: StoredPage) -> Page:
 
 
 def _size(page: Page) -> int:
-    return len(page.text) + sum(map(len, page.links)) + PAGE_CHARS
+    # The text is there twice, once in lines: those may be short, and many.
+    lines = page.text.count("\n") + len(page.text) // LINE_CHARS_MAX
+    text = 2 * getsizeof(page.text) + LINE_BYTES * lines
+    return text + sum(map(len, page.links)) + PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +184,10 @@ class TenantWeb:
         if page is None:
             if not self.is_live:
                 raise FetchFailed("only pages that are kept here may be opened now")
-            document = await self.workplace.fetcher.fetch(url, may_visit=self._may_visit)
+            tenant = self.tenant_id
+            document = await self.workplace.fetcher.fetch(url, tenant, may_visit=self._may_visit)
             try:
-                return await self.workplace.reader.read(document)
+                return await self.workplace.reader.read(document, tenant)
             except Unreadable as error:
                 raise FetchFailed(str(error)) from error
         if not self._may_visit(urlsplit(page.url).hostname or ""):

@@ -350,6 +350,8 @@ RETRY_AFTER_MAX_S: Final = 2.0
 _HIT_SCHEMES: Final = frozenset({"http", "https"})
 _BUSY: Final = 429
 _CREDENTIALS: Final = frozenset({401, 402, 403})
+_OF_QUERY: Final = frozenset({400, 422})
+"""Statuses of a query that a source refuses, as for a country that it does not know."""
 
 _log = EventLog(__name__)
 
@@ -363,11 +365,14 @@ class SearchFailed(Exception):
 
 
 class SourceFailed(Exception):
-    """Failure of one source. The message is for operators."""
+    """Failure of one source. The message is for operators. `is_of_query`: the source may find what
+    another query asks for.
+    """
 
-    def __init__(self, cause: Cause, message: str) -> None:
+    def __init__(self, cause: Cause, message: str, *, is_of_query: bool = False) -> None:
         super().__init__(message)
         self.cause: Cause = cause
+        self.is_of_query = is_of_query
 
 
 class SearchSource(Protocol):
@@ -404,7 +409,8 @@ class HttpSource:
             status = error.response.status_code
             cause: Cause = "busy" if status == _BUSY else "error"
             cause = "credentials" if status in _CREDENTIALS else cause
-            raise SourceFailed(cause, f"it answered {status}") from error
+            is_of_query = status in _OF_QUERY
+            raise SourceFailed(cause, f"it answered {status}", is_of_query=is_of_query) from error
         except (*EGRESS_ERRORS, EgressRefused, BadAnswer) as error:
             raise SourceFailed("error", str(error) or type(error).__name__) from error
 
@@ -480,7 +486,8 @@ class SearchClient:
 
     It queries the next source after an error of the connection, of the server, or of its limits;
     also after a source refuses the key: the log tells the operator, not the model. A source that
-    failed comes after all others for `rest_s`, so that it does not hold up every search.
+    failed, for another reason than the query, comes after all others for `rest_s`, so that it does
+    not hold up every search.
     """
 
     sources: Sequence[SearchSource]
@@ -526,7 +533,8 @@ class SearchClient:
         return sorted(self.sources, key=lambda one: self._rests_until.get(one.name, 0.0) > now)
 
     def _tell(self, source: SearchSource, error: SourceFailed) -> None:
-        self._rests_until[source.name] = self.clock() + self.rest_s
+        if not error.is_of_query:
+            self._rests_until[source.name] = self.clock() + self.rest_s
         self.metrics.searched(source.name, error.cause)
         if isinstance(error.__cause__, EgressRefused):
             self.metrics.egress_refused(purpose="provider", reason=error.__cause__.reason)

@@ -139,7 +139,11 @@ def normalised(url: str) -> str:
     return str(httpx2.URL(url))
 
 
-_RESOLVING: Final = ThreadPoolExecutor(8, thread_name_prefix="egress-resolver")
+LOOKUPS_MAX: Final = 128
+"""Names that are looked up at once, at most. Whoever owns a name can leave the question unanswered,
+which keeps a thread for ten seconds or more, twice as long as the call that asked waits: so there
+are twice as many threads as calls (`tools.tool_executor.ToolLimits.running_max`)."""
+_RESOLVING: Final = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="egress-resolver")
 """Threads of its own: a name server that does not answer holds up no name but a tool's."""
 
 
@@ -203,11 +207,12 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError("the name could not be resolved") from error
         addresses = self._policy.checked(host, addresses, port)[:ADDRESSES_MAX]
+        share_s = timeout and timeout / len(addresses)
         for address in addresses[:-1]:
-            # A machine may have addresses of a family that has no way from here.
-            with suppress(httpcore2.ConnectError):
+            # A machine may have addresses of a family that has no way from here, or a silent one.
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await self._network.connect_tcp(
-                    address, port, timeout, local_address, socket_options
+                    address, port, share_s, local_address, socket_options
                 )
         return await self._network.connect_tcp(
             addresses[-1], port, timeout, local_address, socket_options

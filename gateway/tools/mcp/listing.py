@@ -46,6 +46,8 @@ TOOL_DESCRIPTION_CHARS_MAX: Final = 1024
 SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
+VALUE_BYTES: Final = 64
+"""Of memory, for a member or an element of a schema beside its text."""
 _log = EventLog(__name__)
 _TEXTS: Final = frozenset({"description", "title", "$comment"})
 _HINTS: Final = frozenset({"default", "examples", "example"})
@@ -134,7 +136,7 @@ class _Kept:
 
     pages: ToolPages
     until: float
-    requested_at: float = -inf
+    requested_at: float
 
 
 class _Asking:
@@ -241,9 +243,12 @@ class McpServers:
             except McpError as error:
                 asking.failure, asking.failed_at = error, clock()
                 raise
+            kept = self._kept.get(peer)
+            if kept is not None and kept.requested_at >= requested_at:
+                return pages  # the server has changed its tools since: they are asked for again
             kept = _Kept(pages, clock() + self._ttl_s(pages), requested_at)
-            size = sum(len(str(tool.input_schema)) + len(tool.description) for tool in pages.tools)
-            self._kept.put(peer, kept, size=size + len(pages.instructions) + 256)
+            size = sum(map(_held_bytes, pages.tools)) + len(pages.instructions) + VALUE_BYTES
+            self._kept.put(peer, kept, size=size)
             return pages
 
     def _ttl_s(self, pages: ToolPages) -> float:
@@ -251,8 +256,9 @@ class McpServers:
         return min(pages.ttl_s, TTL_S_MAX) or self._limits.ttl_s
 
     def _forget(self, peer: Peer) -> None:
-        # The server's tools have changed.
-        self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
+        # The server's tools have changed: what was requested before counts no more.
+        now = asyncio.get_running_loop().time()
+        self._kept.put(peer, _Kept(ToolPages(()), 0.0, now), size=1)
 
     def _grant_tools(
         self, tools: Sequence[ServerTool], entry: RequestedServer, server: McpServer
@@ -299,6 +305,13 @@ class McpServers:
             error = _too_much(f"tools of all servers: {self._limits.tools_max} at most")
             kept.append(_failed_listing(bare, error, listing.secrets))
         return kept
+
+
+def _held_bytes(tool: ServerTool) -> int:
+    # About what it takes of memory: many times its text, if that is brackets.
+    schema = str(tool.input_schema)
+    values = schema.count(",") + schema.count("{") + schema.count("[")
+    return VALUE_BYTES * (1 + values) + len(schema) + len(tool.description)
 
 
 def _refuse_replaced(entry: RequestedServer, server: McpServer) -> None:

@@ -100,17 +100,33 @@ server chose."""
 _log = EventLog(__name__)
 
 
-class ToolCheck:
-    """Check of the tools that arrive on one connection. `version` is that of the protocol which
+SERVER_REQUESTS_MAX: Final = 100
+"""Requests of a server that are answered on one connection, and one more each second: a mebibyte of
+pings would take ten seconds of CPU."""
+
+
+class MessageCheck:
+    """Check of the messages that arrive on one connection. `version` is that of the protocol which
     both sides speak, once they do.
     """
 
     def __init__(self) -> None:
         self.version: str | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._requests = 0
 
     def passed(self, message: Any) -> Any:
-        """Return a message as the SDK is to see it; only answers that list tools are changed."""
-        result = getattr(getattr(message, "message", None), "result", None)
+        """Return a message as the SDK is to see it; only answers that list tools are changed.
+
+        None for a request of a server that sends too many.
+        """
+        inner = getattr(message, "message", None)
+        if hasattr(inner, "method") and hasattr(inner, "id"):
+            self._requests += 1
+            if self._requests > SERVER_REQUESTS_MAX + self._clock() - self._began:
+                return None
+        result = getattr(inner, "result", None)
         # The result of a call may have anything in it, but always has its content.
         if self.version is not None and isinstance(result, dict) and "content" not in result:
             tools = result.get("tools")
@@ -154,7 +170,7 @@ def _name(tool: Any) -> str:
 class CheckedStream:
     """A transport's stream of messages, each of which has `passed` a check."""
 
-    def __init__(self, stream: Any, check: ToolCheck) -> None:
+    def __init__(self, stream: Any, check: MessageCheck) -> None:
         self._stream = stream
         self._check = check
 
@@ -164,7 +180,9 @@ class CheckedStream:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        return self._check.passed(await self._stream.receive())
+        while (passed := self._check.passed(await self._stream.receive())) is None:
+            pass
+        return passed
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -173,7 +191,9 @@ class CheckedStream:
         return self
 
     async def __anext__(self) -> Any:
-        return self._check.passed(await anext(self._stream))
+        while (passed := self._check.passed(await anext(self._stream))) is None:
+            pass
+        return passed
 
     async def __aenter__(self) -> CheckedStream:
         await self._stream.__aenter__()
@@ -250,7 +270,7 @@ class McpLimits:
     schema_bytes_max: int = 64 * 1024
     """Schemas of all tools of one server that a request uses."""
     ttl_s: float = 300.0
-    cache_bytes_max: int = 32 * 1024 * 1024
+    cache_bytes_max: int = 128 * 1024 * 1024
     idle_s: float = 60.0
     sessions_max: int = 256
     tenant_sessions_max: int = 64
@@ -360,7 +380,7 @@ class McpSession:
             asyncio.timeout_at(deadline) as connecting,
         ):
             watch(http)
-            check = ToolCheck()
+            check = MessageCheck()
             client = Client(
                 _streams(transport, self._url, http, check),
                 cache=None,
@@ -496,7 +516,7 @@ def _call_answer() -> Any:
 
 @asynccontextmanager
 async def _streams(
-    transport: Transport, url: str, http: EgressClient, check: ToolCheck
+    transport: Transport, url: str, http: EgressClient, check: MessageCheck
 ) -> AsyncIterator[Any]:
     # The SDK's transport on a client that is entered already.
     if transport == "http":

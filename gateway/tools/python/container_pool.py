@@ -468,7 +468,9 @@ class ContainerPool:
         assert container is not None, "it is ready"
         stored = await self._stored_files(live, grant)
         for path in live.held.keys() - stored.keys():
-            await container.remove(path)
+            # Code may have put a folder there, or let nothing be deleted.
+            with suppress(FileRefused):
+                await container.remove(path)
             del live.held[path]
         for path, row in stored.items():
             held = live.held.get(path)
@@ -487,17 +489,18 @@ class ContainerPool:
         stored = await files.of_container(self._database, tenant_id, live.uuid, files_max=count)
         by_path = {row.name: row for row in stored}
         wanted = set(filter(None, map(ids.parse_file_id, grant.file_ids))) - live.copied
-        live.copied |= wanted
         for uuid in wanted:
             source = await files.load(self._database, tenant_id, uuid, now=self.now())
             path = None if source is None else path_of_upload(source.name)
-            if source is None or path is None or path in by_path:
-                continue
-            row = container_file(live.uuid, path, source.size_bytes, source.digest, self.now())
-            with suppress(RequestError):
-                kept = await files.copy(self._database, tenant_id, row, copied=uuid, bounds=bounds)
-                if kept is not None:
-                    by_path[path] = kept
+            if source is not None and path is not None and path not in by_path:
+                row = container_file(live.uuid, path, source.size_bytes, source.digest, self.now())
+                with suppress(RequestError):
+                    kept = await files.copy(
+                        self._database, tenant_id, row, copied=uuid, bounds=bounds
+                    )
+                    if kept is not None:
+                        by_path[path] = kept
+            live.copied.add(uuid)  # not if the database is away
         return by_path
 
     async def _keep_files(self, live: LiveContainer, ran: RunResult) -> Execution:

@@ -180,9 +180,11 @@ class MontyContainer(Container):
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            with suppress(Exception):
-                await self._opened.aclose()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            try:
+                with suppress(Exception):
+                    await self._opened.aclose()
+            finally:  # also if the caller is cancelled
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -244,9 +246,11 @@ class MontyEngine(ContainerEngine):
                         }
                     )
                 )
-        except (TimeoutError, OSError, RuntimeError, library.MontyError) as error:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise EngineBroken(f"the interpreter did not start: {error}") from error
+            if isinstance(error, TimeoutError | OSError | RuntimeError | library.MontyError):
+                raise EngineBroken(f"the interpreter did not start: {error}") from error
+            raise
         return MontyContainer(library, session, folder, opened, limits.data_bytes)
 
     @override

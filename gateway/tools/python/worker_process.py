@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     """
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+FRAMES_MAX: Final = 4
+"""Frames of a worker after each one that it is sent: the answer, what an interrupt printed, and one
+that nobody waits for any more. To read one may take most of a second, and code can write them."""
 PIECE_BYTES: Final = 3 * 1024 * 1024
 FILE_TIMEOUT_S: Final = 20.0
 """For one piece of a file: its container does nothing else meanwhile."""
@@ -128,6 +131,7 @@ class WorkerContainer(Container):
         self._runs = 0
         self._printed = ""
         self._orders = 0
+        self._frames_left = FRAMES_MAX
         self._has_begun = False
         self._turn = asyncio.Lock()
         self._results: LruCache[str, RunResult] = LruCache(size_max=RESULTS_MAX)
@@ -256,14 +260,22 @@ class WorkerContainer(Container):
 
     @override
     async def close(self) -> None:
-        if not self._has_begun:
-            await self._end_by_itself()
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-        self._pipes.close()
-        while self.on_closed:
-            self.on_closed.pop()()
+        # A caller that is cancelled meanwhile leaves nothing open either.
+        try:
+            if not self._has_begun:
+                await self._end_by_itself()
+        finally:
+            await self._kill()
+
+    async def _kill(self) -> None:
+        try:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()
+        finally:
+            self._pipes.close()
+            while self.on_closed:
+                self.on_closed.pop()()
 
     async def _end_by_itself(self) -> None:
         # bubblewrap that is killed while it makes the sandbox leaves a process that waits for ever,
@@ -307,6 +319,7 @@ class WorkerContainer(Container):
 
     async def _write(self, frame: Mapping[str, Any]) -> None:
         data = orjson.dumps(frame)
+        self._frames_left = FRAMES_MAX
         try:
             self._pipes.writer.write(struct.pack(">I", len(data)) + data)
             await self._pipes.writer.drain()
@@ -315,6 +328,9 @@ class WorkerContainer(Container):
 
     async def _read(self) -> Mapping[str, Any]:
         reader = self._pipes.reader
+        self._frames_left -= 1
+        if self._frames_left < 0:
+            raise EngineBroken("the sandbox sends more than it should")
         try:
             (length,) = struct.unpack(">I", await reader.readexactly(4))
             if length > FRAME_BYTES_MAX:

@@ -108,6 +108,7 @@ class WorkerServer:
         self._token = f"Bearer {token}".encode()
         self._limits = limits or WorkerServerLimits()
         self._served: dict[str, ServedContainer] = {}
+        self._opening = 0
         one = "/containers/{container_id}"
         self._app = Starlette(
             routes=[
@@ -160,15 +161,20 @@ class WorkerServer:
 
     async def _open(self, request: Request) -> Response:
         limits = _LIMITS.validate_json(await self._body(request))
-        if len(self._served) >= self._limits.containers_max:
-            await self._make_room()
-        container = await self._engine.open(limits)
         container_id = secrets.token_hex(16)
-        self._served[container_id] = ServedContainer(container, self._time())
+        self._opening += 1
+        try:
+            if len(self._served) + self._opening > self._limits.containers_max:
+                await self._make_room()
+            container = await self._engine.open(limits)
+            self._served[container_id] = ServedContainer(container, self._time())
+        finally:
+            self._opening -= 1
         return Response(orjson.dumps({"id": container_id}))
 
     async def _make_room(self) -> None:
-        # Ends the container that was idle longest. Raises `HTTPException` where all run code.
+        # Ends the container that was idle longest. Raises `HTTPException` where all run code, or
+        # are being opened.
         idle = [(one.used_at, name) for name, one in self._served.items() if not one.is_busy]
         if not idle:
             raise HTTPException(503, "every container runs code; try again later")

@@ -38,6 +38,8 @@ a name server that is late, or fails, must not take a backend away."""
 LOOKUP_KEPT_S: Final = 300.0
 """Seconds for which the addresses of a lookup may stand in for those of a later one: in the end the
 address of a pod is that of another one."""
+SHARES_MAX: Final = 4
+"""Parts, at most, of the time to connect that the addresses of one name share."""
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -241,10 +243,13 @@ class OriginPool:
             )
         self._connecting += 1
         addresses: list[str] = []
+        connect_s = timeouts.get("connect")
         try:
-            async with asyncio.timeout(timeouts.get("connect")):
+            async with asyncio.timeout(connect_s):
                 *others, last = addresses = await self._addresses()
-                connection = await self._connect_to_any(others) or await self._connect_to(last)
+                share_s = connect_s and connect_s / min(len(addresses), SHARES_MAX)
+                connection = await self._connect_to_any(others, share_s)
+                connection = connection or await self._connect_to(last)
         except TimeoutError as error:
             why = "backend does not accept the connection" if addresses else "name server is silent"
             raise httpx2.ConnectTimeout(why) from error
@@ -290,10 +295,14 @@ class OriginPool:
         self._last_addresses = list(dict.fromkeys(str(address[0]) for *_, address in rows))
         self._looked_up_at = loop.time()
 
-    async def _connect_to_any(self, addresses: Sequence[str]) -> Connection | None:
+    async def _connect_to_any(
+        self, addresses: Sequence[str], share_s: float | None
+    ) -> Connection | None:
+        # An address of a machine that is gone may refuse, or never answer.
         for address in addresses:
             with suppress(OSError):
-                return await self._connect_to(address)
+                async with asyncio.timeout(share_s):
+                    return await self._connect_to(address)
         return None
 
     async def _connect_to(self, address: str) -> Connection:

@@ -261,9 +261,12 @@ class Connection(asyncio.Protocol):
             self.pour(listener)
         else:
             self._expecting = listener
+        read_s = timeouts.get("read")
+        until = None if read_s is None else self._loop.time() + read_s
         while not reader.status:
             self._raise_error()
-            is_awake = await self._wait(timeouts.get("read"))
+            # For all of it: it may come a line at a time, or behind interim ones.
+            is_awake = await self._wait(None if until is None else until - self._loop.time())
             if not is_awake and not reader.status:
                 raise httpx2.ReadTimeout("backend does not answer")
         headers, reader.headers = reader.headers, []  # a stream outlives their use by minutes

@@ -383,6 +383,14 @@ async def test_containers_that_are_refused(body: Json, param: str, raw: httpx2.A
     assert (await raw.get("/v1/containers")).json()["data"] == []
 
 
+async def test_container_without_room_for_its_files_is_not_made(sdk: openai.AsyncOpenAI) -> None:
+    content = bytes(3 << 20)
+    made = [await sdk.files.create(file=(name, content), purpose="user_data") for name in "ab"]
+    error = await refusal(sdk.containers.create(name="c", file_ids=[one.id for one in made]))
+    assert (error.status_code, error.code) == (400, "container_full")
+    assert [each async for each in sdk.containers.list()] == []
+
+
 @pytest.mark.slow
 async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
     made = await sdk.containers.create(name="c", skills=[], memory_limit="1g")

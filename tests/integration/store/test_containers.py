@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.errors import InvalidRequest, RateLimited
+from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound
 from gateway.protocol.pages import Page, PageParams
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
@@ -125,6 +125,15 @@ async def test_a_path_keeps_its_id(database: Database, tenant: TenantId) -> None
     assert copied == replace(third, uuid=first.uuid)
     assert await files.chunk(database, tenant, copied, 0) == b"thr"
     assert await files.of_container(database, tenant, held.uuid, files_max=9) == [copied]
+
+
+async def test_a_file_that_was_deleted_meanwhile_is_not_copied_without_its_bytes(
+    database: Database, tenant: TenantId
+) -> None:
+    held, gone = await alive(database, tenant), file()
+    with pytest.raises(ResourceNotFound, match=ids.file_id(gone.uuid)):
+        await files.copy(database, tenant, file(held.uuid), copied=gone.uuid, bounds=BOUNDS)
+    assert await files.of_container(database, tenant, held.uuid, files_max=9) == []
 
 
 async def test_rooms_are_bounded(database: Database, tenant: TenantId) -> None:

@@ -219,6 +219,19 @@ async def test_deleted_files_are_not_brought_back(
     assert (await response.run("os.listdir('.')")).output == "[]"
 
 
+@needs_bubblewrap
+async def test_a_deleted_file_that_code_holds_on_to_costs_no_further_call(
+    pool: ContainerPool, database: Database, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    await response.run("import os; open('a', 'w').write('a'); os.chmod('.', 0o500)")
+    uuid = ids.parse_container_id(response.grant.container_id)
+    assert uuid is not None
+    (row,) = await files.of_container(database, tenant, uuid, files_max=9)
+    assert await files.delete(database, tenant, row.uuid, container=uuid)
+    assert (await response.run("1 + 1")).output == "2"
+
+
 @pytest.mark.slow
 @needs_bubblewrap
 async def test_files_beyond_the_bounds_are_not_kept(database: Database, tenant: TenantId) -> None:
@@ -250,6 +263,22 @@ async def test_uploaded_files_are_there(
     assert (await response.run("open('/mnt/data/données.csv').read()")).output == "'1,2'"
     assert (await response.run("import os; os.remove('données.csv')")).outcome == "ok"
     assert "FileNotFound" in (await response.run("open('données.csv')")).output
+
+
+@needs_bubblewrap
+async def test_an_uploaded_file_comes_with_the_next_call_if_the_database_was_away(
+    pool: ContainerPool, database: Database, tenant: TenantId
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise StoreUnavailable("it is down")
+
+    row = files.FileRow(ids.new_uuid(), None, "a.csv", "evals", None, 3, b"d", pool.now())
+    assert await files.put(database, tenant, row, [b"1,2"], bounds=pool.policy.files)
+    response = caller(pool, tenant, file_ids=(ids.file_id(row.uuid),))
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(files, "copy", refused)
+        assert (await response.run("1")).outcome == "transport_error"
+    assert (await response.run("open('a.csv').read()")).output == "'1,2'"
 
 
 @needs_bubblewrap

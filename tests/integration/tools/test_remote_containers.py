@@ -109,6 +109,17 @@ async def test_a_run_that_nobody_waits_for_is_interrupted() -> None:
         assert (await python.run("x", timeout_s=30)).output == "1\n"
 
 
+async def test_a_server_has_no_more_containers_than_it_may_if_many_begin_at_once() -> None:
+    limits = WorkerServerLimits(containers_max=1)
+    async with (
+        serving_containers(ENGINES["linux"](), limits) as (url, server),
+        reaching(url) as engine,
+    ):
+        opening = (engine.open(LIMITS) for _ in range(3))
+        await asyncio.gather(*opening, return_exceptions=True)
+        assert len(server._served) == 1
+
+
 @pytest.mark.slow
 async def test_a_server_has_bounds() -> None:
     limits = WorkerServerLimits(containers_max=1, idle_s=0, body_bytes_max=2000)

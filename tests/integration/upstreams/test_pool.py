@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import httpx2
 import orjson
 import pytest
 
@@ -19,6 +20,7 @@ from gateway.errors import (
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines import Capabilities
+from gateway.upstreams.http.client import KeepAlivePolicy
 from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import ModelInfo, ProbeSchedule
 from tests.fakes.backend_captures import capture
@@ -389,6 +391,21 @@ async def test_streams_that_stop_where_there_is_no_connection_are_broken_off() -
             await known.pool.poll()
         assert isinstance(task.result(), UpstreamFailed)
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1
+
+
+async def test_connections_that_are_all_in_use_say_nothing_of_the_backend() -> None:
+    async with fleet(backend_server(SPEAKS), ejection=EjectionPolicy(failures_max=1)) as known:
+        origin = known.pool.client.transport.origin(httpx2.URL(known.servers[0].url))
+        origin._keep_alive = KeepAlivePolicy(connections_max=1)
+        led = Led()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(known.pool.generate(REQUEST, led))
+            assert (await led.next()).ids == [5]
+            with pytest.raises(NoUpstreamAvailable, match="all 1 connections"):
+                await known.ids()
+            (member,) = known.pool.members()
+            assert member.available
+            task.cancel()
 
 
 async def test_what_has_not_begun_is_broken_off_where_nothing_can_be_reached() -> None:

@@ -27,7 +27,7 @@ from gateway.generation import (
 )
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.inference_server import InferenceServer
-from gateway.upstreams.problems import PathNotFound
+from gateway.upstreams.problems import BackendBusy, PathNotFound
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
@@ -331,6 +331,15 @@ async def test_a_refusal_is_read_only_up_to_its_bound(client: Client) -> None:
     async with serving(endless) as server:
         with pytest.raises(UpstreamRejected, match="words"):
             await collect(upstream_of(server, client, error_bytes_max=1000))
+        await server.hung_up.wait()
+
+
+async def test_a_refusal_that_never_ends_is_not_waited_for(client: Client) -> None:
+    head = b"HTTP/1.1 503 Service Unavailable\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with serving(chain([head], repeat(b"1\r\n.\r\n"))) as server:
+        upstream = upstream_of(server, client, Timeouts(tail_s=0.05), error_bytes_max=1 << 40)
+        with pytest.raises(BackendBusy, match="did not come in time"):
+            await collect(upstream)
         await server.hung_up.wait()
 
 

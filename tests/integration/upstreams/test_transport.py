@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from itertools import chain, repeat
 from socket import EAI_AGAIN, EAI_NONAME
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from tests.fakes.raw_server import (
     Script,
     chunk,
     response,
+    silent_address,
 )
 from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
@@ -280,6 +282,15 @@ async def test_a_closed_body_is_not_read_on() -> None:
             await anext(aiter(answer.stream))
 
 
+@pytest.mark.parametrize("line", [b"x: y\r\n", b"\r\nHTTP/1.1 102 Processing\r\n"])
+async def test_a_head_that_never_ends_is_not_waited_for(line: bytes) -> None:
+    endless = chain([b"HTTP/1.1 102 Processing\r\n"], repeat(line))
+    async with limited(head_bytes_max=1 << 40) as client, serving(endless) as server:
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.get(server.url, timeout=httpx2.Timeout(0.3))
+        await server.hung_up.wait()
+
+
 async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path, "127.0.0.1")
     trusting = ssl.create_default_context(cafile=certificate)
@@ -320,6 +331,22 @@ async def test_a_burst_of_connections_takes_one_lookup(
     assert [task.result().content for task in asking] == [b"ok"] * count
     assert server.connections == count
     assert looked_up == ["localhost"]
+
+
+async def test_a_silent_address_of_a_backend_leaves_time_for_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving((response(b"ok"),)) as server:
+        with silent_address(httpx2.URL(server.url).port or 0) as silent:
+
+            def both(host: str, port: int, *_: Any, **__: Any) -> Any:
+                kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+                return [(*kind, (address, port)) for address in (silent, "127.0.0.1")]
+
+            monkeypatch.setattr(socket, "getaddrinfo", both)
+            url = server.url.replace("127.0.0.1", "localhost")
+            answer = await client.get(url, timeout=httpx2.Timeout(None, connect=1.0))
+            assert answer.content == b"ok"
 
 
 async def test_a_backend_that_is_forgotten_during_its_lookup_is_not_reached(

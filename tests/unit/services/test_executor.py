@@ -99,20 +99,7 @@ async def test_tenants_take_turns_and_who_leaves_gives_its_turn_up() -> None:
         assert sorted(done) == ["a2", "a3", "a4", "a5", "b1"]
         assert done.index("b1") <= 1
         assert await threads.run(go_on.is_set, size_bytes=1)
-        assert (threads._free, dict(threads._bytes_of)) == (1, {})
-
-
-async def test_who_is_called_off_when_it_is_its_turn_passes_the_turn_on() -> None:
-    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=0)) as threads:
-        await threads._turn_of("a")
-        waiting = [asyncio.create_task(threads._turn_of(name)) for name in "bc"]
-        await asyncio.sleep(0)
-        threads._next()
-        waiting[0].cancel()
-        await waiting[1]
-        assert waiting[0].cancelled()
-        threads._next()
-        assert threads._free == 1
+        assert (threads._slots._free, dict(threads._bytes_of)) == (1, {})
 
 
 async def test_one_tenant_leaves_room_for_the_work_of_others() -> None:

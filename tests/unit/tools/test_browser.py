@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import ids
+from gateway.cache import LruCache
 from gateway.protocol.grants import DomainRules
 from gateway.tools.browser.browser import CHANGED_NOTE, Browser, BrowserOptions, Function, Shown
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.html import page_of
+from gateway.tools.browser.page import Page
+from gateway.tools.browser.page_access import KeptPages, SessionPages
 from gateway.tools.browser.search import Hit, Query, SearchFailed, SearXNG
 
 if TYPE_CHECKING:
     from gateway.protocol.grants import ShownPage
-    from gateway.tools.browser.page import Page
 
 HOME, OTHER = "https://site.example/", "https://site.example/other"
 HTML = {
@@ -335,3 +338,14 @@ async def test_links_that_were_not_shown_are_not_remembered() -> None:
         assert len(session.shown[-1].links) > 20
     finally:
         HTML[HOME] = html
+
+
+async def test_pages_count_in_memory_with_their_lines() -> None:
+    values: LruCache[str, Page] = LruCache(size_max=100_000)
+    pages = SessionPages(cast("KeptPages", None), ids.new_uuid(), values)
+    for text, is_kept in (
+        ("word " * 6000, True),
+        ("ab\n" * 10_000, False),
+        ("\U0001f600" * 15_000, False),
+    ):
+        assert (values.get(await pages.put(Page(HOME, "Home", text))) is not None) == is_kept

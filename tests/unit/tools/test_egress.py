@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -18,6 +20,8 @@ from gateway.tools.egress.transport import (
     client,
     resolve,
 )
+from gateway.tools.tool_executor import ToolLimits
+from tests.fakes.raw_server import silent_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,6 +117,19 @@ async def test_next_address_is_tried() -> None:
             await tools.get(f"http://away.example:{server.port}/")
 
 
+async def test_silent_address_of_a_name_leaves_time_for_the_others() -> None:
+    policy = NetworkPolicy(networks=(ip_network("127.0.0.0/8"),))
+    limits = EgressLimits(connect_timeout_s=1.0)
+    async with serving(said(b"page")) as server:
+        with silent_address(server.port) as silent:
+
+            async def resolver(host: str, port: int) -> tuple[str, ...]:
+                return (silent, "127.0.0.1")
+
+            async with client(policy, limits, resolver=resolver) as tools:
+                assert (await tools.get(f"http://there.example:{server.port}/")).text == "page"
+
+
 async def test_redirect_is_an_answer() -> None:
     moved = b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"
     async with serving(moved) as server, client(LOOPBACK, EgressLimits()) as tools:
@@ -156,6 +173,30 @@ async def test_failures_are_those_of_httpx2() -> None:
     async with serving(b"nonsense\r\n\r\n") as server, client(LOOPBACK, EgressLimits()) as tools:
         with pytest.raises(httpx2.RemoteProtocolError):
             await tools.get(f"http://127.0.0.1:{server.port}/")
+
+
+async def test_names_that_nobody_answers_for_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    getaddrinfo, over = socket.getaddrinfo, threading.Event()
+
+    def answered(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "silent.example":
+            over.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return getaddrinfo(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answered)
+    silent = [
+        asyncio.create_task(resolve("silent.example", 80)) for _ in range(ToolLimits().running_max)
+    ]
+    await asyncio.sleep(0)
+    try:
+        assert await resolve("127.0.0.1", 80) == ("127.0.0.1",)
+    finally:
+        over.set()
+        await asyncio.wait(silent)
+        assert all(isinstance(task.exception(), OSError) for task in silent)
 
 
 async def test_resolve_reads_literal_addresses() -> None:

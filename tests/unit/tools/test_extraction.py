@@ -64,6 +64,18 @@ async def reading(limits: ReadLimits | None = None) -> AsyncIterator[DocumentRea
         await reader.close()
 
 
+async def test_tenants_take_turns_in_reading() -> None:
+    done: list[str] = []
+    async with reading(ReadLimits(documents_max=1)) as reader:
+
+        async def read_for(name: str) -> None:
+            await reader.read(fetched("<p>text"), name[0])
+            done.append(name)
+
+        await asyncio.gather(*map(read_for, ("a1", "a2", "a3", "b")))
+    assert done == ["a1", "a2", "b", "a3"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("content_type", "body", "title", "text"),

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 
 from gateway.telemetry.metrics import Metrics
@@ -150,10 +151,37 @@ async def test_robots_are_obeyed_and_remembered() -> None:
         assert site.asked == ["/robots.txt", "/open"]
 
 
-async def test_site_whose_rules_fail_is_left_alone() -> None:
-    pages = {"/robots.txt": answer(b"", "500 Internal Server Error"), "/a": answer(b"a")}
+async def test_site_whose_rules_fail_is_left_alone_until_they_can_be_read() -> None:
+    pages = {"/robots.txt": answer(b"", "503 Service Unavailable"), "/a": answer(b"a")}
     async with visiting(pages) as (site, fetcher):
         assert "robots.txt" in await failure(fetcher, f"{site.url}/a")
+        assert site.pages_asked() == []
+        del site.pages["/robots.txt"]
+        assert (await fetcher.fetch(f"{site.url}/a")).body == b"a"
+
+
+async def test_rules_are_those_of_the_scheme_that_is_read() -> None:
+    def site(request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        if url.scheme == "http":
+            return httpx2.Response(301, headers={"location": str(url.copy_with(scheme="https"))})
+        if url.path == "/robots.txt":
+            return httpx2.Response(200, text="User-agent: *\nDisallow: /private")
+        return httpx2.Response(200, text="read")
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(site)) as http:
+        policy = NetworkPolicy()
+        fetcher = PageFetcher(http, policy, LIMITS, user_agent=AGENT, metrics=Metrics())
+        assert (await fetcher.fetch("http://site.example/open")).body == b"read"
+        assert "robots.txt" in await failure(fetcher, "http://site.example/private")
+
+
+async def test_tenants_take_turns_at_a_host() -> None:
+    limits = FetchLimits(timeout_s=5, visits_max=1, visit_interval_s=0, obeys_robots=False)
+    paths = ("/a1", "/a2", "/a3", "/b")
+    async with visiting({path: answer(b"page") for path in paths}, limits) as (site, fetcher):
+        await asyncio.gather(*(fetcher.fetch(f"{site.url}{path}", path[1]) for path in paths))
+        assert site.asked == ["/a1", "/a2", "/b", "/a3"]
 
 
 @pytest.mark.slow

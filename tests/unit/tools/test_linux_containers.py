@@ -131,12 +131,26 @@ async def test_code_that_does_not_end_is_killed_with_its_container() -> None:
         "import os; os._exit(1)",
         FORGED.format(b"\xff" * 64),
         FORGED.format(b"\0\0\0\2[]"),
+        # Frames without end would take all time of the process that reads them.
+        "while True:\n " + FORGED.format(b'\0\0\0\x0e{"printed": 1}').replace("\n", "\n "),
     ],
 )
 async def test_worker_that_lies_or_ends_is_no_longer_used(code: str) -> None:
     async with container() as python:
         with pytest.raises(EngineBroken):
             await python.run(code, timeout_s=30)
+
+
+async def test_container_whose_close_is_cancelled_leaves_nothing_open() -> None:
+    python = await engine().open(ContainerLimits())
+    closed: list[str] = []
+    python.on_closed.append(lambda: closed.append("user id, control group"))
+    closing = asyncio.create_task(python.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert closed
 
 
 @pytest.mark.slow

@@ -10,10 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCNotification, JSONRPCRequest
 
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import outcome_of
+from gateway.tools.mcp.session import SERVER_REQUESTS_MAX, CheckedStream, MessageCheck
 from tests.fakes.logs import captured_logs
 from tests.fakes.mcp_peers import PATIENT, peer, pool
 
@@ -227,6 +231,20 @@ async def test_what_a_call_returns_is_no_list_of_tools() -> None:
 
 
 @pytest.mark.slow
+async def test_a_server_that_asks_without_end_is_not_answered_for_ever() -> None:
+    check = MessageCheck()
+    ping = SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping"))
+    news = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/message"))
+    sending, receiving = anyio.create_memory_object_stream[Any](2 * SERVER_REQUESTS_MAX + 1)
+    for message in (*[ping] * (2 * SERVER_REQUESTS_MAX), news):
+        sending.send_nowait(message)
+    sending.close()
+    async with CheckedStream(receiving, check) as stream:
+        *answered, last = [message async for message in stream]
+    assert SERVER_REQUESTS_MAX <= len(answered) < 2 * SERVER_REQUESTS_MAX
+    assert last == news
+
+
 async def test_answer_that_never_comes_ends_with_its_deadline() -> None:
     async with serving(None, methods=("tools/call",)) as url, pool() as sessions:
         with pytest.raises(McpError):  # it is connected from here on, however slow the machine

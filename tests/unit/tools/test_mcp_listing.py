@@ -305,6 +305,34 @@ async def test_a_list_that_is_kept_is_not_what_a_server_has_now() -> None:
     assert list(by_name(await listed(servers, wanted))) == ["new"]
 
 
+class Changing(Counted):
+    """Those that change while they are listed, and say so before the answer is there."""
+
+    @override
+    async def list_tools(self, peer: Peer) -> ToolPages:
+        pages = await super().list_tools(peer)
+        self.on_list_changed(peer)
+        return pages
+
+
+async def test_a_list_that_changes_while_it_comes_is_not_kept() -> None:
+    sessions = Changing(ToolPages((a_tool("old"),)), ToolPages((a_tool("new"),)))
+    servers = servers_of(sessions)
+    assert list(by_name(await listed(servers, WANTED))) == ["old"]
+    assert list(by_name(await listed(servers, WANTED))) == ["new"]
+
+
+async def test_lists_are_kept_by_the_memory_that_they_take() -> None:
+    text = a_tool("text", description="x" * 20_000)
+    brackets = a_tool("brackets", properties={str(n): {} for n in range(2000)})
+    for tool, expected in ((text, 1), (brackets, 2)):
+        sessions = Counted(ToolPages((tool,)))
+        servers = servers_of(sessions, limits=McpLimits(cache_bytes_max=100_000))
+        for _ in range(2):
+            assert list(by_name(await listed(servers, WANTED))) == [tool.name]
+        assert len(sessions.asked) == expected
+
+
 async def test_lists_are_kept_as_long_as_the_server_says() -> None:
     for ttl_s, expected in ((1e-9, 2), (0.0, 1), (60.0, 1)):
         sessions = Counted(ToolPages((a_tool(),), ttl_s))

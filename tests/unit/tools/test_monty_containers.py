@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from gateway.tools.python.monty import OUTPUT_BYTES_MAX, MontyEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from gateway.tools.python.monty import MontyContainer
 
@@ -98,4 +101,19 @@ async def test_there_are_only_so_many() -> None:
         await engine.open(ContainerLimits(start_timeout_s=0.2))
     assert await engine.attach(b"x") is None
     await one.leave()
+    await engine.close()
+
+
+async def test_who_is_cancelled_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = MontyEngine(containers_max=1)
+    started = await engine.open(ContainerLimits())
+    for work in (engine.open(ContainerLimits()), started.close()):
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert os.listdir(tmp_path) == []
     await engine.close()

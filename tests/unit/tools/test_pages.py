@@ -84,6 +84,8 @@ def test_page_knows_its_title_and_links() -> None:
     assert page.links == ("https://cdn.example/x",)
     assert page.text.startswith(f"URL: {URL}\n")
     assert page_of("", "https://bare.example/").title == "bare.example"
+    # The title is logged with each view, and quoted by citations.
+    assert page_of(f"<title>{'long ' * 1000}</title>", URL).title == ("long " * 60)
     assert page_of("text", "").text == "text"
 
 

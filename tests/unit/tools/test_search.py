@@ -190,6 +190,22 @@ async def test_next_provider_is_asked() -> None:
             assert first.url not in str(raised.value)
 
 
+async def test_a_query_that_a_provider_refuses_says_nothing_of_the_next_one() -> None:
+    good = ("200 OK", {"results": [{**_RESULT, "content": "c"}]})
+    async with (
+        answering(("422 Unprocessable Entity", b""), good) as first,
+        answering(good) as second,
+        client(POLICY, EgressLimits()) as http,
+    ):
+        search = client_of(
+            HttpSource(SearXNG(first.url), http, "first"),
+            HttpSource(SearXNG(second.url), http, "second"),
+        )
+        for _ in range(2):
+            assert await search.search(QUERY, TENANT)
+        assert (len(first.lines), len(second.lines)) == (2, 1)
+
+
 async def test_busy_provider_is_asked_again_if_it_says_soon() -> None:
     busy = "429 Too Many Requests\r\nretry-after: {}"
     good = ("200 OK", {"results": [{**_RESULT, "content": "c"}]})

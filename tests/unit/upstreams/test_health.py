@@ -66,9 +66,9 @@ def test_after_the_back_off_one_request_is_the_trial() -> None:
 
 def test_a_trial_that_answers_brings_the_backend_back() -> None:
     health = ejected()
-    health.begin_trial(1.0)
+    trial = health.begin_trial(1.0)
     health.answered()
-    health.end_trial()
+    health.end_trial(trial)
     assert health.healthy
 
 
@@ -78,17 +78,28 @@ def test_a_trial_that_fails_doubles_the_back_off_up_to_its_bound() -> None:
     for _ in range(5):
         waits.append(wait_s(health, now))
         now += waits[-1]
-        assert health.begin_trial(now)
+        trial = health.begin_trial(now)
+        assert trial
         health.failed(now)
-        health.end_trial()
+        health.end_trial(trial)
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
 
 
 def test_a_trial_that_was_cancelled_leaves_the_next_one_to_another_request() -> None:
     health = ejected()
-    health.begin_trial(1.0)
-    health.end_trial()
+    health.end_trial(health.begin_trial(1.0))
     assert health.begin_trial(1.0)
+
+
+def test_a_trial_that_goes_on_is_no_longer_one_once_it_has_answered() -> None:
+    health = ejected()
+    first = health.begin_trial(1.0)
+    health.answered()
+    health.failed(2.0)
+    assert wait_s(health, 2.0) == 2.0
+    assert health.begin_trial(4.0)
+    health.end_trial(first)
+    assert not health.available(4.0), "another is the trial now"
 
 
 def test_streams_that_die_together_eject_once() -> None:
@@ -100,9 +111,9 @@ def test_streams_that_die_together_eject_once() -> None:
 
 def test_failing_again_right_after_a_trial_ejects_at_once_and_longer() -> None:
     health = ejected()
-    health.begin_trial(1.0)
+    trial = health.begin_trial(1.0)
     health.answered()
-    health.end_trial()
+    health.end_trial(trial)
     health.failed(2.0)
     assert wait_s(health, 2.0) == 2.0
 
@@ -139,10 +150,11 @@ def test_a_good_poll_after_the_back_off_makes_it_healthy_and_leaves_it_its_trial
     for outcome, began_at in ((CheckOutcome.REFUSES, 1.0), (CheckOutcome.WELL, 1.5)):
         health.polled(outcome, began_at=began_at)
         seen.append(health.healthy)
-    assert health.begin_trial(2.0)
+    trial = health.begin_trial(2.0)
+    assert trial
     assert not health.available(2.0)
     health.failed(2.0)
-    health.end_trial()
+    health.end_trial(trial)
     assert [*seen, health.healthy] == [False, True, False]
     assert wait_s(health, 2.0) == 2.0
 
@@ -186,7 +198,11 @@ def test_it_is_not_merely_late_if_requests_fail_too() -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.sampled_from(["fail", "answer", "complete", "poll", "trial"]), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(["fail", "answer", "complete", "poll", "stream", "trial"]), max_size=60
+    )
+)
 def test_every_ejection_ends(happenings: list[str]) -> None:
     health, now = Health(POLICY), 0.0
     for happening in happenings:
@@ -200,7 +216,9 @@ def test_every_ejection_ends(happenings: list[str]) -> None:
                 health.completed()
             case "poll":
                 health.polled(CheckOutcome.WELL, began_at=now)
-            case _:
+            case "stream":  # which goes on until the end
                 if health.begin_trial(now):
-                    health.end_trial()
+                    health.answered()
+            case _:
+                health.end_trial(health.begin_trial(now))
     assert health.available(now + POLICY.backoff_max_s)
