@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gateway.errors import InvalidRequest, shown
 from gateway.protocol.documented import INCLUDE_VALUES
 from gateway.protocol.pages import Order, PageParams
-from gateway.protocol.request_errors import mutually_exclusive, wrong_value
+from gateway.protocol.request_errors import mutually_exclusive, number_out_of_range, wrong_value
 from gateway.protocol.responses.create_request import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PAGE_ITEMS_MAX: Final = 100
 PAGE_ITEMS_DEFAULT: Final = 20
 ORDERS: Final[tuple[Order, ...]] = ("asc", "desc")
 _INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
-_INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,64}")
 """Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
 _INDEX: Final = re.compile(r"\[[0-9]+\]\Z")
 
@@ -45,9 +45,9 @@ def integer(
         )
     value = int(text)
     if value < minimum:
-        raise _out_of_bounds(name, "below minimum", f">= {minimum}", text)
+        raise number_out_of_range(name, value, bound=minimum, above=False)
     if maximum is not None and value > maximum:
-        raise _out_of_bounds(name, "above maximum", f"<= {maximum}", text)
+        raise number_out_of_range(name, value, bound=maximum, above=True)
     return value
 
 
@@ -133,13 +133,3 @@ def list_body(items: Iterable[dict[str, Any]], *, has_more: bool) -> dict[str, A
         "last_id": listed[-1]["id"] if listed else None,
         "has_more": has_more,
     }
-
-
-def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidRequest:
-    bound = "below_min" if side.startswith("below") else "above_max"
-    return InvalidRequest(
-        f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
-        f"but got {shown(text)} instead.",
-        code=f"integer_{bound}_value",
-        param=name,
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route
 
-from gateway.errors import ResourceNotFound
+from gateway.errors import ResourceNotFound, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ class WebSocketElsewhere:
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ResourceNotFound(
-            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
+            f"Invalid URL (WebSocket {shown(scope['path'])}). WebSocket mode is at /v1/responses."
         )
 
 

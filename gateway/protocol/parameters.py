@@ -162,11 +162,15 @@ class PromptCacheOptions(NullableModel):
     comparison_response_id: str | None = Field(None, max_length=RESPONSE_ID_CHARS_MAX)
 
 
-CHOICE_TYPES: Final = (
-    *TOOL_CHOICE_TYPES,
-    *("local_shell", "web_search", "web_search_2025_08_26", "tool_search"),
+UNLISTED_CHOICE_TYPES: Final = (
+    "local_shell",
+    "web_search",
+    "web_search_2025_08_26",
+    "tool_search",
 )
-"""Types of tools that can be chosen. OpenAI's types lack the last four; clients choose them."""
+"""Types of tools that clients choose although OpenAI's types have no choice of them alone."""
+CHOICE_TYPES: Final = (*TOOL_CHOICE_TYPES, *UNLISTED_CHOICE_TYPES)
+"""Types of tools that can be chosen."""
 _NAMED: Final = frozenset({"function", "custom", "namespace"})
 
 

@@ -44,9 +44,13 @@ def too_large(message: str) -> Refused:
     return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
-def response_bytes(error: Refused | TooManyConnections) -> bytes:
-    """Return a whole HTTP/1.1 response, after which the connection is closed."""
+def response_bytes(error: Refused | TooManyConnections, **headers: str) -> bytes:
+    """Return a whole HTTP/1.1 response, after which the connection is closed.
+
+    In the names of further `headers` underscores stand for dashes.
+    """
     response = _closing(error)
+    response.headers.update({name.replace("_", "-"): headers[name] for name in headers})
     status = HTTPStatus(response.status_code)
     lines = [f"HTTP/1.1 {status} {status.phrase}".encode()]
     lines += [name + b": " + value for name, value in response.raw_headers]

@@ -235,7 +235,8 @@ class IncomingRequest:
         self._is_head_parsed = True
         self.method = parser.get_method().decode("ascii")
         self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        self.is_upgrade = parser.should_upgrade()
+        # HTTP/1.0 has no upgrades (RFC 9110, section 7.8).
+        self.is_upgrade = self.version == "1.1" and parser.should_upgrade()
 
     def on_chunk_header(self) -> None:
         # Counts the last, empty chunk too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
+    from websockets.http11 import Request
 
 TOLERATED: Final = 2
 """Length of the longest frame that is read, and refused with a reason, as a multiple of the largest
@@ -26,10 +28,10 @@ never be too many bytes."""
 LINGER_S: Final = 1.0
 """Seconds that input is read and ignored after a client broke a rule."""
 NO_UPGRADE: Final = (
-    "This server cannot read the upgrade. It must be a GET without a body, with at most 128 "
-    "headers of at most 8 KiB each."
+    "This server cannot read the upgrade. It must be a GET without a body, of version 13 and with "
+    "a Sec-WebSocket-Key, with at most 128 headers of at most 8 KiB each."
 )
-"""The `websockets` package's own bounds."""
+"""The rules and bounds of the `websockets` package."""
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
@@ -84,11 +86,18 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     @override
+    def handle_connect(self, event: Request) -> None:
+        # uvicorn would answer a faulty upgrade in words of the package: `data_received` does.
+        if self.conn.accept(event).status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            super().handle_connect(event)
+
+    @override
     def data_received(self, data: bytes) -> None:
         # Reject requests that are not upgrades; uvicorn would leave the connection open.
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            self.transport.write(response_bytes(unreadable(NO_UPGRADE)))
+            # RFC 6455, section 4.2.2: the versions that would be accepted.
+            self.transport.write(response_bytes(unreadable(NO_UPGRADE), sec_websocket_version="13"))
             self.transport.close()
 
     @override

@@ -24,6 +24,7 @@ from gateway.protocol.items import INCLUDABLE
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
+    UNLISTED_CHOICE_TYPES,
     AllowedTools,
     TextFormat,
     ToolChoice,
@@ -68,10 +69,6 @@ _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "to
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
 """Parameters that are repeated as the request has them."""
 _copied: Final = attrgetter(*_COPIED)
-_LISTED_CHOICES: Final = frozenset(
-    {"local_shell", "web_search", "web_search_2025_08_26", "tool_search"}
-)
-"""Tools whose choice alone OpenAI's types do not have."""
 _NAME_MEMBERS: Final = {
     "function": ("name", "namespace"),
     "custom": ("name", "namespace"),
@@ -153,7 +150,6 @@ def _text(options: TextOptions) -> dict[str, Any]:
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> dict[str, Any]:
-    # OpenAI's types have no choice of `local_shell` alone and none named `web_search`.
     match choice:
         case AllowedTools() as allowed:
             tools = [
@@ -162,7 +158,7 @@ def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> di
                 if offered.has(tool) or not offered.dropped_one(tool)
             ]
             return {"type": allowed.type, "mode": allowed.mode, "tools": tools}
-        case ToolChoice(type=kind) if kind in _LISTED_CHOICES:
+        case ToolChoice(type=kind) if kind in UNLISTED_CHOICE_TYPES:
             return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
         case _:
             return _named_tool(choice)

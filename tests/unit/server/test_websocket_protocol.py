@@ -37,10 +37,15 @@ class Wire:
         self._writer = writer
 
     async def upgrade(
-        self, path: bytes = b"/echo", *, method: bytes = b"GET", headers: bytes = b""
+        self,
+        path: bytes = b"/echo",
+        *,
+        method: bytes = b"GET",
+        headers: bytes = b"",
+        changed: tuple[bytes, bytes] = (b"", b""),
     ) -> bytes:
         """The head of the answer."""
-        self._writer.write(UPGRADE % (method, path, headers))
+        self._writer.write((UPGRADE % (method, path, headers)).replace(*changed))
         async with asyncio.timeout(WAIT_S):
             return await self._reader.readuntil(b"\r\n\r\n")
 
@@ -133,6 +138,33 @@ async def test_an_upgrade_that_cannot_be_read_is_answered_and_closed(
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"x-request-id: req_" in head
         assert b'"This server cannot read the upgrade.' in await wire.rest()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (b"version: 13", b"version: 12"),
+        (b"sec-websocket-version: 13\r\n", b""),
+        (b"sec-websocket-key", b"x-key"),
+        (b"dGhlIHNhbXBsZSBub25jZQ==", b"short"),
+    ],
+    ids=["another version", "no version", "no key", "no such key"],
+)
+async def test_an_upgrade_of_another_kind_is_refused_in_our_form(
+    changed: tuple[bytes, bytes],
+) -> None:
+    async with connected() as wire:
+        head = await wire.upgrade(changed=changed)
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"x-request-id: req_" in head
+        assert b"sec-websocket-version: 13\r\n" in head
+        assert b'"This server cannot read the upgrade.' in await wire.rest()
+
+
+async def test_http_1_0_has_no_upgrades() -> None:
+    async with connected() as wire:
+        head = await wire.upgrade(changed=(b"HTTP/1.1", b"HTTP/1.0"))
+        assert head.startswith(b"HTTP/1.1 404 "), "no route of HTTP is there"
 
 
 @pytest.mark.slow

@@ -55,10 +55,13 @@ async def test_without_a_key_there_is_no_connection(
 @pytest.mark.requirement("traps.one-path")
 @pytest.mark.requirement("websocket.upgrade")
 async def test_there_is_one_path_for_it(gateway: RunningGateway) -> None:
-    address = f"{gateway.url.replace('http', 'ws')}/v1/chat/completions"
-    answer = await refused(gateway.url, gateway.key, address=address)
-    assert answer.status_code == 404
-    assert "WebSocket mode is at /v1/responses" in error_in(answer)["message"]
+    for path in ("chat/completions", "x" * 1_000):
+        address = f"{gateway.url.replace('http', 'ws')}/v1/{path}"
+        answer = await refused(gateway.url, gateway.key, address=address)
+        assert answer.status_code == 404
+        message = error_in(answer)["message"]
+        assert "WebSocket mode is at /v1/responses" in message
+        assert len(message) < 300
 
 
 async def test_the_path_without_an_upgrade_names_its_methods(client: httpx2.AsyncClient) -> None:
