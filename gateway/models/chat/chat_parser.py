@@ -636,9 +636,9 @@ class ChatParser:
 
     # Calls.
 
-    def _schema_of(self, function: str) -> Mapping[str, Any]:
+    def _schema_of(self, function: str) -> Mapping[str, Any] | None:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        return {} if tool is None else tool.declared or tool.arguments
+        return None if tool is None else tool.declared or tool.arguments
 
     def _apply(self, event: CallStep, start: int, end: int, *, cut: bool = False) -> None:
         self._is_unnamed = isinstance(event, Unnamed)

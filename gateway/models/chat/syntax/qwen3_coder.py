@@ -122,7 +122,7 @@ class Qwen3CoderReader:
             self._stray.append(word)
         else:
             self._where, self._rules, self._named = _Where.FUNCTION, [], name
-            self._arguments = TaggedArguments(self._schema_of(name))
+            self._arguments = TaggedArguments(self._schema_of(name) or {})
             if self._is_wrapped or self._has_called:
                 yield from self._begin_call()
 

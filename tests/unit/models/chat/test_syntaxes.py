@@ -221,6 +221,14 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
     [
         ("<tool_call>f\n<arg_key>count</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
          ['f({"count": 5})'], set()),
+        ("<tool_call>f<arg_key>text</arg_key>\n a b </arg_value><arg_key>count</arg_key>5"
+         "</arg_value></tool_call>", ['f({"text": "a b ", "count": 5})'], {"odd_frame"}),
+        ("<tool_call>ftext</arg_key><arg_value>a</arg_value></tool_call>",
+         ['f({"text": "a"})'], {"odd_frame"}),
+        ("a\n<tool_call>f text</arg_key><arg_value>b</arg_value></tool_call>",
+         ["final: a", 'f({"text": "b"})'], {"odd_frame"}),
+        ("<tool_call>h</arg_key></tool_call>", ["h({})"],
+         {"undeclared_function", "marker_in_body"}),
         ("<tool_call>f<arg_key>text</arg_key><arg_value>a <tool_call>b</tool_call> c</arg_value>"
          "</tool_call>", ['f({"text": "a <tool_call>b</tool_call> c"})'], set()),
         (f"<tool_call>{F}{{}}}}</tool_call>", ["f({})"], {"odd_frame"}),
