@@ -563,7 +563,8 @@ class ChatReader(CompletionReader):
             return
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        if self.finish is None and isinstance(choice, dict) and not choice.get("index"):
+        if self.finish is None and isinstance(choice, dict):
+            # Whatever its index, which some servers count up: there is one choice.
             self._take_choice(choice)
         self._note_usage(event.get("usage"))
         if choice is None:

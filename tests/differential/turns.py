@@ -205,6 +205,9 @@ def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
         reasons.add("text_before_call")
     if family.calls == "glm" and any(_has_untyped(text) for _, text in calls):
         reasons.add("untyped_value")
+    written = (*thoughts, *texts, *(text for _, text in calls))
+    if any(mark in text for text in written for mark in family.added):
+        reasons.add("quoted_marker")
     answer = ("".join(thoughts), "".join(texts), calls)
     return Read(answer, reasons | set(reasons_in(family, known, ids)))
 

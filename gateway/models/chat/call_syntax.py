@@ -136,8 +136,8 @@ def no_call(text: str) -> PlainText:
     return PlainText(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
-SchemaOf = Callable[[str], "Mapping[str, Any]"]
-"""The JSON Schema of the arguments of a function, by the name that the model wrote; empty for an
+SchemaOf = Callable[[str], "Mapping[str, Any] | None"]
+"""The JSON Schema of the arguments of a function, by the name that the model wrote; None for an
 unknown one."""
 
 

@@ -113,6 +113,12 @@ class Prose:
     def is_flowing(self) -> bool:
         return self.is_started and not self._spaces
 
+    @property
+    def is_at_line(self) -> bool:
+        # Only white space stands on its last line so far.
+        behind = "".join(unit.text for unit in self._spaces)
+        return not self.is_started or "\n" in behind[len(behind.rstrip()) :]
+
     def write(self, unit: Unit) -> None:
         size = len(unit.text.rstrip())
         if not size:
@@ -188,10 +194,10 @@ class ChatParser:
 
     __slots__ = (
         "_aside", "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events",
-        "_has_called", "_held", "_is_bare", "_is_finished", "_is_front", "_is_unnamed", "_lexicon",
-        "_matcher", "_may_be_json", "_openers", "_pending", "_pending_start", "_position", "_prose",
-        "_reader", "_region", "_rules", "_start", "_state", "_syntax", "_trace", "_visible",
-        "_vocabulary", "reasoning_tokens", "recoveries",
+        "_has_called", "_has_quoted", "_held", "_is_bare", "_is_finished", "_is_front",
+        "_is_unnamed", "_lexicon", "_matcher", "_may_be_json", "_openers", "_pending",
+        "_pending_start", "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state",
+        "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +233,7 @@ class ChatParser:
         self._is_unnamed = False  # arguments come of a function that is named behind them
         self._broken: BrokenCall | None = None
         self._broken_end: list[SegmentEvent] = []
-        self._has_called = False
+        self._has_called = self._has_quoted = False
         self._ended_by = ""  # the hosted tool that was called
         self._visible = self._is_finished = False
         self._reader: CallReader | None = None
@@ -521,10 +527,20 @@ class ChatParser:
         elif opening:
             prose.close(start, complete=True, at_marker=True)
             self._begin_reasoning(start)
-        elif is_late:
+        elif is_late and not self._is_stray(marker, prose):
             self._write(units)
         else:
             self._note(Rule.MARKER_IN_BODY)
+
+    def _is_stray(self, marker: str, prose: Prose) -> bool:
+        # Models write a tag of a thought on a line of its own; an answer that speaks of thoughts
+        # may do so, too, but begins with the opening one.
+        thought = self._syntax.reasoning
+        if thought is None or marker not in {thought.opening, thought.closing}:
+            return False
+        if prose.kind is not _REASONING and marker == thought.opening:
+            self._has_quoted = True
+        return prose.is_at_line and not self._has_quoted
 
     def _mark_in_calls(self, marker: str, units: list[Unit]) -> None:
         calls, reader, aside = self._syntax.calls, self._reader, self._aside
@@ -620,9 +636,9 @@ class ChatParser:
 
     # Calls.
 
-    def _schema_of(self, function: str) -> Mapping[str, Any]:
+    def _schema_of(self, function: str) -> Mapping[str, Any] | None:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        return {} if tool is None else tool.declared or tool.arguments
+        return None if tool is None else tool.declared or tool.arguments
 
     def _apply(self, event: CallStep, start: int, end: int, *, cut: bool = False) -> None:
         self._is_unnamed = isinstance(event, Unnamed)

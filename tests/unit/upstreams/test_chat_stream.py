@@ -273,6 +273,14 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
         pytest.param([b'data: {"choices":[],"prompt_filter_results":[]}\n\n'], "", id="no choices"),
         pytest.param([event({"content": "a"}), event({"tool_calls": [1, {}]})], "<a>a", id="junk"),
         pytest.param(
+            [
+                b'data: {"choices":[{"index":%d,"delta":{"content":"%d"}}]}\n\n' % (at, at)
+                for at in range(3)
+            ],
+            "<a>012",
+            id="an index that counts events",
+        ),
+        pytest.param(
             [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"],
             "<a>\ufffd",
             id="half a pair",

@@ -74,10 +74,9 @@ _OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
 class DeepSeekReader:
     """Reader of one region of calls. `is_fenced`: as V3 writes them."""
 
-    is_junk: Final = False
-
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced
+        self._is_stray = False  # text stands in front of the first call
         self._is_odd = opener == CALL  # the front of the region is missing
         self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
         self._word: list[str] = []  # a name, or what is none
@@ -86,6 +85,11 @@ class DeepSeekReader:
         self._behind: list[str] = []  # the arguments
         self._body = JsonBody()
         self._rules: list[Rule] = []
+
+    @property
+    def is_junk(self) -> bool:
+        word = "".join(self._word) if self._where is _Where.FRONT else ""
+        return self._is_stray or (bool(word.strip()) and function_name(word) is None)
 
     def quotes(self, _marker: str) -> bool:
         return self._where is _Where.BODY and self._body.in_string
@@ -107,6 +111,7 @@ class DeepSeekReader:
         elif self._where in {_Where.FRONT, _Where.JUNK}:
             self._word.append(text)
         elif self._where is _Where.OUTSIDE and text.strip():
+            self._is_stray = True
             yield Noted(Rule.CALL_LEFTOVER)
 
     def _behind_fence(self, text: str) -> str:

@@ -5,6 +5,8 @@
     <arg_value>Paris</arg_value>
     </tool_call>
 
+These models leave out the tag in front of a key or of a value now and then.
+
 Source: the chat templates of GLM-4.5 to GLM-4.7; vLLM's parsers `glm45` and `glm47`.
 """
 
@@ -14,6 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.call_syntax import (
+    NAME_CHARS_MAX,
     Argued,
     Called,
     CallSyntax,
@@ -62,8 +65,8 @@ class GlmReader:
 
     @property
     def is_junk(self) -> bool:
-        word = "".join(self._word)
-        return self._where is _Where.NAME and bool(word.strip()) and function_name(word) is None
+        word = "".join(self._word).strip() if self._where is _Where.NAME else ""
+        return bool(word) and function_name(self._name_and_key(word)[0]) is None
 
     def quotes(self, marker: str) -> bool:
         is_of_value = marker in {KEY, KEY_END, VALUE, VALUE_END}
@@ -75,6 +78,10 @@ class GlmReader:
             self._quoted += (text == OPENING) - (text == CLOSING)
             if json := self._arguments.text(text):
                 yield Argued(json)
+        elif self._where is _Where.BEHIND_KEY and text.strip():
+            self._rules.append(Rule.ODD_FRAME)
+            yield from self._begin_value()
+            yield from self.text(text.lstrip())
         elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
             self._word.append(text)
         elif text.strip():
@@ -82,7 +89,7 @@ class GlmReader:
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
         if self._where is _Where.NAME:
-            yield from self._name()
+            yield from self._name(has_key=marker == KEY_END)
         if marker == VALUE:
             yield from self._begin_value()
         elif marker == VALUE_END and self._where is _Where.VALUE:
@@ -99,15 +106,28 @@ class GlmReader:
             if marker == CLOSING:
                 yield Left()
 
-    def _name(self) -> Iterator[CallEvent]:
-        name = function_name("".join(self._word))
+    def _name(self, *, has_key: bool = False) -> Iterator[CallEvent]:
+        word, key = "".join(self._word).strip(), ""
+        if has_key:
+            word, key = self._name_and_key(word)
+        name = function_name(word)
         if name is None:
             self._where = _Where.JUNK
             return
         self._where, self._word, self._rules = _Where.CALL, [], []
+        if key:
+            self._where, self._word, self._rules = _Where.KEY, [key], [Rule.ODD_FRAME]
         # Its template writes texts as they are, and any other value as JSON.
-        self._arguments = TaggedArguments(self._schema_of(name), ANY)
+        self._arguments = TaggedArguments(self._schema_of(name) or {}, ANY)
         yield Called(name)
+
+    def _name_and_key(self, word: str) -> tuple[str, str]:
+        # The name of a function that is declared, and one word behind it: the tag is missing.
+        for end in range(min(len(word), NAME_CHARS_MAX), 0, -1):
+            name, key = word[:end], word[end:].strip()
+            if len(key.split()) < 2 and self._schema_of(name) is not None:
+                return name, key
+        return word, ""
 
     def _begin_key(self) -> Iterator[CallEvent]:
         if self._where is _Where.VALUE:

@@ -120,7 +120,9 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
     _Phase.BEHIND: {",": _Phase.KEY, "}": _Phase.OVER},
 }
 """Signs that may come in each phase, and the phases that follow them."""
-_ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+_ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
+_NAMING: Final = "function="
+"""Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 
 
 class JsonCall:
@@ -199,6 +201,13 @@ class JsonCall:
         self._phase = _Phase.COLON
         return text[end:]
 
+    def _behind_key(self, text: str, events: list[CallEvent]) -> str:
+        is_naming = self.name is None and self._key.startswith(_NAMING)
+        if is_naming and text.lstrip(WHITE)[:1] in {",", "}"}:
+            self._name(self._key.removeprefix(_NAMING), events)
+            self._phase, self._is_sloppy = _Phase.BEHIND, True
+        return self._at_sign(text, events)
+
     def _before_value(self, text: str, events: list[CallEvent]) -> str:
         rest = text.lstrip(WHITE)
         if not rest:
@@ -222,11 +231,13 @@ class JsonCall:
             return ""
         self._phase = _Phase.BEHIND
         if self._key == "name" and self.name is None:
-            written = string_in("".join(self._token)) or ""
-            self.name = function_name(written)
-            self._is_sloppy = self._is_sloppy or written != written.strip()
-            self._tell(events)
+            self._name(string_in("".join(self._token)) or "", events)
         return text[end:]
+
+    def _name(self, written: str, events: list[CallEvent]) -> None:
+        self.name = function_name(written)
+        self._is_sloppy = self._is_sloppy or written != written.strip()
+        self._tell(events)
 
     def _in_arguments(self, arguments: ArgumentsReader, text: str, events: list[CallEvent]) -> str:
         ready, rest = arguments.feed(text)
@@ -272,7 +283,7 @@ class JsonCall:
         _Phase.FIRST_KEY: _before_key,
         _Phase.KEY: _before_key,
         _Phase.IN_KEY: _in_key,
-        _Phase.COLON: _at_sign,
+        _Phase.COLON: _behind_key,
         _Phase.VALUE: _before_value,
         _Phase.IN_VALUE: _in_value,
         _Phase.BEHIND: _at_sign,

@@ -54,8 +54,6 @@ class _Where(Enum):
 class MistralReader:
     """Reader of one region: from a marker to text that belongs to no call."""
 
-    is_junk: Final = False
-
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""
@@ -64,6 +62,12 @@ class MistralReader:
         self._body = JsonBody()
         self._call = JsonCall()
         self._rules: list[Rule] = []
+
+    @property
+    def is_junk(self) -> bool:
+        word = self._word if self._where is _Where.FRONT else ""
+        is_word = bool(word.strip()) and function_name(word) is None
+        return is_word or self._where is _Where.JUNK
 
     def quotes(self, _marker: str) -> bool:
         if self._where is _Where.BODY:

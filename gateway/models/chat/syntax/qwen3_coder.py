@@ -16,6 +16,7 @@ Source: the chat template of Qwen3-Coder; vLLM's and SGLang's parser `qwen3_code
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,10 @@ FUNCTION: Final = "<function="
 FUNCTION_END: Final = "</function>"
 PARAMETER: Final = "<parameter="
 PARAMETER_END: Final = "</parameter>"
+
+
+_CLOSING_TAGS: Final = re.compile(r"(?:</\w+>\s*)+")
+"""Pattern of tags that close nothing, as models write behind a call."""
 
 
 class _Where(Enum):
@@ -122,7 +127,7 @@ class Qwen3CoderReader:
             self._stray.append(word)
         else:
             self._where, self._rules, self._named = _Where.FUNCTION, [], name
-            self._arguments = TaggedArguments(self._schema_of(name))
+            self._arguments = TaggedArguments(self._schema_of(name) or {})
             if self._is_wrapped or self._has_called:
                 yield from self._begin_call()
 
@@ -216,7 +221,9 @@ class Qwen3CoderReader:
 
     def _end_stray(self) -> Iterator[CallEvent]:
         stray, self._stray = "".join(self._stray).strip(), []
-        if stray or not (self._has_called or self._has_text):
+        if stray and self._has_called and _CLOSING_TAGS.fullmatch(stray):
+            yield Noted(Rule.CALL_LEFTOVER)
+        elif stray or not (self._has_called or self._has_text):
             self._has_text = True
             yield no_call(stray)
 
