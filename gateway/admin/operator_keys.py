@@ -6,6 +6,7 @@ They are not cached, because they are few.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from gateway import ids
 from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.routes import OPERATOR_BASE, audited, changed, read, whole_page
+from gateway.admin.transactions import owned
 from gateway.api.access.authentication import (
     ADMIN_PATHS,
     check_address,
@@ -34,7 +36,7 @@ from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.api.access.authentication import Credentials
     from gateway.audit import Author
     from gateway.services.access import Access, Peppers
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import Network
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]
@@ -89,7 +91,9 @@ def role_of_row(row: Row) -> OperatorRole:
 
 
 class Operators:
-    """Keys of operators. Only the owner of the tables may call methods besides `authenticate`."""
+    """Keys of operators. Methods besides `authenticate` raise `PermissionDenied` where this process
+    does not own the tables.
+    """
 
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
@@ -106,7 +110,7 @@ class Operators:
             "role": body.role,
             "expires_in_s": body.expires_in_seconds,
         }
-        async with self._database.owner_transaction() as connection:
+        async with self._owning() as connection:
             key = (await connection.execute(_INSERT, values)).one()
             data = {**audited(body), "role": body.role}
             event = author.event("harmony.operator.created", str(key.id), data=data)
@@ -115,7 +119,7 @@ class Operators:
 
     async def list(self) -> list[Row]:
         # The oldest first, including keys that no longer work.
-        async with self._database.owner_transaction() as connection:
+        async with self._owning() as connection:
             return await connection.execute(_ALL)
 
     async def disable(self, author: Author, key_id: str) -> Row:
@@ -126,7 +130,7 @@ class Operators:
             raise ResourceNotFound(
                 f"There is no operator's key '{shown(key_id)}'.", param="id"
             ) from None
-        async with self._database.owner_transaction() as connection:
+        async with self._owning() as connection:
             row = (await connection.execute(_DISABLE, {"id": uuid})).one_or_none()
             if row is None:
                 raise ResourceNotFound(f"There is no operator's key {uuid}.", param="key")
@@ -148,6 +152,12 @@ class Operators:
                 code="invalid_api_key",
             )
         return operator
+
+    @asynccontextmanager
+    async def _owning(self) -> AsyncIterator[Connection]:
+        with owned():
+            async with self._database.owner_transaction() as connection:
+                yield connection
 
     async def _find(self, key_hash: bytes) -> Operator | None:
         async with self._database.owner_transaction() as connection:

@@ -145,7 +145,7 @@ ORDERED_PAGE: Final = (*PAGE, "order")
 
 def page_params(query: QueryParams) -> PageParams:
     """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
-    return page_query(query, order="asc")._replace(before=query.get("before") or None)
+    return page_query(query, order="asc")
 
 
 def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
@@ -157,9 +157,8 @@ def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
     if params.order == "desc":
         listed.reverse()
     names = [one["id"] for one in listed]
-    for place in (params.after, params.before):
-        if place is not None and place not in names:
-            raise unknown_place()
+    if params.cursor is not None and params.cursor not in names:
+        raise unknown_place(params.cursor_name)
     if params.before is not None:
         end = names.index(params.before)
         begin = max(0, end - params.limit)

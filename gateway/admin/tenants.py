@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall
     from gateway.audit import Author
     from gateway.protocol.admin_bodies import Json
-    from gateway.retention.erasure import Erased
     from gateway.retention.export import TenantArchive
+    from gateway.retention.person_erasure import Erased
     from gateway.retention.tenant_data import TenantData
     from gateway.services.access import Access
     from gateway.store.postgres.database import Database

@@ -108,6 +108,6 @@ class ChatCreateRequest(CreateRequest):
     def headers(self, generation: Generation) -> Headers:
         """Add the id under which `/v1/responses` has the stored response."""
         headers = CreateRequest.headers(self, generation)
-        if self.request.store:
+        if generation.is_stored:
             headers.append((b"x-gateway-response-id", generation.response_id.encode()))
         return headers

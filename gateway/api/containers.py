@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 
+_BYTES: Final = "application/octet-stream"
 FILES_MAX: Final = 10_000
 """OpenAI's bound on the files of one page, and as many as there are in one by default."""
 
@@ -70,7 +71,7 @@ class ContainerEndpoints:
     async def files(self, request: Request) -> Response:
         """Add or list files, by the method of `/v1/containers/{id}/files`."""
         principal, container_id = self._caller_and_id(request)
-        if request.method == "GET":
+        if request.method != "POST":
             listed, has_more = await self._containers.list_files(
                 principal, container_id, page_query(request.query_params)
             )
@@ -101,7 +102,7 @@ class ContainerEndpoints:
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         content = await self._containers.file_content(principal, container_id, file_id)
-        return download_response(content)
+        return download_response(request, content)
 
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
         return caller(request, is_on=self._is_on), request.path_params["container_id"]
@@ -144,7 +145,7 @@ class FileEndpoints:
     async def content(self, request: Request) -> Response:
         """Send the bytes of a file: `GET /v1/files/{id}/content`."""
         principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
-        return download_response(await self._files.content(principal, file_id))
+        return download_response(request, await self._files.content(principal, file_id))
 
 
 def caller(request: Request, *, is_on: bool) -> Principal:
@@ -166,14 +167,17 @@ def require_file_storage(principal: Principal) -> None:
     require_storage(principal, "A file")
 
 
-def download_response(download: Download) -> Response:
-    """Send an uploaded file as an attachment: browsers must never show it as a page of ours."""
+def download_response(request: Request, download: Download) -> Response:
+    """Send an uploaded file as an attachment: browsers must never show it as a page of ours.
+
+    `HEAD` reads nothing of it.
+    """
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(download.name, safe='')}",
         "content-length": str(download.size_bytes),
         "content-security-policy": "default-src 'none'; sandbox",
         "x-content-type-options": "nosniff",
     }
-    return StreamingResponse(
-        download.chunks, headers=headers, media_type="application/octet-stream"
-    )
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=_BYTES)
+    return StreamingResponse(download.chunks, headers=headers, media_type=_BYTES)

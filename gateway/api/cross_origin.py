@@ -22,12 +22,11 @@ METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
 EXPOSED: Final = (
     *("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-organization"),
     *("openai-processing-ms", "openai-version", "x-ignored-parameters", "www-authenticate"),
-    *("x-gateway-dropped-tools", "x-gateway-dropped-input"),
+    *("x-gateway-dropped-tools", "x-gateway-dropped-input", "x-gateway-response-id"),
+    *("idempotent-replayed", "allow", "accept-encoding", "content-disposition"),
     *(name.decode() for name in LIMIT_HEADERS),
 )
 """Headers that a page can read beside those that it always can: the SDKs retry by some of them."""
-
-
 MAX_AGE_S: Final = 600
 """For which browsers remember that they may."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 from starlette.responses import Response
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, shown
 from gateway.protocol.documented import INCLUDE_VALUES
-from gateway.protocol.pages import PageParams
-from gateway.protocol.request_errors import wrong_value
+from gateway.protocol.pages import Order, PageParams
+from gateway.protocol.request_errors import mutually_exclusive, wrong_value
 from gateway.protocol.responses.create_request import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 Word = TypeVar("Word", bound=str)
 
-SHOWN_CHARS_MAX: Final = 64
-"""Characters of a value that an error repeats, at most."""
 PAGE_ITEMS_MAX: Final = 100
 PAGE_ITEMS_DEFAULT: Final = 20
-ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
+ORDERS: Final[tuple[Order, ...]] = ("asc", "desc")
 _INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
 """Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
@@ -41,7 +39,7 @@ def integer(
         return None
     if not _INTEGER.fullmatch(text):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{_excerpt(text)}' instead.",
+            f"Invalid type for '{name}': expected an integer, but got '{shown(text)}' instead.",
             code="invalid_type",
             param=name,
         )
@@ -107,12 +105,16 @@ def page_query(
     *,
     limit: int = PAGE_ITEMS_DEFAULT,
     limit_max: int = PAGE_ITEMS_MAX,
-    order: Literal["asc", "desc"] = "desc",
+    order: Order = "desc",
 ) -> PageParams:
     """Parse the page that a query asks for, with these defaults. Raises `InvalidRequest`."""
+    after, before = query.get("after") or None, query.get("before") or None
+    if after is not None and before is not None:
+        raise mutually_exclusive("after", "before", param="before")
     return PageParams(
         integer(query, "limit", minimum=1, maximum=limit_max) or limit,
-        query.get("after") or None,
+        after,
+        before,
         order=choice(query, "order", ORDERS) or order,
     )
 
@@ -137,11 +139,7 @@ def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidReq
     bound = "below_min" if side.startswith("below") else "above_max"
     return InvalidRequest(
         f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
-        f"but got {_excerpt(text)} instead.",
+        f"but got {shown(text)} instead.",
         code=f"integer_{bound}_value",
         param=name,
     )
-
-
-def _excerpt(text: str) -> str:
-    return text[:SHOWN_CHARS_MAX]

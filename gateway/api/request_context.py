@@ -205,7 +205,9 @@ class RequestRecord:
         """Return the path for the log, without content that a client may have written into it."""
         path: str = self._scope["path"]
         principal = self._scope.get("principal")
-        return loggable_path(path) if principal is not None and principal.keeps_nothing else path
+        if principal is None or not principal.keeps_nothing:
+            return path
+        return loggable_path(path, self._scope["app"].routes)
 
     def note_ignored(self, parameters: Sequence[str]) -> None:
         # They are logged, and named in a header.

@@ -37,7 +37,7 @@ class Encoder(NamedTuple):
 
 
 DONE: Final = b"data: [DONE]\n\n"
-KEEP_ALIVE_S: Final = 15.0
+COMMENT_AFTER_S: Final = 15.0
 """Seconds of silence before a comment: half of what impatient proxies wait for a byte."""
 COMMENT: Final = b": keep-alive\n\n"
 """Comment that shows clients nothing and keeps proxies from closing a silent connection."""

@@ -42,12 +42,12 @@ class StreamLimits:
     """Bounds of one stream.
 
     A client that does not read one write of about `write_bytes_max` within `write_timeout_s` counts
-    as gone. After `keep_alive_s` of silence a stream that has comments gets one.
+    as gone. After `comment_after_s` of silence a stream that has comments gets one.
     """
 
     write_timeout_s: float = WRITE_TIMEOUT_S
     write_bytes_max: int = 65_536
-    keep_alive_s: float = sse.KEEP_ALIVE_S
+    comment_after_s: float = sse.COMMENT_AFTER_S
 
 
 _STREAM_LIMITS: Final = StreamLimits()
@@ -171,7 +171,7 @@ class EventStream:
         # Comments keep proxies from closing a silent connection. The timer needs no task, and
         # writes do not move it: when it fires it waits for the rest of the interval.
         with CancelOnDisconnect() as client:
-            interval_s, check = self._limits.keep_alive_s, self._comment_if_silent
+            interval_s, check = self._limits.comment_after_s, self._comment_if_silent
             self._comment_timer = self._loop.call_later(interval_s, check, client)
             try:
                 await source(self)
@@ -180,7 +180,7 @@ class EventStream:
 
     def _comment_if_silent(self, client: CancelOnDisconnect) -> None:
         # A client that reads no comment for `write_timeout_s` counts as gone.
-        interval_s = self._limits.keep_alive_s
+        interval_s = self._limits.comment_after_s
         left_s = interval_s - (self._clock() - self._written_at)
         if left_s <= 0:
             gone_in_s = left_s + self._limits.write_timeout_s

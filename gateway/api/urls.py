@@ -26,22 +26,6 @@ ALIKE_MIN: Final = 0.8
 """Similarity of two paths, as `difflib` computes it, from which on one is taken for the other."""
 _HIDDEN: Final = "…"
 _OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
-_WORDS: Final = frozenset(
-    (
-        *(
-            "",
-            "v1",
-            "responses",
-            "conversations",
-            "items",
-            "input_items",
-            "input_tokens",
-            "compact",
-        ),
-        *("cancel", "chat", "completions", "models", "embeddings", "rerank", "files", "content"),
-        *("containers", "traces", "ingest", "organization", "projects"),
-    )
-)
 _TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
@@ -60,13 +44,14 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def loggable_path(path: str) -> str:
+def loggable_path(path: str, routes: Routes) -> str:
     """Return the path for the log, without content that a client may have written into it.
 
     Words of routes and ids made here are kept; everything else becomes `…`.
     """
+    words = {word for route in routes if isinstance(route, Route) for word in route.path.split("/")}
     return "/".join(
-        part if part in _WORDS or _OWN_ID.fullmatch(part) else _HIDDEN for part in path.split("/")
+        part if part in words or _OWN_ID.fullmatch(part) else _HIDDEN for part in path.split("/")
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True)
 
 LISTED_MAX: Final = 10_000
+SCHEMES: Final = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ async def add_pages(
     tenant: OfTenant = None,
 ) -> None:
     """Add pages, each in the place of what its URL had before. Exit code 1: none could be added."""
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise typer.BadParameter("expected a URL such as https://docs.example/", param_hint="--url")
+    is_url = source.startswith(SCHEMES)
+    if (url is not None and not _is_url(url)) or (is_url and not _is_url(source)):
+        where = "SOURCE" if url is None else "--url"
+        raise typer.BadParameter("expected a URL such as https://docs.example/", param_hint=where)
     database = await gateway.database()
     tenant_id = await _tenant_id(database, tenant)
     page_source = PageSource(source, url, pages)
-    total = pages if source.startswith(("http://", "https://")) else None
+    total = pages if is_url else None
     with terminal.progress("pages", total) as on_page:
         added = await load(
             gateway.settings, database, page_source, tenant_id=tenant_id, on_page=on_page
@@ -124,6 +128,14 @@ async def remove_pages(
         raise typer.Exit(terminal.FAILED)
 
 
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return text.startswith(SCHEMES) and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 async def _tenant_id(database: Database, name: str | None) -> TenantId | None:
     return None if name is None else (await tenants.tenant_named(database, name)).id
 
@@ -149,7 +161,7 @@ async def load(
     language = settings.tools.web.index_language
     loader = Loader(database, workshop.fetcher, workshop.reader, language, tenant_id)
     try:
-        if source.place.startswith(("http://", "https://")):
+        if source.place.startswith(SCHEMES):
             loading = loader.add_url(source.place, pages_max=source.pages_max)
         else:
             loading = loader.add_path(Path(source.place), source.url)

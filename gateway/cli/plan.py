@@ -73,6 +73,10 @@ BODIES_MIB: Final = 64
 RESERVE: Final = 1.5
 """Streams of a process when another one has ended, and load is not spread evenly."""
 
+RATE_MAX: Final = 10**9
+"""The most streams, tokens, or tokens a second that are planned for."""
+DAYS_MAX: Final = 36_500
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -161,23 +165,36 @@ def _settings(load: Load, of_one: int, pool: int) -> dict[str, Any]:
 
 
 def plan(  # noqa: PLR0913 - each is an option
-    streams: Annotated[int, typer.Option(min=1, help="Streams that are open at once.")],
+    streams: Annotated[
+        int, typer.Option(min=1, max=RATE_MAX, help="Streams that are open at once.")
+    ],
     tokens_per_s: Annotated[
-        float, typer.Option(min=0.1, help="Generated tokens a second, of all streams together.")
+        float,
+        typer.Option(
+            min=0.1, max=RATE_MAX, help="Generated tokens a second, of all streams together."
+        ),
     ],
     retention_days: Annotated[
-        float, typer.Option(min=0.01, help="Days that stored responses are kept.")
+        float, typer.Option(min=0.01, max=DAYS_MAX, help="Days that stored responses are kept.")
     ] = 30,
     log_days: Annotated[
-        float, typer.Option(min=0.01, help="Days that logs of background responses are kept.")
+        float,
+        typer.Option(
+            min=0.01, max=DAYS_MAX, help="Days that logs of background responses are kept."
+        ),
     ] = 1,
     durable: Annotated[
         float, typer.Option(min=0, max=1, help="Share of responses in background.")
     ] = 0.5,
     prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="New tokens of a prompt: those that no earlier turn has.")
+        int,
+        typer.Option(
+            min=1, max=RATE_MAX, help="New tokens of a prompt: those that no earlier turn has."
+        ),
     ] = 2_000,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 500,
+    output_tokens: Annotated[
+        int, typer.Option(min=1, max=RATE_MAX, help="Tokens of an answer.")
+    ] = 500,
     json_: command.Json = False,
 ) -> None:
     """Say what a load takes: replicas, PostgreSQL, connections, and the settings to paste.

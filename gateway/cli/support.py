@@ -91,7 +91,7 @@ def bundle(
 
     Without secrets, content and names of tenants. Look at it before you send it.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise StartupError(f"{path} exists already", remedy="Name another file.")
     parts = run(_collected(config, log, lines, metrics_url, tenant_names=tenant_names))
     try:
@@ -222,9 +222,9 @@ def configured_secrets(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr):
         text = value.get_secret_value()
         yield text
-        password = urlsplit(text).password if "://" in text else None
-        if password is not None:
-            yield password
+        # Not with `urlsplit`: it refuses a URL whose password is not encoded.
+        credentials = text.partition("://")[2].rpartition("@")[0]
+        yield credentials.partition(":")[2]
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from configured_secrets(getattr(value, name))

@@ -131,9 +131,10 @@ async def set_budget(call: Call, owner: LimitOwner) -> None:
         return
     try:
         amount = Decimal(text.replace(",", ""))
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not 0 <= amount <= DOLLARS_MAX:
+        is_amount = 0 <= amount <= DOLLARS_MAX
+    except InvalidOperation:  # also of comparing what is not a number (NaN)
+        amount, is_amount = Decimal(), False
+    if not is_amount:
         raise InvalidRequest(
             f"A budget is from 0 to {DOLLARS_MAX:,} dollars, or empty.", param="dollars"
         )

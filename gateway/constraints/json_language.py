@@ -55,6 +55,11 @@ DEPTH_MAX: Final = 100
 SCHEMAS_MAX: Final = 20_000
 """Schemas that are looked into. A reference beside other keywords is merged into them wherever it
 stands, so a few that lead to each other twice are any number."""
+NAME_CHARS_MAX: Final = 32
+"""Characters by which names that are not described are told from a property's name: such a name
+that begins with all of these is not allowed."""
+NESTED_MAX: Final = 8
+"""Depth of groups within groups where words are told from each other: engines bound it."""
 REPEATED_MAX: Final = 10_000
 """Bound of a repetition that the engines get, at most: their work grows with it."""
 
@@ -155,7 +160,7 @@ class JsonLanguage:
         types = _types(schema)
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
-            return either(*(_exactly(one) for one in values if is_one_of(one, types)))
+            return _any_of([one for one in values if is_one_of(one, types)])
         if not types and schema.keys().isdisjoint(_BINDING):
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
@@ -201,7 +206,7 @@ class JsonLanguage:
                 case "properties":
                     shared = mine.keys() & other.keys()
                     both = {name: {"allOf": [mine[name], other[name]]} for name in shared}
-                    merged[key] = {**other, **mine, **both}
+                    merged[key] = {**mine, **other, **both}
                 case "required" | "allOf":
                     merged[key] = [*mine, *other]
                 case "type":
@@ -309,8 +314,23 @@ class JsonLanguage:
             self.exact = False
         value = self._value(other)
         if value != NEVER:
-            matched.append(_spaced(chain(_QUOTE, _except(names), _QUOTE, _COLON, value)))
+            matched.append(_spaced(chain(_QUOTE, self._except(names), _QUOTE, _COLON, value)))
         return either(*matched)
+
+    def _except(self, words: list[str], depth: int = 0) -> Language:
+        anything = Times(_CHARACTER, 0, None)
+        if not words:
+            return anything
+        by_first = _by_first(words)
+        firsts = tuple((ord(first), ord(first)) for first in by_first)
+        other = chain(Quoted(Chars(inverted(firsts))), anything)
+        branches = [
+            chain(quoted(text(first)), self._except(rest, depth + 1))
+            for first, rest in by_first.items()
+            if depth < NAME_CHARS_MAX
+        ]
+        every = either(*branches, other, *(() if "" in words else (Chain(()),)))
+        return self._rule(every) if depth and not depth % NESTED_MAX else every
 
 
 def _any_value() -> Language:
@@ -362,17 +382,34 @@ def _no_space(mark: str) -> Language:
     return Chain((*before, text(mark), *behind))
 
 
-def _except(words: list[str]) -> Language:
-    anything = Times(_CHARACTER, 0, None)
-    if not words:
-        return anything
+def _by_first(words: list[str]) -> dict[str, list[str]]:
     by_first: dict[str, list[str]] = {}
     for word in filter(None, words):
         by_first.setdefault(word[0], []).append(word[1:])
-    firsts = tuple((ord(first), ord(first)) for first in by_first)
-    other = chain(Quoted(Chars(inverted(firsts))), anything)
-    branches = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
-    return either(*branches, other, *(() if "" in words else (Chain(()),)))
+    return by_first
+
+
+def _any_of(values: list[Any]) -> Language:
+    # Words that begin alike are followed together: there may be thousands.
+    words = [value for value in values if isinstance(value, str)]
+    others = [_exactly(value) for value in values if not isinstance(value, str)]
+    return either(chain(_QUOTE, _one_of(words), _QUOTE) if words else NEVER, *others)
+
+
+def _one_of(words: list[str], depth: int = NESTED_MAX) -> Language:
+    if len(words) == 1 or not depth:
+        return either(*(quoted(text(word)) for word in words))
+    first, last = min(words), max(words)  # what these begin with, all do
+    differ = (at for at, both in enumerate(zip(first, last, strict=False)) if both[0] != both[1])
+    size = next(differ, min(len(first), len(last)))
+    rests = [word[size:] for word in words]
+    branches = [
+        chain(quoted(text(mark)), _one_of(rest, depth - 1))
+        for mark, rest in _by_first(rests).items()
+    ]
+    return chain(
+        quoted(text(first[:size])), either(*branches, *((Chain(()),) if "" in rests else ()))
+    )
 
 
 def _types(schema: Schema) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from gateway.errors import ContentSealed, StoreConflict, StoreUnavailable
 from gateway.sealing import DataKey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
     from datetime import datetime
 
     from gateway.tenancy import TenantId
@@ -155,8 +155,15 @@ class Keyring:
             return
         waiting = [one for one in tenants if not self._is_at_hand(one)]
         if waiting:
-            for failure in await self._ask_each(waiting):
+            for failure in (await self._ask_each(waiting)).values():
                 raise failure
+
+    async def usable(self, tenants: Collection[TenantId]) -> frozenset[TenantId]:
+        """Load the keys of several tenants; return those for whom `ready` and `of` do not raise."""
+        if not self.is_on:
+            return frozenset(tenants)
+        failures = await self._ask_each([one for one in tenants if not self._is_at_hand(one)])
+        return frozenset(one for one in tenants if one not in failures and self.find(one))
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
         """Load the keys of several tenants; one without keys does not hold up the others.
@@ -263,15 +270,15 @@ class Keyring:
         asking = self._asking.get(tenant_id)
         return asking is not None and not asking.done()
 
-    async def _ask_each(self, tenants: Iterable[TenantId]) -> list[StoreUnavailable]:
+    async def _ask_each(self, tenants: Iterable[TenantId]) -> dict[TenantId, StoreUnavailable]:
         # The failures of tenants that are left without keys at hand.
         outcomes = await asyncio.gather(*map(self._ask, tenants), return_exceptions=True)
-        failures = []
+        failures = {}
         for tenant_id, outcome in zip(tenants, outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
                 held = self._held.get(tenant_id)
                 if held is None or _now() - held.at > self.policy.stale_s:
-                    failures.append(outcome)
+                    failures[tenant_id] = outcome
             elif outcome is not None:
                 raise outcome
         return failures

@@ -214,11 +214,6 @@ class VaultTransit:
         except (KeyError, TypeError, ValueError) as error:
             raise StoreUnavailable("Vault's answer has no plaintext") from error
 
-    async def rewrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """Wrap the data key with the newest version of Vault's key, inside Vault."""
-        data = await self._ask("rewrap", key_ref, tenant_id, {"ciphertext": wrapped.decode()})
-        return self._ciphertext(data)
-
     async def close(self) -> None:
         await self._client.close()
 

@@ -231,7 +231,8 @@ class Archive:
         self, spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind = "response"
     ) -> None:
         # Never waits: the client has its answer. Booking twice counts once.
-        self.book(spec.principal.tenant_id, row_mapping.usage_line(spec, finished, fold, kind))
+        if outcome.booked(finished.status, fold) is not None:
+            self.book(spec.principal.tenant_id, row_mapping.usage_line(spec, finished, fold, kind))
 
     def book(self, tenant_id: TenantId, line: UsageLine) -> None:
         # For usage that belongs to no run of the engine.
@@ -319,12 +320,16 @@ class Archive:
         from_entry = 0 if reading is None else reading.entries
         stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
-            self._settle(tenant_id, stored, plan, row.tokens or TokenUsage())
+            self._settle(tenant_id, stored, plan, row.tokens)
             self._report_end(tenant_id, stored, row)
         return stored
 
     def _settle(
-        self, tenant_id: TenantId, stored: StoredResponse, plan: bytes | None, usage: TokenUsage
+        self,
+        tenant_id: TenantId,
+        stored: StoredResponse,
+        plan: bytes | None,
+        usage: TokenUsage | None,
     ) -> None:
         # The process that began to generate a response leaves the charge to the one that ends it.
         if plan is None or self._adopt_charge is None:

@@ -21,10 +21,11 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
-from gateway.limits.accounting import Used
+from gateway.limits.accounting import NOTHING_USED, Used
 
 if TYPE_CHECKING:
     from gateway.entries import Step
+    from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenUsage
 
 SERVER_ERROR: Final = "server_error"
@@ -150,8 +151,16 @@ def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
     return Finished("failed", at, code=code, message=message)
 
 
-def used(usage: TokenUsage, *, is_whole: bool) -> Used:
+def booked(status: str, fold: Fold) -> TokenUsage | None:
+    """Return the usage that somebody pays for; None for a failure before any output."""
+    is_booked = status != "failed" or fold.has_generated or fold.results > 0
+    return fold.usage if is_booked else None
+
+
+def used(usage: TokenUsage | None, *, is_whole: bool) -> Used:
     # The charge of a key for a response; `is_whole`: it was answered to its end.
+    if usage is None:
+        return NOTHING_USED
     return Used(
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,

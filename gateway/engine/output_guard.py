@@ -389,7 +389,7 @@ class OutputGuard:
         # A grammar took a marker in the middle of a checked body for text; the ids behind it would
         # not fit those before it.
         place, turn = fold.place, fold.open_turn
-        if turn is None or not turn.output_ids or turn.output_ids[-1] in self.text_ids:
+        if turn is None or not turn.output_ids or fold.is_text(turn.output_ids[-1]):
             return None
         marker = _position(fold) - 1
         if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):

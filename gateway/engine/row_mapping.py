@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from gateway.cache import lasting_json
+from gateway.engine.outcome import booked
 from gateway.engine.run_spec import (
     compacted_of,
     head_of,
@@ -142,7 +143,7 @@ def _metering_of(
     return Metered(
         kind=kind,
         service_tier=head.echo.get("service_tier") or "default",
-        attempts=1 + fold.hops,
+        attempts=1 + fold.hops + fold.takeovers,
         who=who,
         tools=fold.tools,
     )
@@ -398,7 +399,7 @@ def _finished_row(
         completed_at=datetime_of(finished.at),
         body=fold.encoded_response(),
         recoveries=orjson.dumps(fold.recoveries),
-        tokens=fold.usage,
+        tokens=booked(finished.status, fold),
         # A request that failed before any output may be repeated under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
         tool_state=fold.tool_state(),

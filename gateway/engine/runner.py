@@ -18,7 +18,7 @@ from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import KeepAliveTimer
+from gateway.eventlog.keep_alive import KeepAliveTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,8 @@ class Run:
         if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
             charge.hand_over()
             return
-        charge.settle(outcome.used(fold.usage, is_whole=self._status in _WHOLE))
+        usage = outcome.booked(self._status, fold)
+        charge.settle(outcome.used(usage, is_whole=self._status in _WHOLE))
 
     async def __call__(self) -> None:
         # Records, generates, commits and shows the end: readers can see it when this returns.
@@ -154,6 +155,7 @@ class Run:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
             self.live.failure = error
             finished = outcome.interrupted(now())
+            self._status = finished.status
             events = self.live.fold.apply(finished)
             if self.claim is not None:
                 await self._engine.archive.deposit(self.spec, finished, self.live.fold, self.claim)

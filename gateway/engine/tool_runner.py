@@ -278,23 +278,28 @@ class ToolRunner:
         call = self._call
         assert call is not None
         shown, state = json_bytes(result.shown), json_bytes(result.state)
-        self._journal.append(marked("clock"))
-        try:
-            self._journal.append(ToolEnded(call.ordinal, ids, result.outcome, shown, state))
-        except ValueError as error:
-            # The state that the tool leaves behind is malformed.
-            self._engine.observer.tool_failed(self._spec, error)
-            result = replace(result, outcome="transport_error")
-            self._journal.append(ToolEnded(call.ordinal, ids, result.outcome))
-        size = len(result.output.encode())
         attempt = Attempt(
             call,
             result.outcome,
             seconds,
-            output_bytes=size,
+            output_bytes=len(result.output.encode()),
             result_ids=len(ids),
             hosts=tuple(sorted(self._hosts)),
         )
+        try:
+            self._journal.append(marked("clock"))
+            try:
+                self._journal.append(ToolEnded(call.ordinal, ids, result.outcome, shown, state))
+            except ValueError as error:
+                # The state that the tool leaves behind is malformed.
+                self._engine.observer.tool_failed(self._spec, error)
+                attempt = replace(attempt, outcome="transport_error")
+                self._journal.append(ToolEnded(call.ordinal, ids, "transport_error"))
+        except ClaimLost:
+            # The call left this process all the same; whoever resumes it has its outcome.
+            if not (self._engine.calls.is_draining and self._fold.tool_handle is not None):
+                self._engine.archive.audit(self._spec, attempt)
+            raise
         self._engine.observer.tool_ended(self._spec, attempt)
         self._engine.archive.audit(self._spec, attempt)
 

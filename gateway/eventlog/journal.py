@@ -1,19 +1,15 @@
-"""Journals that runs write to: a log that is shown at once, or one that is committed first; and the
-timer that breaks a run's silences.
-"""
+"""Journals that runs write to: a log that is shown at once, or one that is committed first."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from gateway.entries import Alive, Mark
+from gateway.entries import Mark
 from gateway.errors import ClaimLost
 
 if TYPE_CHECKING:
@@ -150,13 +146,18 @@ class DurableJournal(Journal):
 
     def _on_long_commit(self, took_s: float) -> None:
         # Its mark goes with the next entry: a commit of nothing else might be a long one again.
-        if not self.is_abandoned:
-            mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
-            self.append = partial(self._write_behind, mark)
+        if self.is_abandoned:
+            return
+        mark = Mark("commit", time.time_ns() // 1_000_000, str(round(took_s * 1000)))
+        if self.channel.is_ending:
+            self._write(mark)  # it goes with the end, which waited for this commit
+        else:
+            self.append = partial(self._write_behind, mark, self.append)
 
-    def _write_behind(self, mark: Mark, entry: Entry) -> None:
+    def _write_behind(self, mark: Mark, append: Callable[[Entry], None], entry: Entry) -> None:
+        # Two commits may end between two entries: `append` writes the mark of the first.
         self.append = self._write
-        self._write(mark)
+        append(mark)
         self._write(entry)
 
     @override
@@ -197,60 +198,6 @@ class DurableJournal(Journal):
         super().release()
         self.channel.delayed = None
         self.channel.lost = _tell_nobody
-
-
-class KeepAliveTimer:
-    """Timer that, while entered, appends `Alive` when readers saw nothing for `interval_s`.
-
-    Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events
-    do. The entry is in the log, so a replay shows the same events.
-
-    It also calls `too_long` once it was entered `time_max_s` ago.
-    """
-
-    __slots__ = ("_ends_at", "_interval_s", "_journal", "_loop", "_timer", "_too_long")
-
-    def __init__(
-        self,
-        journal: Journal,
-        interval_s: float,
-        *,
-        time_max_s: float = math.inf,
-        too_long: Callable[[], None] | None = None,
-    ) -> None:
-        self._journal = journal
-        self._interval_s = interval_s
-        self._too_long = too_long
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._ends_at = self._loop.time() + time_max_s
-
-    def __enter__(self) -> Self:
-        self._schedule(self._interval_s)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _schedule(self, delay_s: float) -> None:
-        at = min(self._loop.time() + delay_s, self._ends_at)
-        self._timer = self._loop.call_at(at, self._on_interval)
-
-    def _on_interval(self) -> None:
-        if self._journal.is_abandoned:
-            return
-        if self._too_long is not None and self._loop.time() >= self._ends_at:
-            self._too_long()
-            return
-        silent_s = self._loop.time() - self._journal.live.shown_at
-        if silent_s >= self._interval_s:
-            # Entries that wait for their commit will break the silence. While the database is away
-            # readers would see no `Alive` either, however many were appended.
-            if not self._journal.live.is_holding:
-                self._journal.append(Alive())
-            silent_s = 0.0
-        self._schedule(self._interval_s - silent_s)
 
 
 def _refuse(_entry: Entry) -> None:

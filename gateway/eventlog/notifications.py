@@ -42,8 +42,9 @@ class Notifier:
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
         self._followed: dict[UUID, float] = {}
         """Until when, in the loop's time; those that end first stand first."""
-        self._own_requests: set[UUID] = set()
-        """Responses in own notices to follow, which are yet to arrive here as well."""
+        self._own_requests: dict[UUID, float] = {}
+        """Until when own notices to follow a response, which arrive here as well, are expected;
+        lost ones are forgotten. In the same order."""
         self._wake = asyncio.Event()
         self._is_away = False
 
@@ -56,7 +57,7 @@ class Notifier:
 
     def _send_soon(self, notice: Notice) -> None:
         if notice.kind == "follow":
-            self._own_requests.update(notice.responses)
+            self._note(self._own_requests, notice.responses)
         self._pending.setdefault(notice.kind, {}).update(dict.fromkeys(notice.responses))
         self._wake.set()
 
@@ -74,14 +75,16 @@ class Notifier:
 
         A request of this process comes back here, too, and is not counted.
         """
+        own = self._own_requests
+        self._note(self._followed, [one for one in responses if own.pop(one, None) is None])
+
+    def _note(self, until: dict[UUID, float], responses: Iterable[UUID]) -> None:
         now = asyncio.get_running_loop().time()
-        ours, self._own_requests = self._own_requests, self._own_requests.difference(responses)
         for response in responses:
-            if response not in ours:
-                self._followed.pop(response, None)
-                self._followed[response] = now + self._followed_s
-        while self._followed and self._followed[first := next(iter(self._followed))] <= now:
-            del self._followed[first]
+            until.pop(response, None)
+            until[response] = now + self._followed_s
+        while until and until[first := next(iter(until))] <= now:
+            del until[first]
 
     async def run(self) -> None:
         # Runs until cancelled.

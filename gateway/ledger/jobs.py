@@ -42,7 +42,8 @@ _log = EventLog(__name__)
 ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
-"""Seconds into the past over which lines, sums and responses are compared."""
+"""Seconds into the past over which lines, sums and responses are compared. Lines are kept for as
+long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
 """Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
@@ -221,8 +222,9 @@ HAVING {_DIFFERS}
 ORDER BY hour
 LIMIT :rows_max
 """)  # noqa: S608 - constants only
+# Whole hours, and time to compare and to correct: lines that are older may be removed meanwhile.
 _SINCE: Final = Statement("""
-SELECT date_trunc('hour', now() - make_interval(secs => :back_s), 'UTC')
+SELECT date_trunc('hour', now() - make_interval(secs => :back_s), 'UTC') + interval '2 hours'
 """)
 _STOPPED: Final = Statement(
     "SELECT name FROM usage_cursors WHERE stopped IS NOT NULL ORDER BY name"

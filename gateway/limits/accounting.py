@@ -362,25 +362,25 @@ class Gates:
         """Replace the charge's reservations by the usage. A charge calls it once."""
         self._release(charge)
         spent = used.input_tokens + used.output_tokens
-        is_refunded = not used.output_tokens and not used.is_whole
         amounts = {
             "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
         }  # fmt: skip
         now, buckets = self._clock(), self._buckets[charge.tenant_id]
         for one in charge.tokens:
-            actual = 0 if is_refunded else amounts[one.what]
             # The bucket may have been forgotten and made anew: then the new one gets the tokens.
             bucket = buckets.setdefault(one.name, one.bucket)
-            bucket.give_back(one.reserved - actual, now)
-        if used.is_whole:
+            bucket.give_back(one.reserved - amounts[one.what], now)
+        if used.is_whole and used.output_tokens:  # a warm-up and an embedding say nothing
             self._estimates.learn((charge.project, charge.model), used.output_tokens)
-        if is_refunded or not charge.spend:
+        if used == NOTHING_USED or not charge.spend:
             return
         at = self._now()
         price = charge.price or self._price(charge.tenant_id, charge.model, charge.tier)
         cost = 0 if price is None else _cost(price, used)
-        for aside in charge.spend:
-            aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
+        meters = self._meters[charge.tenant_id]
+        for meter in [one.meter.meter for one in charge.spend]:
+            # Forgotten meanwhile, it is made anew: one without a reservation counts as unused.
+            self._meter(meters, meter).spend(cost if meter.unit == "usd" else spent, at)
 
     def hand_over(self, charge: Charge) -> None:
         self._release(charge)

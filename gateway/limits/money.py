@@ -1,7 +1,8 @@
 """Prices, intervals, and spending in an interval. Money is integer nano-dollars: 10^9 are a dollar.
 
 A price is a set of components with one id. A response costs the price at its end; a new price
-changes no existing line.
+changes no existing line. The trigger `price_line` computes what a usage line costs
+(`store.migration.functions`), `Price` what budgets count.
 
 Each process writes the running total of its own spending into a row of its own, so a write whose
 outcome was lost can be repeated. Each interval has its own row, so none is ever set back. A meter
@@ -58,25 +59,6 @@ class Price:
             of_input * (input_tokens - cached_tokens)
             + nano.get("input_cached", of_input) * cached_tokens
             + nano.get("output", 0) * output_tokens
-        )
-
-    def parts(
-        self,
-        *,
-        input_tokens: int,
-        cached_tokens: int,
-        output_tokens: int,
-        tool_calls: int,
-        web_searches: int,
-    ) -> tuple[int, int, int, int]:
-        """Return the costs of uncached input, cached input, output, and tools."""
-        nano = self.nano
-        of_input = nano.get("input", 0)
-        return (
-            of_input * (input_tokens - cached_tokens),
-            nano.get("input_cached", of_input) * cached_tokens,
-            nano.get("output", 0) * output_tokens,
-            self.calls(tool_calls=tool_calls, web_searches=web_searches),
         )
 
     def calls(self, *, tool_calls: int, web_searches: int) -> int:

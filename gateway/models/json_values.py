@@ -37,7 +37,7 @@ class ValueScanner:
     """Scanner for the end of one JSON value that begins with the first character fed to it."""
 
     __slots__ = (
-        "_depth", "_escaped", "_in_string", "_is_scalar", "controls", "deepest", "is_begun",
+        "_depth", "_escaped", "_is_scalar", "controls", "deepest", "in_string", "is_begun",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ValueScanner:
         self.controls: list[int] = []
         """Offsets of the control characters in the strings of the last text."""
         self._depth = 0
-        self._in_string = self._escaped = self._is_scalar = False
+        self.in_string = self._escaped = self._is_scalar = False
 
     def end(self, text: str) -> int | None:
         """Return the offset behind the value if it ends in `text`, the next piece; else None."""
@@ -63,20 +63,20 @@ class ValueScanner:
         at = 0
         if self._escaped and text:
             self._escaped, at = False, 1
-        while match := (_STRING if self._in_string else _STRUCTURE).search(text, at):
+        while match := (_STRING if self.in_string else _STRUCTURE).search(text, at):
             at = match.end()
             mark = match.group()
             if mark == "\\":
                 self._escaped = at == len(text)
                 at += 1
             elif mark == '"':
-                self._in_string = not self._in_string
+                self.in_string = not self.in_string
             elif mark < " ":
                 self.controls.append(at - 1)
             else:
                 self._depth += 1 if mark in "{[" else -1
                 self.deepest = max(self.deepest, self._depth)
-            if not self._in_string and self._depth <= 0:
+            if not self.in_string and self._depth <= 0:
                 return at
         return None
 
@@ -89,6 +89,13 @@ def escaped(text: str, controls: Sequence[int]) -> str:
         parts += (text[at:control], json.dumps(text[control])[1:-1])
         at = control + 1
     return "".join((*parts, text[at:]))
+
+
+def with_escapes(text: str) -> str:
+    """Replace the control characters in the strings of a value by escapes."""
+    scanner = ValueScanner()
+    scanner.end(text)
+    return escaped(text, scanner.controls)
 
 
 def is_json(text: str, deepest: int = 0) -> bool:

@@ -52,6 +52,7 @@ from gateway.protocol.items import (
     ToolSearchCall,
     ToolSearchOutput,
 )
+from gateway.protocol.json_body import DEPTH_MAX, is_within_depth
 from gateway.protocol.tool_types import (
     APPLY_PATCH,
     CUSTOM_INPUT,
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
 
 
 _Arguments = TypeVar("_Arguments", bound=WireModel)
+ARGUMENTS_DEPTH_MAX: Final = DEPTH_MAX - 3
+"""Levels of arguments that an item shows as an object: a client must be able to send the item back,
+in the input of a body."""
 IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
 FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
@@ -366,8 +370,10 @@ def _parse_arguments(model: type[_Arguments], arguments: str) -> _Arguments:
 
 def _object(arguments: str) -> dict[str, Any]:
     match orjson.loads(arguments):
-        case dict(value):
+        case dict(value) if is_within_depth(value, ARGUMENTS_DEPTH_MAX):
             return value
+        case dict():
+            raise ValueError(f"more than {ARGUMENTS_DEPTH_MAX} levels of objects and arrays")
         case _:
             raise ValueError("not a JSON object")
 

@@ -187,7 +187,10 @@ def text_choice(text: str, finish: str | None) -> Json:
 
 
 def stop_reason(response: Json) -> str:
-    return "length" if response["status"] == "incomplete" else "stop"
+    if response["status"] != "incomplete":
+        return "stop"
+    is_filtered = response["incomplete_details"]["reason"] == "content_filter"
+    return "content_filter" if is_filtered else "length"
 
 
 def finish_reason(response: Json, *, is_deprecated: bool) -> str:

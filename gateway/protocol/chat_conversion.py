@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, shown
 from gateway.protocol import documented
 from gateway.protocol.base import Integer, Many, NullableModel, presentable, without_nulls
 from gateway.protocol.chat_answers import ChatAdapter, CompletionAdapter, in_chat_words
@@ -541,7 +541,7 @@ class _ItemBuilder:
         if answered is None:
             raise InvalidRequest(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding "
-                f"message with 'tool_calls'. No call has the id '{message.tool_call_id}'.",
+                f"message with 'tool_calls'. No call has the id '{shown(message.tool_call_id)}'.",
                 param=f"{path}.role",
             )
         self._output(message, path, message.tool_call_id, answered.kind)
@@ -553,7 +553,7 @@ class _ItemBuilder:
         if not calls:
             raise InvalidRequest(
                 "Invalid parameter: messages with role 'function' must be a response to a "
-                f"preceding message with a 'function_call' of '{message.name}'.",
+                f"preceding message with a 'function_call' of '{shown(message.name)}'.",
                 param=f"{path}.role",
             )
         del self._open[calls[-1]]
@@ -611,13 +611,13 @@ def _missing_outputs(call_id: str, call: _OpenCall) -> InvalidRequest:
     if call.name is not None:
         return InvalidRequest(
             "An assistant message with 'function_call' must be followed by a message with role "
-            f"'function' and the name '{call.name}'.",
+            f"'function' and the name '{shown(call.name)}'.",
             param=f"{call.path}.function_call",
         )
     return InvalidRequest(
         "An assistant message with 'tool_calls' must be followed by tool messages responding to "
         "each 'tool_call_id'. The following tool_call_ids did not have response messages: "
-        f"{call_id}",
+        f"{shown(call_id)}",
         param=call.path,
     )
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 VALUES_MAX: Final = 2_000_000
 """Values of one body, at most. orjson makes all of them in one go, in which no other thread runs:
 0.25 s."""
+DEPTH_MAX: Final = 128
+"""Levels of objects and arrays in one body. What is read must be written again, in a response in an
+event, and orjson writes 254."""
 MEMBER_VALUES: Final = 5
 """Number of values that a member of an object counts as: its name is looked up among all others."""
 PIECE_BYTES: Final = 64 * 1024
@@ -28,14 +31,13 @@ _CONTAINERS: Final = (dict, list)
 
 @dataclass(frozen=True, slots=True)
 class InputLimits(SchemaBounds):
-    """Bounds of one body, for the parser and the stages after it. What is read must be written
-    again, and orjson writes 254 levels.
+    """Bounds of one body, for the parser and the stages after it.
 
     `grammar_bytes_max` is for the grammars of all custom tools of one request. With `rejects_media`
     new messages must not hold images or files.
     """
 
-    json_depth_max: int = 128
+    json_depth_max: int = DEPTH_MAX
     json_containers_max: int = 100_000
     items_max: int = 10_000
     tools_max: int = 512
@@ -60,9 +62,19 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
+    if not is_within_depth(document, limits.json_depth_max):
+        raise InvalidRequest(
+            "The JSON body of your request is nested too deeply. Expected at most "
+            f"{limits.json_depth_max} levels."
+        )
+    return document
+
+
+def is_within_depth(document: dict[str, Any], depth_max: int) -> bool:
+    """Return True if the document has at most `depth_max` levels of objects and arrays."""
     # Level by level, so that nothing recurses and a hostile body costs one look at each value.
     level: list[Any] = [document]
-    for _ in range(limits.json_depth_max):
+    for _ in range(depth_max):
         level = [
             child
             for container in level
@@ -70,11 +82,8 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             if type(child) in _CONTAINERS
         ]
         if not level:
-            return document
-    raise InvalidRequest(
-        "The JSON body of your request is nested too deeply. Expected at most "
-        f"{limits.json_depth_max} levels."
-    )
+            return True
+    return False
 
 
 def _check_size(body: bytes, containers_max: int) -> None:

@@ -10,13 +10,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+Order = Literal["asc", "desc"]
+
+
 class PageParams(NamedTuple):
     """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
 
     limit: int
     after: str | None = None
     before: str | None = None
-    order: Literal["asc", "desc"] = "asc"
+    order: Order = "asc"
+
+    @property
+    def cursor(self) -> str | None:
+        return self.after if self.before is None else self.before
+
+    @property
+    def cursor_name(self) -> str:
+        return "after" if self.before is None else "before"
+
+    @property
+    def order_from_cursor(self) -> Order:
+        """Return the order in which items are read from the cursor on: with `before` backwards."""
+        if self.before is None:
+            return self.order
+        return "desc" if self.order == "asc" else "asc"
 
 
 class Page(NamedTuple, Generic[T]):

@@ -64,11 +64,20 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
     )
 
 
-def unknown_place() -> InvalidRequest:
-    """Return the refusal of an `after` that is not the id of an item of the list."""
+def unknown_place(param: str = "after") -> InvalidRequest:
+    """Return the refusal of a cursor that is not the id of an item of the list."""
     return invalid(
-        "after",
-        "this list has no item of that id, or has it no longer. Begin again without 'after'.",
+        param,
+        f"this list has no item of that id, or has it no longer. Begin again without '{param}'.",
+    )
+
+
+def mutually_exclusive(first: str, second: str, *, param: str | None = None) -> InvalidRequest:
+    return InvalidRequest(
+        f"Mutually exclusive parameters: '{first}' and '{second}'. Ensure you are only providing "
+        "one of them.",
+        code="mutually_exclusive_parameters",
+        param=param,
     )
 
 
@@ -81,6 +90,7 @@ def missing(param: str, hint: str = "") -> InvalidRequest:
 
 
 def unknown(param: str) -> InvalidRequest:
+    param = shown(param)
     return InvalidRequest(f"Unknown parameter: '{param}'.", code="unknown_parameter", param=param)
 
 
@@ -311,7 +321,7 @@ def param_path(location: Location) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif not _is_tag(part, before, field):
-            path += f".{part}" if path else part
+            path += f".{shown(part)}" if path else part
             field = part
         before = part
     return path

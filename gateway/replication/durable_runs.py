@@ -242,10 +242,13 @@ class DurableRuns:
 
 
 def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
-    """Return a background response's cost, weighted as admission does: by tier and tenant share."""
+    """Return a background response's cost, weighted as admission does: by tier and tenant share.
+
+    At least that of one token: the next one's expected cost is a mean, and divides.
+    """
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
-    return (usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
+    return max(1, usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
 
 
 def _leave_charge(spec: RunSpec) -> None:

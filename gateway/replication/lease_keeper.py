@@ -47,8 +47,8 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Times of leases: a claim lapses after `lease_s` without a heartbeat, which comes every
-    `heartbeat_s`.
+    """Times of leases: a claim lapses after `lease_s` (`background.lease_s`) without a heartbeat,
+    which comes every `heartbeat_s`.
 
     `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
     """

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
@@ -153,16 +153,25 @@ class Limiter:
         self._count = 0
 
     async def enter(
-        self, principal: Principal, model: str, tier: str, *, stores: int | None = None
+        self,
+        principal: Principal,
+        model: str,
+        tier: str,
+        *,
+        stores: int | None = None,
+        is_background: bool = False,
     ) -> Charge | None:
         """Pass gate 1. Return None if the key has no limit.
 
-        `stores` is the number of bytes that will be stored of the request. Raises `RateLimited`,
-        and `StoreUnavailable` if the database has been away for too long.
+        `stores` is the number of bytes that will be stored of the request. Limits of concurrent
+        responses count none in background. Raises `RateLimited`, and `StoreUnavailable` if the
+        database has been away for too long.
         """
         rules = principal.terms.rules(model)
         if rules is None:
             return None
+        if is_background and rules.places:
+            rules = replace(rules, places=())
         self._check_age()
         if stores is not None and rules.stored:
             return await self._enter_storing(principal, rules, (model, tier), stores)

@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 from typing_extensions import override
 
-from gateway.encryption.cipher import ContentCipher
 from gateway.errors import ContentSealed
 from gateway.json_lines import one_line
 from gateway.store import audit_log
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from gateway.audit import Author
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.encryption.cipher import ContentCipher
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Tenant, TenantId
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -118,21 +118,13 @@ async def pages(
             statement = _PAGES[table][bool(after)]
             bounds = {"tenant": tenant_id, "rows_max": rows_max}
             page = await connection.execute(statement, bounds | after)
-            cipher = _cipher(connection, tenant_id)
+            cipher = connection.reading_cipher(tenant_id)
         if page:
             yield ExportedPage(table, page, cipher, with_content)
         if len(page) < rows_max:
             return
         after = {f"after_{name}": page[-1][name] for name in TABLES[table]}
         rows_max = rows_next(rows_max, sum(map(_size, page)))
-
-
-def _cipher(connection: Connection, tenant_id: TenantId) -> ContentCipher:
-    # If all keys of the tenant were destroyed, only plain content can be read.
-    try:
-        return connection.cipher(tenant_id)
-    except ContentSealed:
-        return ContentCipher(tenant_id, {})
 
 
 def _size(row: Row) -> int:

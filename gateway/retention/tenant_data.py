@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.audit import BY_ITSELF, COMMAND_LINE
 from gateway.errors import DataHeld, InvalidRequest
 from gateway.metering import end_user_of
-from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
+from gateway.retention.person_erasure import Erasing
 from gateway.retention.sweep import owns_partitions
 from gateway.store import audit_log, holds, tenants
 from gateway.store.periodic import run_periodically
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
     from gateway.audit import AuditEvent, Author
-    from gateway.retention.erasure import Erased
+    from gateway.retention.person_erasure import Erased
     from gateway.store.postgres.database import Database, Row
     from gateway.store.tenant_keys import TenantKeys
 
@@ -151,7 +151,7 @@ class TenantData:
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses for this person, and their traces (`erasure.Erasing`).
+        """Delete all stored responses for this person, and their traces (`person_erasure.Erasing`).
 
         It reads all responses of the tenant. The audit log has usage's digest of the identifier,
         which cannot be guessed without the secret; without a secret it has nothing of the
@@ -266,9 +266,11 @@ class TenantData:
 
         It has one file of JSON lines per table, with content opened, and `manifest.json` with the
         count and SHA-256 of each file. Without content it has only what operators see anyway. The
-        audit log records the export before anything can be read.
+        audit log records the export before anything can be read. Raises `StoreUnavailable`, also
+        while the tenant's keys cannot be had.
         """
         tenant = await tenants.tenant_named(self._database, name)
+        await self._database.keyring.ready([tenant.id])
         data = {"content": with_content}
         await self._record(
             tenant.id, author.event("harmony.export.begun", str(tenant.id), data=data)

@@ -224,7 +224,8 @@ class IncomingRequest:
             return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
-            self.expects_continue = True
+            # A client of HTTP/1.0 would take it for the answer (RFC 9110, section 10.1.1).
+            self.expects_continue = self.version == "1.1"
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:

@@ -11,7 +11,7 @@ from gateway import ids
 from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.errors import InvalidRequest, StoreError
 from gateway.protocol.admin_bodies import SECOND_MAX
-from gateway.protocol.request_errors import unknown_place
+from gateway.protocol.request_errors import mutually_exclusive, unknown_place
 from gateway.store import audit_log
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.telemetry.logs import EventLog
@@ -175,7 +175,7 @@ def _filters(query: AuditQuery) -> dict[str, Any]:
     if not 1 <= query.limit <= LIMIT_MAX:
         raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
     if query.after is not None and query.before is not None:
-        raise InvalidRequest("'after' and 'before' exclude each other.", param="before")
+        raise mutually_exclusive("after", "before", param="before")
     for name in ("event_types", "actor_ids", "actor_emails", "resource_ids", "projects"):
         if len(getattr(query, name) or ()) > VALUES_MAX:
             raise InvalidRequest(f"'{name}' has at most {VALUES_MAX} values.", param=name)

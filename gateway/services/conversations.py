@@ -144,7 +144,7 @@ class Conversations:
     ) -> Page[bytes]:
         """Return one page of items, with the details that `include` names.
 
-        Raises `InvalidRequest` for an unknown `after`.
+        Raises `InvalidRequest` for an unknown `after` or `before`.
         """
         uuid = _uuid(conversation_id)
         items = await rows.list_items(

@@ -92,6 +92,8 @@ class Generation:
     """True if it does not end with its client: a stream that was cut off can be resumed."""
     is_repeat = False
     """True if the same request was sent before, and this is its response."""
+    is_stored = True
+    """True if it can be retrieved after its end."""
     response_id: str
     model: str
     limit_headers: Headers = ()
@@ -152,6 +154,7 @@ class ForegroundGeneration(Generation):
 
     def __init__(self, run: Run) -> None:
         self.response_id, self.model = ids.response_id(run.spec.head.uuid), run.spec.model
+        self.is_stored = run.spec.store
         self._run = run
 
     @property
@@ -445,7 +448,9 @@ class Creation:
         charge = None
         if principal.terms is not NO_TERMS:
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
-            charge = await self._limiter.enter(principal, model.id, tier, stores=stores)
+            charge = await self._limiter.enter(
+                principal, model.id, tier, stores=stores, is_background=request.background
+            )
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 built = await self._builder.build(command, model)

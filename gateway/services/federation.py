@@ -281,7 +281,7 @@ class Federation:
         if PROJECT in attributes:
             project_id = ids.parse_project_id(text_of(attributes, PROJECT) or "")
             tenant = None if project_id is None else tenant
-        if tenant is None or scopes is None or "\0" in tenant:
+        if tenant is None or scopes is None or not tenant.isprintable():
             raise TokenNotAdmitted(_UNNAMED)
         caller = await callers.find_named(
             self._database, issuer.id, tenant, project_id, self.defaults
@@ -441,9 +441,10 @@ def _reason(error: Exception) -> str:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _ID_CHARS_MAX:
-        raise TokenRefused(f"The token names no {what}.")
-    return value
+    # PostgreSQL's text can hold neither a NUL nor half of a surrogate pair.
+    if isinstance(value, str) and 0 < len(value) <= _ID_CHARS_MAX and value.isprintable():
+        return value
+    raise TokenRefused(f"The token names no {what}.")
 
 
 @dataclass(frozen=True, slots=True)

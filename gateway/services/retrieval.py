@@ -157,7 +157,8 @@ class Retrieval:
     ) -> Page[bytes]:
         """Return one page of a response's input: resolved history, then its own input.
 
-        `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
+        `include` names further details to show. Raises `InvalidRequest` for an unknown `after` or
+        `before`.
         """
         stored = await self._find(principal, response_id)
         items = await messages.input_items(

@@ -78,12 +78,14 @@ class Memory(Mapping[str, History]):
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
         """Keep the history of a finished response of this lane.
 
-        A history larger than the whole memory is not kept.
+        A history larger than the whole memory is not kept, and takes the place of no other.
         """
-        entry = _Remembered(history, lane, sum(map(_size_bytes, history.items)))
-        self._by_id[response_id] = entry
+        size_bytes = sum(map(_size_bytes, history.items))
+        if size_bytes > self._bytes_max:
+            return
+        self._by_id[response_id] = _Remembered(history, lane, size_bytes)
         self._latest[lane] = response_id
-        self._size_bytes += entry.size_bytes
+        self._size_bytes += size_bytes
         while self._size_bytes > self._bytes_max:
             self._drop(self._least_wanted())
 

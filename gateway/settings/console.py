@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gateway.settings.sections import HttpUrl, Secret, Section
+from gateway.settings.http_urls import HttpUrl, WholeUrl
+from gateway.settings.sections import Secret, Section
 from gateway.tenancy.permissions import OperatorRole
 
 LOOPBACK_NAME: Final = "localhost"
@@ -40,7 +41,7 @@ PrivateUrl = Annotated[HttpUrl, AfterValidator(_private)]
 class SignIn(Section):
     """Sign-in at an OpenID provider, to which `federation` has to allow connections."""
 
-    issuer: HttpUrl | None = Field(
+    issuer: WholeUrl | None = Field(
         None, description="The provider. Set it so that operators sign in with their own accounts."
     )
     client_id: Text | None = Field(

@@ -11,12 +11,11 @@ operator would change it.
 from __future__ import annotations
 
 import base64
-import re
 from dataclasses import fields
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +31,7 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.settings.http_urls import HttpUrl, WholeUrl
 from gateway.tenancy.policy import (
     DAY_S,
     POLICY_VALUES,
@@ -57,7 +57,6 @@ TENANT_IMAGE_SHARE: Final = 0.25
 WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
 
 Secret = Annotated[SecretStr, Field(min_length=1)]
-_IPV4 = re.compile(r"\d+(\.\d+){3}")
 NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
 KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
 ID_RANGE_PATTERN = r"^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"
@@ -71,39 +70,6 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 SECRET_CHARS_MIN = 16
 HEARTBEAT_SHARE = 0.3
 """Part of a lease that passes between two signs of life."""
-
-
-def http_url(url: str) -> str:
-    """Return the URL without a trailing slash or `/v1`. Raises `ValueError`."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable():
-        raise ValueError("expected a URL such as http://gpu-1:8000")
-    if not _is_host(parts.hostname, is_address="[" in parts.netloc):
-        raise ValueError(f"{parts.hostname!r} is no address, or no name of a host in ASCII")
-    if parts.query or parts.fragment or parts.username:
-        raise ValueError("a backend's URL has no query, fragment or user; use api_key")
-    if not _has_port(parts):
-        raise ValueError(f"there is no port {parts.netloc.rpartition(':')[2]}")
-    return url.rstrip("/").removesuffix("/v1")
-
-
-def _is_host(host: str, *, is_address: bool) -> bool:
-    # True: requests can be sent to it.
-    if not (is_address or _IPV4.fullmatch(host)):
-        return host.isascii()
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _has_port(parts: SplitResult) -> bool:
-    # True also without a port.
-    try:
-        return parts.port != 0
-    except ValueError:
-        return False
 
 
 def postgres_url(url: SecretStr) -> SecretStr:
@@ -127,7 +93,6 @@ def _bearer(secret: SecretStr) -> SecretStr:
     return secret
 
 
-HttpUrl = Annotated[str, AfterValidator(http_url)]
 PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
 BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
@@ -985,7 +950,7 @@ class Sink(Section):
     """A receiver of usage lines, which are sent as they come."""
 
     name: Name = Field(description="What it is called; its place in the lines is kept under it.")
-    url: HttpUrl = Field(description="What batches of CloudEvents 1.0 are posted to.")
+    url: WholeUrl = Field(description="What batches of CloudEvents 1.0 are posted to.")
     secret: Secret | None = Field(
         None, description="Sent as a bearer token. Set it where the receiver asks for one."
     )

@@ -21,10 +21,10 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.settings.http_urls import HttpUrl
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
     Destinations,
-    HttpUrl,
     Network,
     Port,
     Secret,

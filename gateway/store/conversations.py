@@ -8,7 +8,7 @@ new writer: a request that has read the items takes the conversation only if it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
-
-    Order = Literal["asc", "desc"]
 
 
 class ItemLookup(NamedTuple):
@@ -300,11 +298,11 @@ async def list_items(
 ) -> Page[bytes] | None:
     """Return a page of items with the details in `include`; None if the conversation is unknown.
 
-    Raises `InvalidRequest` when `after` is not an item of it.
+    Raises `InvalidRequest` when the cursor is not an item of it.
     """
     parameters = _of(tenant_id, uuid) | page_parameters(page, include)
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_LISTS[page.order], parameters)
+        rows = await connection.execute(_LISTS[page.order_from_cursor], parameters)
         cipher = connection.cipher(tenant_id)
     if not rows:
         return None

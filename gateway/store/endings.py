@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import ClaimLost
 from gateway.store import content, conversations, events, flushes, messages, responses, usage_lines
 from gateway.store.claims import Claim
-from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
+from gateway.store.postgres.database import turn_to, usable_groups
+from gateway.store.postgres.statements import Batch, Rows, Statement
 from gateway.store.schema import TERMINAL
 from gateway.store.tables.ledger import COUNTS, METERED
 from gateway.store.tables.responses import ENDED, LOGGED
@@ -156,13 +156,14 @@ async def finish_all(
     """End several responses as `finish` does, in one transaction.
 
     Return True by the index in `ends` of each that ended; the others stay as they were, for the
-    reasons that `finish` raises for. No `free_key` is freed and no secret erased. Raises
-    `StoreUnavailable`, after which the outcome of all is unknown, and errors of a statement, after
-    which nothing is written.
+    reasons that `finish` raises for, keys of their tenant among them. No `free_key` is freed and no
+    secret erased. Raises `StoreUnavailable`, after which the outcome of all is unknown, and errors
+    of a statement, after which nothing is written.
     """
-    groups = by_tenant(ends)
+    groups = await usable_groups(database, ends)
     ended: dict[int, bool] = {}
-    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
+    if not groups:
+        return ended
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             await turn_to(connection, tenant_id)

@@ -117,7 +117,6 @@ async def check_responses(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
     """Look at states, claims, chains, usage lines and logs of responses."""
-    await database.keyring.ready([tenant_id])
     async for rows, cipher in _by_id(database, tenant_id, _RESPONSES, scope):
         violations = [
             Violation(name, tenant_id, str(row.id), *words)
@@ -136,7 +135,7 @@ async def _by_id(
         words = {"tenant": tenant_id, "since": scope.since, "after": after, "rows_max": rows_max}
         async with database.transaction(tenant_id) as connection:
             rows = await connection.execute(statement, words)
-            cipher = connection.cipher(tenant_id)
+            cipher = connection.reading_cipher(tenant_id)
         yield rows, cipher
         if len(rows) < rows_max:
             return
@@ -164,7 +163,7 @@ def _of_response(
     if age < SETTLED:
         return
     if row.status in _BILLED and not row.has_line and age < timedelta(seconds=scope.lines_s):
-        yield "usage", "it has no usage line", "Run: harmony-gateway usage check"
+        yield "usage", "it has no usage line", "Run: harmony-gateway usage reconcile"
     kept_s = scope.log_s if row.log_s is None else row.log_s
     if row.durable and age < timedelta(seconds=kept_s):
         remedy = "The response itself is whole; only a stream of it cannot be had again."
@@ -211,7 +210,6 @@ async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
     """Open the sealed content of a tenant, table by table."""
-    await database.keyring.ready([tenant_id])
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}
         left = scope.rows_max
@@ -231,7 +229,7 @@ async def check_content(
 def _unopened(
     connection: Connection, tenant_id: TenantId, table: str, rows: list[Row]
 ) -> list[Violation]:
-    cipher, violations = connection.cipher(tenant_id), []
+    cipher, violations = connection.reading_cipher(tenant_id), []
     remedy = "See: harmony-gateway encryption status TENANT, and whether its provider refuses."
     for row in rows:
         try:

@@ -398,7 +398,7 @@ async def input_items(
     """Return a page of a response's context: the remaining items of ancestors, then its own input.
 
     Items come with the details in `include`. Return None if the response is unknown. Raises
-    `InvalidRequest` when `after` is not an item of it.
+    `InvalidRequest` when the cursor is not an item of it.
     """
     parameters = {
         "tenant": tenant_id,
@@ -407,7 +407,7 @@ async def input_items(
         **page_parameters(page, include),
     }
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_LISTS[page.order], parameters)
+        rows = await connection.execute(_LISTS[page.order_from_cursor], parameters)
         cipher = connection.cipher(tenant_id)
     if not rows[0].is_known:
         return None
@@ -435,7 +435,7 @@ async def count_output(database: Database, tenant_id: TenantId, uuid: UUID) -> i
 def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any]:
     """Return the parameters of a statement that reads a page of items, and one more."""
     return {
-        "after": None if page.after is None else pack_text(page.after),
+        "after": None if page.cursor is None else pack_text(page.cursor),
         "row_limit": page.limit + 1,
         "with_includable": not INCLUDABLE.isdisjoint(include),
     }
@@ -446,12 +446,13 @@ def page_of(
 ) -> Page[bytes]:
     """Make a page of the JSON of items with the details in `include`, from their rows and one more.
 
-    Raises `InvalidRequest` when the item `after` is not in the list.
+    Raises `InvalidRequest` when the item at the cursor is not in the list.
     """
-    if page.after is not None and rows[0].start is None:
-        raise unknown_place()
+    if page.cursor is not None and rows[0].start is None:
+        raise unknown_place(page.cursor_name)
     items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
-    return Page(items[: page.limit], len(items) > page.limit)
+    step = 1 if page.before is None else -1
+    return Page(items[: page.limit][::step], len(items) > page.limit)
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:

@@ -19,8 +19,8 @@ from gateway.store.events import LogRow, day_of
 from gateway.store.limits import counters
 from gateway.store.locks import Lock
 from gateway.store.packing import pack_ids
-from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
+from gateway.store.postgres.database import turn_to, usable_groups
+from gateway.store.postgres.statements import Batch, Rows, Statement
 from gateway.store.schema import TERMINAL
 from gateway.store.tables.responses import ACCEPTED
 
@@ -282,18 +282,20 @@ async def insert_all(
 ) -> dict[int, bool]:
     """Insert several responses as `insert` does, in one transaction, all or none.
 
-    Return True for the index of each. None of them has an idempotency key, a conversation, or a
-    queue to check. Raises `StoreConflict` and `StoreUnavailable`.
+    Return True for the index of each; those whose tenant has no usable keys are left out. None of
+    them has an idempotency key, a conversation, or a queue to check. Raises `StoreConflict` and
+    `StoreUnavailable`.
     """
-    groups = by_tenant(new)
-    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
+    groups = await usable_groups(database, new)
+    if not groups:
+        return {}
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             await turn_to(connection, tenant_id)
             cipher = connection.cipher(tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group, cipher))
             await connection.execute(statement, rows | {"tenant": tenant_id})
-    return dict.fromkeys(range(len(new)), True)
+    return {place: True for _, group in groups for place, _ in group}
 
 
 async def queue_all(
@@ -302,13 +304,14 @@ async def queue_all(
     """Accept several durable background responses in one transaction.
 
     Return by index in `new`: True if the response has begun under its `owner`, claimed with epoch 1
-    as far as `running_max` allows, False if it is queued. Responses whose queue is full are left
-    out and not stored. None of them has an idempotency key or a conversation. Raises as
-    `insert_all` does.
+    as far as `running_max` allows, False if it is queued. Responses whose queue is full, or whose
+    tenant has no usable keys, are left out and not stored. None of them has an idempotency key or a
+    conversation. Raises as `insert_all` does.
     """
-    groups = by_tenant(new)
+    groups = await usable_groups(database, new)
     became: dict[int, bool] = {}
-    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
+    if not groups:
+        return became
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=Lock.CLAIMS)
     async with begin as connection:
         for tenant_id, group in groups:

@@ -39,6 +39,12 @@ def note_reached(host: str) -> None:
         hosts.add(host)
 
 
+def note_unreached(host: str) -> None:
+    # Nothing came of the request for which `note_reached` was called.
+    if (hosts := REACHED.get(None)) is not None:
+        hosts.discard(host)
+
+
 def kind_of(name: str) -> ToolKind:
     """Return the kind of the tool with this name, which selects its executor."""
     if name.startswith(_BROWSER):

@@ -9,8 +9,8 @@ vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
-  id may be missing, come late, or be repeated; arguments may be an object; an API of before 2023-11
-  has one `function_call`;
+  id may be missing, come late, be repeated, or be another one in each fragment; arguments may be an
+  object; an API of before 2023-11 has one `function_call`;
 * the usage stands in the last choice, or behind it in an event without choices, or nowhere; a
   usage that comes earlier, with each event or the first one, covers what came until then;
 * `choices[0].logprobs.content` has the tokens of an event: each with its text, its bytes where the
@@ -46,7 +46,7 @@ from gateway.text_ids import (
     ids_of,
     unpacked_lines,
 )
-from gateway.upstreams.engines import optional_sampling
+from gateway.upstreams.engines import TOP_P_MIN, optional_sampling
 from gateway.upstreams.problems import as_json, code_of, message_of
 from gateway.upstreams.token_readers import CompletionReader, finite
 
@@ -192,7 +192,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
     if request.chat is not None and request.chat.limits_output:
         fields["max_tokens"] = sampling.max_tokens
     if sampling.top_p != 1.0:  # which TGI refuses
-        fields["top_p"] = sampling.top_p
+        fields["top_p"] = max(sampling.top_p, TOP_P_MIN)
     if sampling.presence_penalty:
         fields["presence_penalty"] = sampling.presence_penalty
     if sampling.frequency_penalty:
@@ -225,8 +225,12 @@ _FINISH: Final = {
     "function_call": FinishReason.STOP,
     "eos_token": FinishReason.STOP,  # TGI
     "stop_sequence": FinishReason.STOP,  # TGI
+    "eos": FinishReason.STOP,  # Together
+    "end_turn": FinishReason.STOP,  # xAI, and what translates from Anthropic's API
+    "tool_use": FinishReason.STOP,  # the latter
     "length": FinishReason.LENGTH,
     "model_length": FinishReason.LENGTH,  # Mistral
+    "max_tokens": FinishReason.LENGTH,  # Anthropic
     "content_filter": FinishReason.FILTERED,
     "repetition": FinishReason.LENGTH,  # vLLM
 }
@@ -398,16 +402,18 @@ class _Calls:
         return any(not one.arguments.is_blank for one in behind)
 
     def _is_another(self, call: _Call, call_id: str, name: str) -> bool:
-        # Ollama gave all calls the index 0, and other servers give none.
+        # Ollama gave all calls the index 0, and other servers give none. A name begins a call.
+        if not name:
+            return False
         if call_id and call.id and call_id != call.id:
             return True
-        if not (name and call.name) or call_id:
+        if not call.name or call_id:
             return False
         return name != call.name or call.arguments.is_whole
 
 
 class TaggedThought:
-    """Content that may begin with a thought between two tags, taken apart. `is_open`: it begins
+    """Content that may begin with thoughts between two tags, taken apart. `is_open`: it begins
     within one, whose first tag the prompt had.
 
     Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
@@ -453,12 +459,13 @@ class TaggedThought:
             thought, tag, rest = self._held.partition(self._closing)
             if tag:
                 yield THOUGHT, thought
-                self._mark, self._held = ANSWER, rest
+                self._mark, self._held, self.is_open = None, "", False
+                yield from self.feed(rest)
             else:
                 held = _front_at_end(thought, self._closing)
                 yield THOUGHT, thought[: len(thought) - held]
                 self._held = thought[len(thought) - held :]
-                return
+            return
         yield self.release()
 
     def release(self) -> tuple[int, str]:

@@ -48,7 +48,10 @@ NO_NUMBER: Final = "NaN happened"
 (`Req._check_vocab_boundary_finish` of 0.5.23.)"""
 _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
+_OTHER_DATA: Final = frozenset({b"data:", b"data"})
+"""First five bytes of a line of data, or all of it."""
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log, and the largest vocabulary far less."""
 
@@ -78,7 +81,7 @@ class _TokenEvent(msgspec.Struct, gc=False):
 
     choices: list[_Choice]
     usage: Any = None
-    error: msgspec.UnsetType = msgspec.UNSET
+    error: None = None
     """With an error, whatever it is, an event is none of these."""
 
 
@@ -320,7 +323,7 @@ class CompletionReader:
             return
         if not isinstance(event, dict):
             self._break("event is not an object")
-        elif "error" in event or event.get("object") == "error":
+        elif event.get("error") is not None or event.get("object") == "error":
             self._on_refusal(code_of(event), message_of(event))
         else:
             self._without_ids(event)
@@ -388,6 +391,8 @@ class SseSplitter:
     """Bytes of a line that has no end yet."""
     _ends_in_cr: bool = False
     """A line feed that comes next is part of a line end that was there before."""
+    _is_front: bool = True
+    """No line has come."""
 
     @property
     def held_bytes(self) -> int:
@@ -404,18 +409,19 @@ class SseSplitter:
                 return []
             lines[0] = bytes(rest)
             rest.clear()
+        if self._is_front and len(lines) > 1:
+            self._is_front = False
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         rest += lines.pop()
         payloads: list[bytes] = []
         for line in lines:
             if not line:
-                if held:
-                    payload = held.pop() if len(held) == 1 else b"\n".join(held)
-                    held.clear()
-                    if payload:
-                        payloads.append(payload)
+                if payload := b"\n".join(held):
+                    payloads.append(payload)
+                held.clear()
             elif line[:6] == _DATA:
                 held.append(line[6:])
-            elif line[:5] == b"data:" or line == b"data":
+            elif line[:5] in _OTHER_DATA:
                 held.append(line[5:])
         return payloads
 
@@ -508,7 +514,7 @@ class _Event(msgspec.Struct, gc=False):
 
     output_ids: msgspec.Raw
     meta_info: _Meta
-    error: msgspec.UnsetType = msgspec.UNSET
+    error: None = None
 
 
 _decode_event: Final = msgspec.json.Decoder(_Event).decode

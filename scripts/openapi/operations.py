@@ -141,6 +141,7 @@ _PAGE: Final = (
         "order", "query", "By age.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
     ),
     Parameter("after", "query", "The id of the item that the page begins behind.", _TEXT),
+    Parameter("before", "query", "The id of the item that the page ends before.", _TEXT),
     _INCLUDE,
 )
 _PLAIN_PAGE: Final = _PAGE[:3]

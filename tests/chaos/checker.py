@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import ids
-from gateway.entries import Compacted, Repair, Tokens, unpack
+from gateway.entries import Compacted, Repair, Tokens, ToolEnded, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing
 from gateway.models.harmony.parsing import Parser
@@ -269,7 +269,10 @@ def _booked(evidence: Evidence) -> Iterator[str]:
     record = evidence.record
     if record is None or record.status not in TERMINAL_STATUSES:
         return
-    if len(record.usage) != 1:
+    if _failed_mute(record):
+        if record.usage:
+            yield "what failed before its first output is booked"
+    elif len(record.usage) != 1:
         yield f"{len(record.usage)} lines of usage"
     elif record.durable:
         log = entries_of(record)
@@ -278,6 +281,16 @@ def _booked(evidence: Evidence) -> Iterator[str]:
         said += sum(entry.output_tokens for entry in log if isinstance(entry, Compacted))
         if record.usage[0].output_tokens != said:
             yield f"{record.usage[0].output_tokens} output tokens are booked, the log has {said}"
+
+
+def _failed_mute(record: Record) -> bool:
+    if record.status != "failed":
+        return False
+    if record.durable:
+        said = (Tokens, Compacted, ToolEnded)
+        return not any(isinstance(entry, said) for entry in entries_of(record))
+    usage = orjson.loads(record.body or b"{}").get("usage")
+    return usage is None or not usage["output_tokens"]
 
 
 def _usage(evidence: Evidence) -> Iterator[str]:

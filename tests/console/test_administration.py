@@ -75,6 +75,7 @@ async def test_limits_and_budgets_are_set_and_taken_away(site: Site, owner: Brow
         assert (await owner.post(f"{path}/limits")).status_code == 303
         assert texts(await owner.page(path), "section[aria-labelledby=limits] tbody tr") == []
         assert (await owner.post(f"{path}/budget", dollars="lots")).status_code == 400
+        assert (await owner.post(f"{path}/budget", dollars="nan")).status_code == 400
         # Nothing has a price, so nothing would be spent.
         assert (await owner.post(f"{path}/budget", dollars="12.50")).status_code == 400
         assert (await owner.post(f"{path}/budget", dollars="")).status_code == 303

@@ -16,6 +16,7 @@ from gateway.services.sign_in import Attempt, name_of
 from gateway.tenancy.permissions import OPERATOR_ROLES
 from tests.console.conftest import ORIGIN, console_site
 from tests.fakes.gateway import gateway_settings
+from tests.fakes.issuer import running_issuer
 from tests.fakes.processes import Child, reserved_port, stopped
 
 if TYPE_CHECKING:
@@ -231,6 +232,14 @@ async def test_a_provider_that_does_not_answer_is_named(console_database_url: st
             answer = await client.get(TO_PROVIDER)
     assert answer.status_code == 503
     assert "Please try again" in answer.text
+
+
+async def test_an_issuer_may_end_with_a_slash(console_database_url: str) -> None:
+    async with running_issuer() as issuer:
+        name = f"{issuer.url}/"
+        issuer.configuration = {"issuer": name, "authorization_endpoint": f"{name}authorize"}
+        async with signing_in(console_database_url, name) as site, site.client() as client:
+            assert (await leave(client)).startswith(f"{name}authorize?")
 
 
 async def test_without_a_provider_there_is_no_way_to_it(site: Site) -> None:

@@ -74,7 +74,9 @@ def _cacheable_response(request: Request, body: bytes, media_type: str) -> Respo
     # 304 if the client has the document already.
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_SECURITY, "etag": tag, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
+    # A proxy that compresses makes the tag a weak one, which is the same here (RFC 9110, 13.1.2).
+    held = request.headers.get("if-none-match", "").split(",")
+    if tag in (one.strip().removeprefix("W/") for one in held):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type=media_type)
 

@@ -55,6 +55,8 @@ PHASES: Final[Mapping[Phase, str]] = {
 """Phases, with the words that follow "were spent"."""
 MOMENTS_MAX: Final = 512
 """Steps of one response that are kept, beside its end: a model may write any number of messages."""
+COMMITS_MAX: Final = 64
+"""Long commits among them, at most: with a slow database every commit is one."""
 _AWAY: Final = frozenset({"left", "replica", "turn_ended"})
 """Steps after which no backend generates, until one is asked."""
 _SPOKEN: Final[Mapping[str, Phase]] = {
@@ -101,11 +103,12 @@ NOTED: Final = frozenset(_NOTED)
 class Timeline:
     """Moments of one log, noted entry by entry."""
 
-    __slots__ = ("_clock_ms", "moments")
+    __slots__ = ("_clock_ms", "_commits_left", "moments")
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
         self._clock_ms = 0
+        self._commits_left = COMMITS_MAX
 
     def note(self, entry: Entry, tokens: int) -> None:
         """Note an entry of `NOTED`, after which so many tokens were generated."""
@@ -115,6 +118,10 @@ class Timeline:
             self._clock_ms = max(self._clock_ms, at_ms)
         if isinstance(entry, Mark) and entry.step == "clock":
             return
+        if isinstance(entry, Mark) and entry.step == "commit":
+            self._commits_left -= 1
+            if self._commits_left < 0:
+                return
         if len(self.moments) < MOMENTS_MAX or isinstance(entry, Finished):
             kind, name, count = _NOTED[type(entry)](entry)
             self.moments.append(Moment(kind, self._clock_ms, tokens, name, count))

@@ -100,7 +100,7 @@ class Fold:
         "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_hosted",
         "_ids", "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
         "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "is_repaired", "open_turn", "rules", "timeline", "turns",
+        "compacted", "hops", "is_repaired", "open_turn", "rules", "takeovers", "timeline", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +147,8 @@ class Fold:
         """The model call that has not ended; None between two, and after the last."""
         self.hops = 0
         """Number of times that another backend went on."""
+        self.takeovers = 0
+        """Number of times that another replica went on behind a turn that had begun."""
         self.approved_result: tuple[int, ...] = ()
         """The result of the call that the user approved: it stands behind the prompt."""
         self.is_repaired = False
@@ -205,6 +207,10 @@ class Fold:
     def is_seen_behind(self, position: int) -> bool:
         # Mostly decided without reading the turn again.
         return self._reader is not None and self._reader.is_seen_behind(position)
+
+    def is_text(self, token: int) -> bool:
+        # Markers that can be text of a body are.
+        return self._reader is not None and bool(self._reader.piece(token))
 
     @property
     def stopped(self) -> bool:
@@ -563,6 +569,8 @@ class Fold:
             turn.hopped_at = len(turn.prefill) + len(turn.output_ids)
         if entry.reason == "backend":
             self.hops += 1
+        else:
+            self.takeovers += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
         return self._open_stream()
 

@@ -146,6 +146,15 @@ class CallReader(Protocol):
     the text was cut, except for how that of arguments is cut.
     """
 
+    @property
+    def is_junk(self) -> bool:
+        """Return True if no call comes of the text so far. False where only a marker can tell."""
+        ...
+
+    def quotes(self, marker: str) -> bool:
+        """Return True if a marker here would be text of a value."""
+        ...
+
     def text(self, text: str) -> Iterator[CallEvent]:
         """Read more text of the region, which is never empty."""
         ...

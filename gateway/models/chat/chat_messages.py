@@ -41,6 +41,7 @@ from gateway.models.history import (
     reasoning_text,
     shown_items,
 )
+from gateway.models.json_values import with_escapes
 from gateway.protocol.call_items import Call, call_of, hosted_exchange, output_text, part_text
 from gateway.protocol.items import (
     CallItem,
@@ -369,6 +370,7 @@ def object_of(name: str, arguments: str) -> str:
     """
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
+    arguments = with_escapes(arguments)
     try:
         value = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

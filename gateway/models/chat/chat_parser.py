@@ -11,11 +11,13 @@ Whether it begins in REASONING or in CONTENT is for the prompt to say. Three law
    invalid calls become text for the user, and a call that breaks off is passed on up to its end.
 2. It never looks ahead, and the result does not depend on how the ids are cut into chunks. The
    events of some ids depend on them alone.
-3. No marker that is an id ever becomes text, and no text the marker that is an id.
+3. No text becomes a marker that is an id. Such a marker becomes text only where it means nothing,
+   as in an answer about it, and unless its vocabulary calls it special.
 
 What may stream and what must wait: text streams, but for what may be the beginning of a marker that
 is spelled in letters, white space that a marker may follow, and half a character. A call waits
-until its function is named.
+until its function is named. A marker of calls in the middle of prose may be a part of that: then it
+waits, with what follows, until a call or none comes of it.
 
 Models put white space between a marker and text. It belongs to the marker, and is not part of the
 text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
@@ -51,6 +53,7 @@ from gateway.models.chat.call_syntax import (
     Unnamed,
     called_tool,
 )
+from gateway.models.chat.syntax.hermes import HERMES
 from gateway.models.chat.tokenizer import lexicon_of
 from gateway.models.format import count_recoveries
 
@@ -184,11 +187,11 @@ class ChatParser:
     """
 
     __slots__ = (
-        "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
-        "_held", "_is_bare", "_is_finished", "_is_front", "_is_unnamed", "_lexicon", "_matcher",
-        "_openers", "_pending", "_pending_start", "_position", "_prose", "_reader", "_region",
-        "_rules", "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary",
-        "reasoning_tokens", "recoveries",
+        "_aside", "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events",
+        "_has_called", "_held", "_is_bare", "_is_finished", "_is_front", "_is_unnamed", "_lexicon",
+        "_matcher", "_may_be_json", "_openers", "_pending", "_pending_start", "_position", "_prose",
+        "_reader", "_region", "_rules", "_start", "_state", "_syntax", "_trace", "_visible",
+        "_vocabulary", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -218,7 +221,8 @@ class ChatParser:
         self._held: list[Unit] = []  # may be the beginning of a marker
         self._is_front = True  # no marker came yet
         self._is_bare = self._may_call_bare  # a brace begins a call
-        self._region: list[Unit] | None = None  # of calls without a marker: may turn out to be text
+        self._region: list[Unit] | None = None  # text that may be no call
+        self._aside: Prose | None = None  # goes on with that text if it is none
         self._call: SegmentStarted | None = None
         self._is_unnamed = False  # arguments come of a function that is named behind them
         self._broken: BrokenCall | None = None
@@ -227,6 +231,7 @@ class ChatParser:
         self._ended_by = ""  # the hosted tool that was called
         self._visible = self._is_finished = False
         self._reader: CallReader | None = None
+        self._may_be_json = False
         self._prose: Prose | None = None
         self._state = _State.OVER
         self._matcher = self._lexicon.matcher(())
@@ -265,7 +270,7 @@ class ChatParser:
         return self._position - max(self._counted, self._start) if self._held else 0
 
     def piece(self, token: int) -> bytes:
-        return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
+        return self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         prose = self._prose
@@ -366,7 +371,8 @@ class ChatParser:
             if token in lexicon.ends:
                 self._close_turn(cut=False, end=position + 1)
             else:
-                self._mark(lexicon.texts[token], position, position + 1)
+                marker, is_text = lexicon.texts[token], bool(self._vocabulary.pieces[token])
+                self._mark(marker, [Unit(marker, position, position + 1, is_text)])
         elif piece := self._vocabulary.pieces[token]:
             self._spell(piece)
         else:
@@ -417,16 +423,7 @@ class ChatParser:
                 return
             else:
                 marked, units = _split(behind, len(match.group()))
-                self._mark_spelled(match.group(), marked)
-
-    def _mark_spelled(self, marker: str, marked: list[Unit]) -> None:
-        thought, prose = self._syntax.reasoning, self._prose
-        is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
-        if is_late and thought is not None and marker == thought.opening:
-            # A thought does not begin inside an answer: the marker is text of the answer.
-            self._write(marked)
-        else:
-            self._mark(marker, marked[0].start, marked[-1].end)
+                self._mark(match.group(), marked)
 
     def _write(self, units: list[Unit]) -> list[Unit] | None:
         for at, unit in enumerate(units):
@@ -460,67 +457,136 @@ class ChatParser:
             self._broken, self._broken_end = None, []
 
     def _write_calls(self, unit: Unit) -> list[Unit] | None:
+        if self._may_be_json and (text := unit.text.lstrip()):
+            self._may_be_json = False
+            if text[0] == "{":  # as all models that write such tags may do
+                self._note(Rule.ODD_FRAME)
+                self._reader = HERMES.reader("", self._schema_of)
         reader = self._reader
         assert reader is not None, "in a region of calls"
         if self._region is not None:
             self._region.append(unit)
         for event in reader.text(unit.text):
             if isinstance(event, Left):
-                units = self._region or [unit]
-                size = sum(len(one.text) for one in units)
-                left = _split(units, size - len(event.rest))[1]
-                self._begin_content(left[0].start if left else unit.end)
-                return left
+                return self._leave(self._region or [unit], event.rest)
             self._apply(event, unit.end, unit.end)
             if self._has_ended():
                 break
+        if self._aside is not None and reader.is_junk:
+            self._note(Rule.NOT_A_CALL)
+            self._resume(self._aside)
         return None
+
+    def _leave(self, units: list[Unit], rest: str) -> list[Unit]:
+        size = sum(len(one.text) for one in units)
+        front, left = _split(units, size - len(rest))
+        if self._aside is None:
+            self._begin_content(left[0].start)
+        else:
+            self._region = front
+            self._resume(self._aside)
+        return left
 
     # Markers.
 
-    def _mark(self, marker: str, start: int, end: int) -> None:
-        is_opener = marker in self._openers
+    def _mark(self, marker: str, units: list[Unit]) -> None:
+        # `units` are its letters, or its id.
         self._is_front = False
         if self._state is _State.CALLS:
-            self._mark_in_calls(marker, start, start if is_opener else end)
-        elif not self._mark_in_prose(marker, start, end, is_opener=is_opener):
-            self._note(Rule.MARKER_IN_BODY)
+            self._mark_in_calls(marker, units)
+        else:
+            self._mark_in_prose(marker, units)
 
-    def _mark_in_prose(self, marker: str, start: int, end: int, *, is_opener: bool) -> bool:
-        # False for a marker that means nothing here.
+    def _is_text(self, marker: str) -> bool:
+        token = self._lexicon.ids.get(marker)
+        return token is None or bool(self._vocabulary.pieces[token])
+
+    def _mark_in_prose(self, marker: str, units: list[Unit]) -> None:
         prose, thought = self._prose, self._syntax.reasoning
         assert prose is not None, "outside of calls"
-        thinks = self._state is _State.REASONING
+        start, end, thinks = units[0].start, units[-1].end, self._state is _State.REASONING
         is_shut = not self._start and not prose.is_started  # as prompts end that ask for no thought
+        # A thought does not begin inside an answer: there its marker is text.
+        is_late = prose.is_started and self._is_text(marker)
         closing = thought is not None and (thinks or is_shut) and marker == thought.closing
-        opening = thought is not None and not thinks and marker == thought.opening
-        if not (closing or opening or is_opener):
-            return False
-        prose.close(end if closing else start, complete=True, at_marker=True)
-        if closing:
+        opening = thought is not None and not (thinks or is_late) and marker == thought.opening
+        if marker in self._openers:
+            if prose.is_started or thinks:
+                self._aside, self._region = prose, units if self._is_text(marker) else []
+            self._begin_calls(marker, start)
+        elif closing:
+            prose.close(end, complete=True, at_marker=True)
             self._begin_content(end)
             self._is_bare = self._may_call_bare
         elif opening:
+            prose.close(start, complete=True, at_marker=True)
             self._begin_reasoning(start)
+        elif is_late:
+            self._write(units)
         else:
-            self._note(*((Rule.UNCLOSED_REASONING,) if thinks else ()))
-            self._begin_calls(marker, start)
-        return True
+            self._note(Rule.MARKER_IN_BODY)
 
-    def _mark_in_calls(self, marker: str, start: int, end: int) -> None:
-        calls, reader = self._syntax.calls, self._reader
+    def _mark_in_calls(self, marker: str, units: list[Unit]) -> None:
+        calls, reader, aside = self._syntax.calls, self._reader, self._aside
         assert calls is not None, "in a region of calls"
         assert reader is not None, "in a region of calls"
-        if marker not in calls.markers:
+        start, end = units[0].start, units[-1].end
+        if self._is_text(marker) and reader.quotes(marker):
+            self._write([Unit(marker, start, end)])
+        elif marker in calls.markers:
+            self._mark_call(reader, marker, units)
+        elif aside is not None and self._is_closing(marker, aside):
+            self._note(Rule.NOT_A_CALL)
+            self._resume(aside)
+            self._mark_in_prose(marker, units)
+        else:
             self._note(Rule.MARKER_IN_BODY)
-            return
+
+    def _is_closing(self, marker: str, prose: Prose) -> bool:
+        thought = self._syntax.reasoning
+        return prose.kind is _REASONING and thought is not None and marker == thought.closing
+
+    def _mark_call(self, reader: CallReader, marker: str, units: list[Unit]) -> None:
+        start, end = units[0].start, units[-1].end
+        next_start = start if marker in self._openers else end
+        text = units if self._is_text(marker) else []
         for event in reader.mark(marker):
             if isinstance(event, Left):
-                self._begin_content(end)
+                if self._aside is None:
+                    self._begin_content(end)
+                else:
+                    self._resume(self._aside, text)
                 return
-            self._apply(event, start, end)
+            if isinstance(event, PlainText) and self._aside is not None:
+                self._note(*event.rules)
+                self._write_aside(self._aside)
+                self._start = next_start
+            else:
+                self._apply(event, start, next_start)
             if self._has_ended():
                 return
+        if self._region is not None:
+            self._region += text
+
+    # Prose that may go on: its marker of calls begins none.
+
+    def _write_aside(self, aside: Prose, more: Sequence[Unit] = ()) -> None:
+        units, self._region = [*(self._region or ()), *more], []
+        for unit in units:
+            self._write_prose(aside, unit)
+
+    def _close_aside(self) -> None:
+        # A call has begun, after all.
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            self._note(*((Rule.UNCLOSED_REASONING,) if aside.kind is _REASONING else ()))
+            aside.close(self._start, complete=True, at_marker=True)
+
+    def _resume(self, aside: Prose, more: Sequence[Unit] = ()) -> None:
+        self._write_aside(aside, more)
+        begin = self._begin_reasoning if aside.kind is _REASONING else self._begin_content
+        begin(aside.start)
+        self._prose, self._aside, self._region = aside, None, None
 
     def _begin_reasoning(self, start: int) -> None:
         thought = self._syntax.reasoning
@@ -547,7 +613,10 @@ class ChatParser:
         self._state, self._start = _State.CALLS, start
         self._prose, self._is_bare = None, False
         self._reader = calls.reader(opener, self._schema_of)
-        self._matcher = self._lexicon.matcher(calls.markers)
+        self._may_be_json = opener in HERMES.openers and calls is not HERMES
+        thought, thinks = self._syntax.reasoning, self._aside is not None
+        closing = (thought.closing,) if thought is not None and thinks else ()
+        self._matcher = self._lexicon.matcher((*calls.markers, *closing))
 
     # Calls.
 
@@ -559,6 +628,7 @@ class ChatParser:
         self._is_unnamed = isinstance(event, Unnamed)
         match event:
             case Called(name):
+                self._close_aside()
                 tool, rules = called_tool(name, self._rules.tools)
                 self._note(*rules)
                 self._call = SegmentStarted(SegmentKind.FUNCTION_CALL, tool)
@@ -570,6 +640,7 @@ class ChatParser:
             case Ended():
                 self._end_call(event, start, end, cut=cut)
             case PlainText(text, rules):
+                self._close_aside()
                 self._note(*rules)
                 prose = Prose(text_kind(self._rules), self._start, self._events, trace=self._trace)
                 if text:
@@ -626,8 +697,14 @@ class ChatParser:
                 prose = self._begin_content(self._start)
                 self._write(region)
                 prose.close(end, complete=not cut, at_marker=False)
+            elif isinstance(event, PlainText) and self._aside is not None and not cut:
+                self._note(*event.rules)
             else:
                 self._apply(event, self._position, end, cut=cut)
+        if self._aside is not None and not cut:
+            self._write_aside(self._aside)
+            self._start = end
+        self._close_aside()
 
 
 def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:

@@ -17,6 +17,7 @@ import orjson
 
 from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted
+from gateway.models.chat.call_syntax import Rule
 from gateway.models.chat.chat_messages import ANY, Habits, call_id_of, question
 
 if TYPE_CHECKING:
@@ -273,6 +274,8 @@ class TemplateReader:
             if isinstance(event, SegmentStarted):
                 name = event.name
             elif isinstance(event, SegmentEnded) and name == _TOOL:
+                if Rule.ODD_FRAME in parser.recoveries:
+                    break
                 return event.end
         text = b"".join(map(self._vocabulary.piece, turn)).decode("utf-8", "replace")
         self.faults.append(f"the model's calls are not read as the template writes them: {text!r}")

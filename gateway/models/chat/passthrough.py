@@ -57,6 +57,7 @@ from gateway.models.format import (
     count_recoveries,
 )
 from gateway.models.history import message_text
+from gateway.models.json_values import ValueScanner, escaped
 from gateway.protocol.items import Message
 from gateway.text_ids import (
     ANSWER,
@@ -105,8 +106,8 @@ class TextParser:
 
     __slots__ = (
         "_call", "_ended_by", "_events", "_has_arguments", "_has_called", "_is_finished",
-        "_is_over", "_name", "_position", "_prose", "_rules", "_start", "_trace", "_visible",
-        "reasoning_tokens", "recoveries",
+        "_is_over", "_is_value_over", "_name", "_position", "_prose", "_rules", "_scanner",
+        "_start", "_trace", "_visible", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(self, rules: OutputRules, *, trace: bool = False) -> None:
@@ -120,6 +121,8 @@ class TextParser:
         self._prose: Prose | None = None
         self._name: str | None = None  # of a call whose arguments have not begun
         self._call: SegmentStarted | None = None
+        self._scanner = ValueScanner()  # of the arguments
+        self._is_value_over = False
         self._has_arguments = self._has_called = self._visible = False
         self._ended_by = ""  # the hosted tool that was called
         self._is_over = self._is_finished = False
@@ -179,7 +182,7 @@ class TextParser:
             self._name += text
         elif self._call is not None:
             self._has_arguments = True
-            self._events.append(SegmentText(text))
+            self._events.append(SegmentText(self._escaped(text)))
         else:
             if prose is None:  # without a mark it is an answer
                 prose = self._begin(text_kind(self._rules), self._position)
@@ -189,6 +192,18 @@ class TextParser:
             prose.write(Unit(text, self._position, end, is_exact=self._trace))
             is_shown = prose.is_started and prose.kind is not SegmentKind.REASONING
             self._visible = self._visible or is_shown
+
+    def _escaped(self, text: str) -> str:
+        # Control characters in strings of the arguments: else they would be no JSON.
+        if self._is_value_over:
+            return text
+        end = self._scanner.end(text)
+        self._is_value_over = end is not None
+        if not self._scanner.controls:
+            return text
+        if Rule.CONTROL_CHARACTER not in self.recoveries:
+            self._note(Rule.CONTROL_CHARACTER)
+        return escaped(text, self._scanner.controls)
 
     def _begin(self, kind: SegmentKind, start: int) -> Prose:
         self._start = start
@@ -221,6 +236,7 @@ class TextParser:
         tool, rules = called_tool(self._name, self._rules.tools)
         self._note(*rules)
         self._name, self._has_arguments = None, False
+        self._scanner, self._is_value_over = ValueScanner(), False
         self._call = SegmentStarted(SegmentKind.FUNCTION_CALL, tool)
         self._visible = True
         self._events.append(self._call)

@@ -6,25 +6,26 @@ JSON at all. So a possible opening of a fence is held until it is clear whether 
 Then text is passed on as it comes up to the end of the first complete value. Text behind it is held
 until the message is over: whitespace, exact repeats, and brackets and quotes that close nothing are
 dropped, anything else is passed on. In each case the returned pieces, joined, are the arguments.
+Control characters in the strings of the value, such as line breaks, become escapes: else it would
+be no JSON.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from gateway.models.harmony.recovery import Rule
-from gateway.models.json_values import DEPTH_MAX, ValueScanner
+from gateway.models.json_values import DEPTH_MAX, ValueScanner, escaped
 
 _NOT_SPACE = re.compile(r"\S")
 _FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
 _FENCE_MAX = 64
 """More characters than that before the value open no fence."""
 _CLOSERS = frozenset("}])>`\"';,")
-# Models break lines inside of strings; clients' parsers mostly put up with it.
-# Numbers are only looked at, so their length does not matter.
+# Control characters become escapes. Numbers are only looked at, so their length does not matter.
 _DECODER = json.JSONDecoder(strict=False, parse_int=str)
 
 
@@ -61,6 +62,7 @@ class Arguments:
         self._tail: list[str] = []
         self._padded = False
         self._fenced = False
+        self._escapes = False
 
     def feed(self, text: str) -> str:
         """Return the text that may be handed out now; possibly none."""
@@ -75,6 +77,12 @@ class Arguments:
 
     def finish(self) -> Conclusion:
         """End the arguments: return their last piece, and their state."""
+        conclusion = self._conclude()
+        if not self._escapes:
+            return conclusion
+        return replace(conclusion, rules=(*conclusion.rules, Rule.CONTROL_CHARACTER))
+
+    def _conclude(self) -> Conclusion:
         if self._phase is _Phase.BLANK and not self._fenced:
             return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
         if self._phase is not _Phase.AFTER:
@@ -136,16 +144,19 @@ class Arguments:
 
     def _scan(self, text: str) -> str:
         end = self._scanner.end(text)
+        value, rest = (text, "") if end is None else (text[:end], text[end:])
+        self._value += value.encode()
+        if self._scanner.controls:
+            self._escapes = True
+            value = escaped(value, self._scanner.controls)
         if end is None:
-            self._value += text.encode()
-            return text
-        self._value += text[:end].encode()
+            return value
         if self._scanner.deepest > self._depth_max or not _is_json(self._value.decode()):
             self._phase = _Phase.RAW
-            return text
+            return value + rest
         self._phase = _Phase.AFTER
-        self._tail.append(text[end:])
-        return text[:end]
+        self._tail.append(rest)
+        return value
 
 
 def is_object(text: str) -> bool:

@@ -14,7 +14,8 @@ applies is named in the result:
 * The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
 * Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
   also with a colon; a word without that never is one. The first that names a declared tool counts
-  (with `functions.` stripped once, then a glued `json` or `code`), else the first that is not
+  (with `functions.` stripped once, then a glued `json` or `code`, or another `functions.` and dots
+  at the end), else the first that is not
   `assistant`. A built-in tool counts where it may be used (`builtin:python` is one of the tools),
   also behind `functions.`, unless there is a function of that name.
 * The recipient decides what the message is, whatever its channel.
@@ -92,6 +93,7 @@ _RECIPIENT = (
 )
 _CONTENT_TYPE = r"(?P<type>json|code)(?=\s*(?:\Z|to=|[{\[]))"
 _CHANNEL_FIRST = re.compile(rf"\s*({_WORD})")
+_CHANNEL_IN_ANY_CASE = re.compile(_CHANNEL_FIRST.pattern, re.IGNORECASE)
 _GLUED_CHANNEL = re.compile(f"({_WORD})")
 _ROLE_AGAIN = re.compile(rf"\s*{ASSISTANT}(?=\s*(?:\Z|to=|{_WORD}))")
 _FIRST_WORD = re.compile(r"\s*(\S*)")
@@ -284,8 +286,10 @@ def _name_within(word: str, tools: frozenset[str]) -> str | None:
     return name if word else None
 
 
-def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
-    return role in (tools or frozenset()) and role not in _ROLES
+def tool_of_role(role: str, tools: frozenset[str] | None) -> str:
+    """Return the tool that a role names; empty if it names none."""
+    name = role.removeprefix(NAMESPACE)
+    return name if name in (tools or frozenset()) and name not in _ROLES else ""
 
 
 def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
@@ -309,7 +313,8 @@ def _declared_name(recipient: str, tools: frozenset[str]) -> str | None:
     if recipient == ASSISTANT:
         return None
     bare = recipient.removeprefix(NAMESPACE)
-    spellings = (bare, bare.removesuffix("json"), bare.removesuffix("code"))
+    trimmed = bare.removeprefix(NAMESPACE).rstrip(".")
+    spellings = (bare, bare.removesuffix("json"), bare.removesuffix("code"), trimmed)
     # Behind `functions.` a function is meant first, without it what the model was trained with.
     fronts = (BUILTIN_PREFIX, "") if bare == recipient else ("", BUILTIN_PREFIX)
     names = (front + name for name in spellings for front in fronts)
@@ -419,13 +424,14 @@ class _Reader:
         return self._read_channel(text)
 
     def _read_channel(self, text: str) -> str:
-        match = _CHANNEL_FIRST.match(text)
+        # A word in capitals is more likely to be the body, where that is in the header.
+        match = (_CHANNEL_FIRST if self._trapped else _CHANNEL_IN_ANY_CASE).match(text)
         if not match:
             return text
         if self._channel:
             self._rules.append(Rule.DUPLICATE_CHANNEL)
         else:
-            self._channel = match.group(1)
+            self._channel = match.group(1).lower()
         return text[match.end() :]
 
     def _read_content_type(self, text: str) -> str:

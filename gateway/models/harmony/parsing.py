@@ -67,8 +67,8 @@ from gateway.models.harmony.message_headers import (
     is_code,
     is_spoken_header,
     read_header,
-    role_is_tool,
     route,
+    tool_of_role,
     whole_header,
     with_callee,
 )
@@ -669,8 +669,10 @@ class Parser:
             if not draft.waits:
                 self._writer.begin(draft)
             self._draft = draft
-        elif role_is_tool(header.role, self._guessed):
-            self._draft = Draft(opening.start, None, tool_role=header.role)
+        elif Rule.ADDRESSED_TO_ASSISTANT not in header.rules and (
+            name := tool_of_role(header.role, self._guessed)
+        ):
+            self._draft = Draft(opening.start, None, tool_role=name)
         else:
             self._end_turn()
 

@@ -64,6 +64,7 @@ class Rule(StrEnum):
     REPEATED_ARGUMENTS = "repeated_arguments"  # the same JSON value more than once
     FENCED_ARGUMENTS = "fenced_arguments"  # the JSON value is in a code fence
     STRAY_CLOSER = "stray_closer"  # brackets and quotes behind the JSON value that close nothing
+    CONTROL_CHARACTER = "control_character"  # in a string of the JSON value: escaped
     INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
 
     # The turn.

@@ -74,6 +74,7 @@ from gateway.protocol.parameters import (
 from gateway.protocol.request_errors import (
     invalid,
     missing,
+    mutually_exclusive,
     unknown,
     unsupported,
     unsupported_value,
@@ -426,11 +427,7 @@ def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str
 
 def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
     if request.conversation and request.previous_response_id is not None:
-        raise InvalidRequest(
-            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
-            "are only providing one of them.",
-            code="mutually_exclusive_parameters",
-        )
+        raise mutually_exclusive("previous_response_id", "conversation")
     if request.prompt:
         raise unsupported("prompt", "Send the text of the prompt in 'instructions' and 'input'.")
     has_context = request.conversation or request.previous_response_id is not None

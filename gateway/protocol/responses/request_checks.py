@@ -44,6 +44,7 @@ from gateway.protocol.request_errors import (
     grammars_too_long,
     invalid,
     missing,
+    mutually_exclusive,
     pattern_mismatch,
     string_too_long,
     too_many_properties,
@@ -213,12 +214,7 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
     # A server without an address is one that the operator registered under this label.
     places = [name for name in _WHERE if getattr(tool, name) is not None]
     if len(places) > 1:
-        raise InvalidRequest(
-            f"Mutually exclusive parameters: '{places[0]}' and '{places[1]}'. Ensure you are only "
-            "providing one of them.",
-            code="mutually_exclusive_parameters",
-            param=f"{path}.{places[1]}",
-        )
+        raise mutually_exclusive(*places[:2], param=f"{path}.{places[1]}")
     if places and places[0] != "server_url":
         raise unsupported(
             f"{path}.{places[0]}",

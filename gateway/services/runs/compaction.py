@@ -250,7 +250,8 @@ class Compactor:
 
     def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         if spec.charge is not None:
-            spec.charge.settle(outcome.used(fold.usage, is_whole=False))
+            usage = outcome.booked(finished.status, fold)
+            spec.charge.settle(outcome.used(usage, is_whole=False))
         self._engine.observer.finished(spec, finished, fold)
         self._engine.archive.meter(spec, finished, fold, "compact")
 

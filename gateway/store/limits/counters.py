@@ -19,7 +19,7 @@ from uuid import UUID
 
 from gateway.limits.accounting import BUSY_WAIT_S, Elsewhere, interval_starts
 from gateway.limits.refusal import ReachedLimit, too_many
-from gateway.limits.stored_bytes import Measurement, account_of, project_of
+from gateway.limits.stored_bytes import WHOLE_TENANT, Measurement, account_of, project_of
 from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
@@ -158,13 +158,16 @@ GROUP BY s.tenant_id, s.meter
 """)
 
 
+# A project has no row while it has nothing: its tenant's row says when it was measured.
 _STORED: Final = Statement("""
-SELECT s.tenant_id, one.name, s.bytes,
-       CAST(extract(epoch FROM clock_timestamp() - s.at) AS double precision) AS age_s
+SELECT one.tenant_id, one.name, coalesce(s.bytes, 0) AS bytes,
+       CAST(extract(epoch FROM clock_timestamp() - whole.at) AS double precision) AS age_s
 FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]), CAST(:projects AS uuid[]))
      AS one (tenant_id, name, project_id)
-JOIN stored_bytes AS s ON s.tenant_id = one.tenant_id AND s.project_id = one.project_id
-WHERE s.bytes IS NOT NULL
+JOIN stored_bytes AS whole
+    ON whole.tenant_id = one.tenant_id AND whole.project_id = CAST(:whole AS uuid)
+LEFT JOIN stored_bytes AS s ON s.tenant_id = one.tenant_id AND s.project_id = one.project_id
+WHERE whole.bytes IS NOT NULL
 """)
 
 
@@ -342,7 +345,8 @@ async def _read_stored(connection: Connection, accounts: Sequence[Key]) -> dict[
     if not accounts:
         return {}
     projects = [project_of(name) for _, name in accounts]
-    rows = await connection.execute(_STORED, {**_keys(accounts), "projects": projects})
+    of_accounts = {**_keys(accounts), "projects": projects, "whole": WHOLE_TENANT}
+    rows = await connection.execute(_STORED, of_accounts)
     return {(row.tenant_id, row.name): Measurement(row.bytes, row.age_s) for row in rows}
 
 

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from typing_extensions import override
 
+from gateway.encryption.cipher import ContentCipher
 from gateway.encryption.keyring import OFF
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Of, Statement, by_tenant
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from gateway.encryption.cipher import ContentCipher
     from gateway.encryption.keyring import Keyring
     from gateway.tenancy import ProjectId, TenantId
 
@@ -179,6 +179,10 @@ class Connection:
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
         # Raises `ContentSealed` if the tenant's keys are gone.
         return self._keyring.of(tenant_id)
+
+    def reading_cipher(self, tenant_id: TenantId) -> ContentCipher:
+        # Where the tenant's keys are gone, one that opens only what is plain.
+        return self._keyring.find(tenant_id) or ContentCipher(tenant_id, {})
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
         if self._keyring.is_on:
@@ -568,6 +572,17 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
         return
     await connection.script(_TURN_TO.format(tenant=tenant_id))
     connection.tenant_id = tenant_id
+
+
+async def usable_groups(
+    database: Database, rows: Sequence[tuple[TenantId, Of]]
+) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
+    """Group rows as `by_tenant` does, without those of tenants whose keys cannot be used now: one
+    tenant's keys must not hold up the rows of others. Raises no error of a key.
+    """
+    groups = by_tenant(rows)
+    usable = await database.keyring.usable([tenant_id for tenant_id, _ in groups])
+    return [group for group in groups if group[0] in usable]
 
 
 def _lacks(rows: Sequence[Row], cipher: ContentCipher) -> bool:

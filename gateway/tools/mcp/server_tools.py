@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from gateway.constraints.output_rules import UnusableSchema
 from gateway.errors import StoreError
+from gateway.protocol.json_body import is_within_depth
 from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import CURRENT
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
@@ -79,7 +80,7 @@ def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
         return f"they are not JSON ({str(error).partition(chr(10))[0]})"
     if not isinstance(value, dict):
         return "they are not a JSON object"
-    if _is_deeper(value, DEPTH_MAX):
+    if not is_within_depth(value, DEPTH_MAX):
         return f"they are nested deeper than {DEPTH_MAX} levels"
     # Libraries that nothing may have needed before.
     from gateway.constraints.validators import SchemaValidator
@@ -90,15 +91,6 @@ def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
         return None  # the server knows better what it takes
     fault = validator.fault(content.decode())
     return None if fault is None else f"they do not match its schema: {fault}"
-
-
-def _is_deeper(value: object, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    if depth == 0:
-        return True
-    inner = value.values() if isinstance(value, dict) else value
-    return any(_is_deeper(one, depth - 1) for one in inner)
 
 
 INVALID_PARAMS: Final = -32602

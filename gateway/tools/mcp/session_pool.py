@@ -25,7 +25,7 @@ from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.session import McpSession, ToolPages
-from gateway.tools.tool_contract import note_reached
+from gateway.tools.tool_contract import note_reached, note_unreached
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -234,19 +234,16 @@ class SessionPool:
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)
 
-        # The task of the session makes the requests, so note the host for this caller here.
+        # The task of the session makes the requests, so the host is noted for this caller here, and
+        # before: whoever cancels the call does not wait for it.
         host = urlsplit(peer.url).hostname or ""
-        try:
-            result = await self._ask(peer, ask, timeout_s)
-        except McpError as error:
-            if error.sent:
-                note_reached(host)
-            raise
-        except asyncio.CancelledError:
-            note_reached(host)
-            raise
         note_reached(host)
-        return result
+        try:
+            return await self._ask(peer, ask, timeout_s)
+        except McpError as error:
+            if not error.sent:
+                note_unreached(host)
+            raise
 
     async def _ask(
         self, peer: Peer, question: Callable[[McpSession, float], Awaitable[T]], timeout_s: float

@@ -196,6 +196,16 @@ async def test_input_items_list_the_whole_context_page_by_page(client: httpx2.As
         if not page["has_more"]:
             break
     assert walked == whole["data"]
+    for params, listed in (({"order": "asc"}, walked), ({"order": "desc"}, backwards)):
+        *earlier, last = listed
+        has_more, before = True, last["id"]
+        while has_more:
+            query = {**params, "limit": 3, "before": before}
+            page = (await client.get(path, params=query)).json()
+            assert page["data"] == earlier[-3:]
+            has_more, before = page["has_more"], page["first_id"]
+            earlier = earlier[:-3]
+        assert not earlier
 
 
 @pytest.mark.requirement("delete.body")

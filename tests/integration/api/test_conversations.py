@@ -140,6 +140,12 @@ async def test_a_list_is_read_page_by_page(client: httpx2.AsyncClient) -> None:
             walked += map(text_of, page["data"])
             has_more, after = page["has_more"], {"after": page["last_id"]}
         assert walked == wanted
+        page = await get(client, path, limit=2, **order, before=page["last_id"])
+        assert [*map(text_of, page["data"])] == wanted[2:4]
+        assert page["has_more"]
+        page = await get(client, path, limit=2, **order, before=page["first_id"])
+        assert [*map(text_of, page["data"])] == wanted[:2]
+        assert not page["has_more"]
 
 
 @pytest.mark.requirement("conversations.parts")

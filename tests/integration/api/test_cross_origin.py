@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.requests import Request
 
+from gateway.api.containers import download_response
 from gateway.api.cross_origin import EXPOSED
 from gateway.app import BrowserGateway, Gateway, create_app
 from gateway.errors import StartupError
+from gateway.services.containers import Download
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     import httpx2
 
     from tests.fakes.observation import Backends
 
 ORIGIN = "https://app.example.com"
+CHATS = "/v1/chat/completions"
+FOR_BROWSERS = {
+    *("access-control-allow-origin", "access-control-expose-headers", "vary", "date"),
+    *("content-length", "content-type", "content-security-policy", "x-content-type-options"),
+}
+"""Headers that are for the browser, or that every page can read."""
+_HEAD = Request({"type": "http", "method": "HEAD", "headers": []})
 ASKED = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization,content-type,x-stainless-os,x-stainless-new",
@@ -61,6 +73,30 @@ async def test_a_browser_is_told_what_a_page_may_send_and_read(
         answer = await client.get("/v1/models", headers={**foreign, **key})
         assert answer.status_code == 200
         assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.slow
+async def test_a_page_can_read_every_header_that_says_something(
+    database_url: str, backends: Backends
+) -> None:
+    settings = gateway_settings(database_url, backends.urls, server={"cors_origins": ["*"]})
+    said = {*download_response(_HEAD, Download("a.txt", 0, _nothing())).headers}
+    async with running_gateway(settings) as gateway, http_client(gateway.url) as client:
+        headers = {"origin": ORIGIN, **gateway.headers}
+        once = {**headers, "idempotency-key": "order-4711"}
+        chat = {"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "x"}]}
+        for answer in (
+            *[await client.post(CHATS, json={**chat, "store": True}, headers=once) for _ in "12"],
+            await client.put("/v1/responses", headers=headers),
+            await client.post(CHATS, json=chat, headers={**headers, "content-encoding": "br"}),
+        ):
+            said |= answer.headers.keys()
+    assert {"idempotent-replayed", "x-gateway-response-id", "allow", "accept-encoding"} <= said
+    assert said - FOR_BROWSERS <= {*EXPOSED}
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
 
 
 def test_without_origins_there_is_nothing_of_it(database_url: str) -> None:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from starlette.requests import Request
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.api.containers import download_response
+from gateway.services.containers import Download
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
 from tests.fakes.bounds import bounds
@@ -153,6 +156,39 @@ async def test_an_upload_may_expire(sdk: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.slow
+async def test_head_reads_as_get_does_and_writes_nothing(
+    sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient
+) -> None:
+    file = await sdk.files.create(file=("a.txt", b"a"), purpose="user_data")
+    container = await sdk.containers.create(name="one")
+    inside = await sdk.containers.files.create(container.id, file_id=file.id)
+    files, one = f"/v1/containers/{container.id}/files", f"/v1/files/{file.id}"
+    readable = ("/v1/files", one, f"{one}/content", "/v1/containers", f"{files}/{inside.id}")
+    for path in (*readable, files, f"{files}/{inside.id}/content"):
+        read = await raw.get(path)
+        # A key that may only read may send it, whatever is in it.
+        headed = await raw.request("HEAD", path, json={"file_id": file.id})
+        assert headed.status_code == read.status_code == 200
+        assert headed.headers["content-length"] == read.headers["content-length"]
+    assert [one.id async for one in sdk.containers.files.list(container.id)] == [inside.id]
+
+
+async def test_head_reads_nothing_of_a_file() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        sent.append("a chunk")
+        yield b"a"
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    sent: list[str] = []
+    scope = {"type": "http", "method": "HEAD", "headers": []}
+    response = download_response(Request(scope), Download("a.txt", 1, chunks()))
+    await response(scope, Request(scope).receive, send)
+    assert response.headers["content-length"] == "1"
+    assert sent == ["http.response.start", "http.response.body"]
+
+
 @pytest.mark.parametrize(
     ("fields", "files", "status", "param"),
     [

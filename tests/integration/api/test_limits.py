@@ -370,6 +370,23 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
 
 
 @pytest.mark.slow
+async def test_what_runs_in_background_takes_no_place_of_concurrent_responses(
+    limited: Limited,
+) -> None:
+    await limited.set("responses", 1, 0)
+    body = {"model": MODEL, "input": SLOW, "background": True}
+    running = [(await limited.client.post("/v1/responses", json=body)).json() for _ in range(2)]
+    while (await limited.client.get(f"/v1/responses/{running[1]['id']}")).json()["status"] == (
+        "queued"
+    ):
+        pass
+    assert not limited.places()
+    await post(limited, "/v1/responses", input="Hello there")
+    for one in running:
+        await limited.client.post(f"/v1/responses/{one['id']}/cancel")
+
+
+@pytest.mark.slow
 async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_twice(
     limited: Limited,
 ) -> None:

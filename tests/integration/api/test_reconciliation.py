@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +31,11 @@ INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
 SELECT tenant_id, meter, starts_at, 'gone', 1000000, at FROM spend
 WHERE tenant_id = :tenant LIMIT 1
 """)
+
+BOOKED = Statement("""
+SELECT status, input_tokens + output_tokens AS tokens FROM usage WHERE tenant_id = :tenant
+""")
+SPENT = Statement("SELECT CAST(sum(amount) AS bigint) FROM spend WHERE tenant_id = :tenant")
 
 
 async def until_settled(gateway: RunningGateway, user: httpx2.AsyncClient) -> None:
@@ -78,3 +85,43 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
         found = await ledger.reconcile(COMMAND_LINE)
         assert found.corrected == ()
         assert found.wrong_hours == ()
+
+
+@pytest.mark.slow
+async def test_what_fails_before_its_first_token_is_neither_booked_nor_spent(
+    database_url: str, backends: Backends
+) -> None:
+    """A client that hangs up by then pays for its input, here as there."""
+    settings = gateway_settings(database_url, backends.urls)
+    async with running_gateway(settings) as gateway:
+        key = await new_key(settings, "unlucky")
+        database = gateway.process.foundation.database
+        limits = Limits(database)
+        tenant = await limits.tenant("unlucky")
+        await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
+        headers = {"authorization": f"Bearer {key}"}
+
+        async def post(how: str, **fields: Any) -> httpx2.Response:
+            body = {"model": MODEL, "input": f"[[sim {how}]] Hello there", **fields}
+            return await user.post("/v1/responses", json=body)
+
+        async with http_client(gateway.url, headers=headers) as user:
+            for how, status in (("status=503", 503), ("status=400", 502), ("error_after=0", 502)):
+                for store in (True, False):
+                    assert (await post(how, store=store)).status_code == status
+            queued = (await post("status=400", background=True)).json()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await post("first_token_delay_s=60")
+            assert (await post("think=none", store=False)).status_code == 200
+            while (await user.get(f"/v1/responses/{queued['id']}")).json()["status"] != "failed":
+                await user.get("/v1/models")
+            await until_settled(gateway, user)
+        dependencies = gateway.process.replica.dependencies
+        await dependencies.archive.flush()
+        await gateway.process.replica.limiter.flush()
+        async with database.owner_transaction() as connection:
+            lines = list(await connection.execute(BOOKED, {"tenant": tenant}))
+            spent = await connection.scalar(SPENT, {"tenant": tenant})
+        assert sorted(line.status for line in lines) == ["cancelled", "completed"]
+        assert sum(line.tokens for line in lines) == spent

@@ -59,6 +59,12 @@ def test_what_cannot_be_added_is_said(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "port 1 is not open to tools" in refused.output
     assert "tools.web.allowed_hosts" in refused.output
-    wrong = CliRunner().invoke(commands, ["pages", "add", str(tmp_path), "--url", "docs"])
-    assert wrong.exit_code == 2
-    assert "expected a URL" in wrong.output
+    for wrong in (
+        [str(tmp_path), "--url", "docs"],
+        [str(tmp_path), "--url", "http://[::1"],
+        ["http://[::1"],
+        ["http://docs.example:99999/"],
+    ):
+        ended = CliRunner().invoke(commands, ["pages", "add", *wrong])
+        assert ended.exit_code == 2, wrong
+        assert "expected a URL" in ended.output

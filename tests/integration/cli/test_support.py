@@ -11,8 +11,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli.commands import commands
 from gateway.cli.support import Redactor, configured_secrets, safe
+from gateway.errors import StartupError
 from gateway.settings import Settings
 from gateway.store.diagnostics import without_literals
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -177,6 +180,13 @@ async def test_a_configuration_with_mistakes_is_part_of_what_is_wrong(tmp_path: 
     assert "server.port" in json.loads(parts["settings.json"])["error"]
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("server: {port: none}")
+    named = ["support", "bundle", "x" * 5_000, "--config", str(tmp_path / "gateway.yaml")]
+    with pytest.raises(StartupError, match="File name too long"):
+        CliRunner().invoke(commands, named, catch_exceptions=False)
+
+
 def test_secrets_are_found_in_every_form() -> None:
     settings = Settings.model_validate(
         {"auth": {"key_pepper": 'a"pepper/with characters'}, "log": {"level": "info"}}
@@ -191,6 +201,13 @@ def test_secrets_are_found_in_every_form() -> None:
     unknown = Redactor((), {}, keeps_tenants=False)
     assert unknown.redacted(sample) == 'gateway_tokens_total{model="m",tenant="[removed]"} 1'
     assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
+
+
+def test_a_password_is_found_in_a_url_that_cannot_be_read() -> None:
+    url = "postgresql://gateway:p[a@ss@db.example.com/gateway"
+    settings = Settings.model_validate({"database": {"url": url}})
+    redactor = Redactor(configured_secrets(settings), {})
+    assert redactor.redacted(f"{url} p[a@ss") == "[removed] [removed]"
 
 
 def test_statements_have_no_values() -> None:

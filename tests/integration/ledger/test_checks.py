@@ -132,6 +132,21 @@ async def test_lines_are_removed_once_they_are_added_up(
     assert await remove_expired(database, keep, rows_max=2) == 0
 
 
+async def test_sums_outlive_lines_that_are_kept_as_briefly_as_may_be(
+    database: Database, tenant: TenantId
+) -> None:
+    keep = Ledger(lines_s=2 * DAY_S)
+    hour = (datetime.now(UTC) - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+    lines = [(tenant, line(hour)), (tenant, line(hour + timedelta(hours=1, microseconds=-1)))]
+    await usage_lines.record_all(database, lines)
+    await Adding(database, interval_s=1, metrics=Metrics()).round()
+    assert await remove_expired(database, keep, rows_max=10) == 1
+    found = await Reconciliation(database, interval_s=1, metrics=Metrics()).round()
+    assert found.wrong_hours == ()
+    async with database.runs_transaction() as connection:
+        assert await connection.scalar(Statement("SELECT sum(requests) FROM usage_hours")) == 2
+
+
 async def test_keys_that_took_each_other_s_place_spend_together(
     database: Database, tenant: TenantId
 ) -> None:

@@ -66,6 +66,10 @@ FILLED = [
     """,
 ]
 ERASED = "DELETE FROM responses WHERE tenant_id = :tenant AND project_id IS NULL"
+EMPTIED = [
+    f"DELETE FROM {table} WHERE tenant_id = :tenant AND project_id = :project"
+    for table in ("responses", "conversations", "files")
+]
 DUE = Statement("UPDATE stored_bytes SET due_at = now() - interval '1 second'")
 LEFT = Statement("SELECT count(*) FROM stored_bytes WHERE tenant_id = :tenant")
 
@@ -177,6 +181,26 @@ async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since
         await two.once()
         async with two.storing(principal, 100):
             pass
+
+
+async def test_a_project_that_deletes_all_that_it_has_has_room_again(database: Database) -> None:
+    tenant = await new_tenant(database)
+    await execute(database, tenant, *FILLED)
+    limit = at_once("stored_bytes", 2_000, scope="project", scope_id=PROJECT)
+    await Limits(database).set_limits(
+        LimitOwner(tenant, "project", PROJECT), {("stored_bytes", 0): limit.value}
+    )
+    meter = StorageMeter(database, database, Noted(), interval_s=3_600.0)
+    assert await meter.once()
+    one, principal = limiter(database, "one"), caller(limit, tenant_id=tenant)
+    async with running(one):
+        with pytest.raises(RateLimited):
+            await one.enter(principal, "m", "default", stores=100)
+        await execute(database, tenant, *EMPTIED)
+        await due(database)
+        assert await meter.once()
+        await one.once()
+        assert await one.enter(principal, "m", "default", stores=100) is not None
 
 
 async def test_what_gate_1_refuses_stores_nothing(database: Database) -> None:

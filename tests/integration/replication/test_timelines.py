@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 TIMELINE = Statement("SELECT timeline FROM responses WHERE tenant_id = :tenant")
+ATTEMPTS = Statement("SELECT attempts FROM usage WHERE tenant_id = :tenant")
 
 
 async def taken_over(database: Database, tenant: TenantId) -> Execution:
@@ -40,6 +41,7 @@ async def taken_over(database: Database, tenant: TenantId) -> Execution:
         await alive.idle()
         async with database.transaction(tenant) as connection:
             packed = await connection.scalar(TIMELINE, {"tenant": tenant})
+            assert await connection.scalar(ATTEMPTS, {"tenant": tenant}) == 2
         execution = execution_of(unpacked_timeline(packed), begin_ms=begin_ms)
         assert [one.name for one in execution.replicas] == ["gone", alive.owner]
     return execution

@@ -17,8 +17,8 @@ from gateway.metering import Metering, end_user_of
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversation_bodies import Conversation
 from gateway.protocol.trace_records import TraceRecord
-from gateway.retention import erasure
-from gateway.retention.erasure import Erasing, used_in
+from gateway.retention import person_erasure
+from gateway.retention.person_erasure import Erasing, used_in
 from gateway.store import conversations, endings, responses, traces, usage_lines
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import containers, files
@@ -101,7 +101,10 @@ async def test_what_continues_theirs_for_nobody_is_theirs(
     theirs = {first, second, third, by_token}
     kept = {one for one in (*theirs, for_bob, with_token) if await store.has(one)}
     assert kept == {for_bob, with_token}
-    assert await erasure.metered(database, tenant, end_user_of(SECRET, tenant, "grace")) == set()
+    assert (
+        await person_erasure.metered(database, tenant, end_user_of(SECRET, tenant, "grace"))
+        == set()
+    )
 
 
 async def test_files_that_others_use_stay(database: Database, tenant: TenantId) -> None:
@@ -153,7 +156,7 @@ async def test_pages_of_a_tenant_end_between_any_two_rows(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the first page there are responses of theirs, and items of others."""
-    monkeypatch.setattr("gateway.retention.erasure.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("gateway.retention.person_erasure.ROWS_AT_ONCE", 1)
     store = Store(database, tenant)
     shared, own = await store.upload(), await store.upload()
     kept = [await store.say(user="bob"), await store.say()]
@@ -304,7 +307,10 @@ async def test_a_conversation_that_somebody_else_adds_to_is_found_again(
     second = await store.erasing().run()
     assert (second.responses, second.conversations, second.busy) == (1, 1, 0)
     assert await conversations.load(database, tenant, talk.uuid) is None
-    assert await erasure.metered(database, tenant, end_user_of(SECRET, tenant, "grace")) == set()
+    assert (
+        await person_erasure.metered(database, tenant, end_user_of(SECRET, tenant, "grace"))
+        == set()
+    )
 
 
 @pytest.mark.slow

@@ -21,8 +21,15 @@ from gateway import ids
 from gateway.audit import JOB
 from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
-from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
-from gateway.metering import end_user_of
+from gateway.errors import (
+    ConfigError,
+    ContentSealed,
+    InvalidRequest,
+    ResourceNotFound,
+    StoreUnavailable,
+)
+from gateway.generation import TokenUsage
+from gateway.metering import Metering, end_user_of
 from gateway.protocol.conversation_bodies import Conversation
 from gateway.protocol.pages import PageParams
 from gateway.protocol.trace_records import TraceRecord
@@ -40,9 +47,11 @@ from gateway.store import (
     resealing,
     responses,
     traces,
+    usage_lines,
 )
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
+from gateway.store.integrity import CHECKS, Scope
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.resealing import KEYS, ResealPlace
@@ -52,6 +61,7 @@ from gateway.store.tools import files, tool_calls, web_pages
 from gateway.store.tools.files import FileBounds, FileRow
 from gateway.store.tools.tool_calls import AuditedCall
 from gateway.store.tools.web_pages import StoredPage
+from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tenancy import TenantId
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.key_services import sealing
@@ -325,6 +335,30 @@ async def test_a_shredded_tenant_is_unreadable_in_the_dump_of_yesterday(
 
 
 @pytest.mark.slow
+async def test_a_shredded_tenant_is_looked_at_and_forgets_who_it_served(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    response, _ = await place.fill(place.sealed)
+    await place.encryption.shred(place.tenant)
+    scope = Scope(since=datetime.min.replace(tzinfo=UTC), rows_max=9, log_s=9, lines_s=9)
+    faults = [
+        fault.invariant
+        for check in CHECKS.values()
+        async for page in check(place.sealed, place.tenant, scope)
+        for fault in page.violations
+    ]
+    assert "sealed" in faults
+    data = TenantData(place.sealed, place.keys, end_user_secret=b"a secret")
+    digest = end_user_of(b"a secret", place.tenant, WORD.decode())
+    line = UsageLine(
+        response, ids.new_uuid(), "m", datetime.now(UTC), TokenUsage(),
+        metered=Metered(who=Metering(digest)),
+    )  # fmt: skip
+    await usage_lines.record_all(place.plain, [(place.tenant, line)])
+    erased = await data.erase_person(place.name, WORD.decode())
+    assert (erased.sealed, erased.rows) == (2, {"usage": 1})
+
+
+@pytest.mark.slow
 async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
@@ -431,6 +465,15 @@ async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
     files, shown = await archived()
     assert shown == [{"sealed": True}, '{"a":"b"}']
     assert files["conversations.jsonl"]["sealed"] == 1
+
+
+async def test_an_archive_is_refused_while_its_keys_are_away(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    (provider,) = place.sealed.keyring._providers.values()
+    assert isinstance(provider, MemoryProvider)
+    provider.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await TenantData(place.sealed).export(place.name)
 
 
 @pytest.mark.slow

@@ -7,15 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from gateway import ids
-from gateway.errors import StoreConflict
+from gateway.encryption.keyring import Keyring, KeyringPolicy
+from gateway.errors import ContentSealed, StoreConflict, StoreError, StoreUnavailable
 from gateway.store import claims, endings, events, locks, responses, usage_lines
 from gateway.store.claims import Claim
 from gateway.store.locks import Lock
+from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage_lines import UsageLine
 from gateway.tenancy import TenantId
+from tests.fakes.keys import MemoryKeys, MemoryProvider
 from tests.fakes.rows import all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse
 
 
@@ -263,3 +266,43 @@ async def test_processes_that_accept_at_one_moment_pass_no_bound(
     begun = sum(one for each in became for one in each.values())
     assert begun <= 3
     assert sum(map(len, became)) == 10
+
+
+class Refusing(MemoryProvider):
+    """Opens the keys of all tenants but those of `faults`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[TenantId, StoreError] = {}
+
+    @override
+    async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
+        if (fault := self.faults.get(tenant_id)) is not None:
+            raise fault
+        return await super().unwrap(tenant_id, wrapped, key_ref)
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("away"), ContentSealed("refused")])
+async def test_keys_of_one_tenant_do_not_hold_up_the_rows_of_others(
+    fault: StoreError, database_url: str
+) -> None:
+    provider = Refusing()
+    keyring = Keyring(MemoryKeys(), [provider], KeyringPolicy(seals_all=True))
+    options: dict[str, Any] = {"pool_size_max": 2, "command_timeout_s": 30, "connect_timeout_s": 30}
+    sealing = Database(database_url, keyring=keyring, **options)
+    ours, theirs = await two_tenants(sealing)
+    running = new_response()
+    for one in (ours, theirs):
+        await responses.insert(sealing, one, running)
+    keyring.forget(ours)
+    provider.faults[ours] = fault
+    new, queued = new_response(), waiting()
+    assert await responses.insert_all(sealing, [(ours, new), (theirs, new)]) == {1: True}
+    assert await responses.queue_all(sealing, [(ours, queued), (theirs, queued)]) == {1: True}
+    ends = [(one, finished(running.uuid, [item("a")])) for one in (ours, theirs)]
+    assert await endings.finish_all(sealing, ends) == {1: True}
+    assert await endings.finish_all(sealing, ends[:1]) == {}
+    with pytest.raises(type(fault)):
+        await responses.insert(sealing, ours, new)
+    await sealing.close()
+    await keyring.close()

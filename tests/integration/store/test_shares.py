@@ -12,13 +12,16 @@ import pytest
 
 from gateway import ids
 from gateway.errors import RateLimited
+from gateway.generation import TokenUsage
 from gateway.limits.rules import Terms
+from gateway.replication.durable_runs import ENDED_MAX, cost_of
 from gateway.store import claim_order, claims, responses
 from gateway.store.claim_order import EXPECTED_AT_FIRST, EndedResponse
 from gateway.store.limits import counters
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.limited import at_once, caller, limiter
+from tests.fakes.staged_run import run_spec
 from tests.fakes.stored import TERMS, durable_response
 
 if TYPE_CHECKING:
@@ -254,3 +257,16 @@ async def test_what_a_share_begins_with_is_what_admission_expects() -> None:
     weight = fair.CLASS_WEIGHTS[WorkClass.BACKGROUND]
     assert fair.EXPECTED_AT_FIRST * fair.OUTPUT_WEIGHT / weight == EXPECTED_AT_FIRST
     assert fair.ALPHA == claim_order.ALPHA
+
+
+async def test_responses_that_cost_next_to_nothing_stop_no_claim(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    """Those that failed before their first turn, say."""
+    nothing = cost_of(run_spec(), TokenUsage())
+    for _ in range(4):
+        await claim(database, ended=[EndedResponse(tenant, nothing, 0.0)] * ENDED_MAX)
+    await queue(database, tenant, 2)
+    await queue(database, other_tenant, 2)
+    assert len(await claim(database, 1)) == 1
+    assert len(await claim(database, 2)) == 2

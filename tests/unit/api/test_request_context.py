@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from gateway import ids
@@ -88,13 +89,26 @@ def test_whose_key_it_is_stands_in_the_answer_and_in_the_log() -> None:
     assert (logged[0]["tenant"], logged[0]["client_request_id"]) == ("acme", "mine")
 
 
-def test_a_bug_quotes_nobody_of_whom_nothing_is_kept() -> None:
-    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
-        tenant = TenantId(ids.new_uuid())
-        scope["principal"] = Principal(tenant, "acme", ids.new_uuid(), retention_type=ZERO)
-        raise RuntimeError("x")
+async def keeping_nothing(scope: Scope, _receive: Receive, _send: Send) -> None:
+    tenant = TenantId(ids.new_uuid())
+    scope["principal"] = Principal(tenant, "acme", ids.new_uuid(), retention_type=ZERO)
+    raise RuntimeError("x")
 
+
+def test_a_bug_quotes_nobody_of_whom_nothing_is_kept() -> None:
     with captured_logs() as logged:
-        client_of(app).get("/v1/responses/words")
+        client_of(keeping_nothing).get("/v1/responses/words")
     assert [line["event"] for line in logged] == ["unexpected error", "request"]
     assert "words" not in str([line["path"] for line in logged])
+
+
+def test_of_a_path_the_words_of_routes_and_our_ids_are_logged() -> None:
+    routes = [Route(f"/v1/{path}", keeping_nothing) for path in ("codex/models", "responses/{id}")]
+    client = TestClient(RequestContext(keeping_nothing, Metrics(), routes))
+    response_id = ids.response_id(ids.new_uuid())
+    with captured_logs() as logged:
+        for path in ("codex/models", "responses/words", f"responses/{response_id}"):
+            client.get(f"/v1/{path}")
+    assert [line["path"] for line in logged if line["event"] == "request"] == [
+        *("/v1/codex/models", "/v1/responses/…", f"/v1/responses/{response_id}"),
+    ]

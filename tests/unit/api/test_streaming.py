@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from gateway.protocol.stream_events import EventSink
 
-LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, keep_alive_s=60)
-IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, keep_alive_s=0.001)
+LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_after_s=60)
+IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_after_s=0.001)
 CREATED = Event("response.created", 0, b"{}")
 COMPLETED = Event("response.completed", 1, b"{}")
 END = {"type": "http.response.body", "body": b""}
@@ -142,7 +142,7 @@ async def test_padding_is_as_asked_for() -> None:
 @pytest.mark.requirement("stream.comments")
 async def test_silence_is_filled_with_comments_only() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
-    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, keep_alive_s=0.001)
+    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_after_s=0.001)
     stream = EventStream({}, client.send, sse.PLAIN, limits)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(source.stream, comments=True))
@@ -188,7 +188,7 @@ async def test_a_client_that_takes_a_comment_again_is_still_there() -> None:
             source.more.set()
         return True
 
-    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, keep_alive_s=0.001)
+    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_after_s=0.001)
     stream = EventStream(offering(write_part), client.send, sse.PLAIN, limits)
     await stream.write(source.stream, comments=True)
     assert client.body.endswith(sse.DONE)

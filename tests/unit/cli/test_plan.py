@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.cli.plan import BUSY, FIGURES, Load, planned
 from gateway.settings import load_settings
-
-if TYPE_CHECKING:
-    import pytest
 
 SIZING = (Path(__file__).parents[3] / "docs" / "sizing.md").read_text(encoding="utf-8")
 LOAD = Load(
@@ -83,3 +80,12 @@ def test_its_settings_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         settings.limits.responses_in_flight_max
     )
     assert settings.limits.responses_in_flight_max * (told["replicas"] - 1) >= 9_000
+
+
+@pytest.mark.parametrize("wrong", ["--tokens-per-s=inf", "--retention-days=1e308"])
+def test_what_is_beyond_all_sizes_is_refused(wrong: str) -> None:
+    asked = CliRunner().invoke(
+        commands, ["plan", "--streams=5", "--tokens-per-s=10", wrong], catch_exceptions=False
+    )
+    assert asked.exit_code == 2
+    assert wrong.partition("=")[0] in asked.output

@@ -46,6 +46,28 @@ def test_of_white_space_the_rest_has_no_more_than_the_whole(
     assert not walker.allows(wrong)
 
 
+def test_names_may_be_long() -> None:
+    schema = {"type": "object", "properties": {"a" * 1000: {"type": "integer"}}}
+    assert rest(schema, '{"' + "a" * 999).exact
+    for name, value in (("a" * 1000, "1"), ("a" * 32, '"x"'), ("a" * 31 + "b", '"x"'), ("b", "1")):
+        assert rest(schema, f'{{"{name}": {value}}}').node == NOTHING
+    assert not rest(schema, '{"' + "a" * 1000 + '": "').exact
+
+
+def test_properties_of_schemas_that_are_combined_come_in_their_order() -> None:
+    parts = [{"properties": {name: True}, "required": [name]} for name in "ab"]
+    assert rest({"type": "object", "allOf": parts}, '{"a": 1, "b": 2}').node == NOTHING
+
+
+def test_values_may_be_many() -> None:
+    values = [f"number {number}" for number in range(500)]
+    found = rest({"type": "array", "items": {"enum": [*values, "", 7]}}, '["number 499", "num')
+    walker = Walker.of_ebnf(found.node.grammar)
+    assert found.exact
+    assert walker.allows('ber 12", "", 7, "number 130"]')
+    assert not walker.allows('ber 500"]')
+
+
 def test_behind_a_whole_body_comes_nothing() -> None:
     assert rest(WORDS, '["a"]').node == NOTHING
 

@@ -367,6 +367,22 @@ async def test_a_run_that_is_abandoned_writes_no_end_of_its_call() -> None:
     await tool.was_cancelled.wait()
 
 
+@pytest.mark.parametrize("is_draining", [False, True])
+async def test_a_call_of_a_run_that_is_abandoned_is_audited(*, is_draining: bool) -> None:
+    """It may have had an effect. One that another process resumes is audited there."""
+    for handle in (None, b"execution 7"):
+        tool = CountedTool(hangs=True, handle=handle)
+        one = stage(says(CALL), tool=tool, spec=DURABLE)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one.run())
+            await tool.reached.wait()
+            one.engine.calls.is_draining = is_draining
+            one.run.abandon()
+        is_resumed = is_draining and handle is not None
+        outcomes = [attempt.outcome for attempt in one.archive.audited]
+        assert outcomes == ([] if is_resumed else ["cancelled"])
+
+
 async def test_a_handle_is_written_as_soon_as_it_is_known_and_not_behind_the_end() -> None:
     tool = CountedTool(handle=b"execution 7", hangs=True)
     one = stage(says(CALL), says(ANSWER), tool=tool, spec=DURABLE)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.notifications import Notifier
+from gateway.eventlog.notifications import FOLLOWED_S, Notifier
 from gateway.store.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+
+    import pytest
 
 WAIT_S = 60.0
 ONE, TWO = ids.new_uuid(), ids.new_uuid()
@@ -121,5 +123,22 @@ async def test_what_is_followed_from_here_alone_is_not_told_of() -> None:
     assert wire.sent == [[Notice("follow", (ONE,))]]
     notifier.followed([ONE])
     notifier.committed([ONE])
+    await notifier.flush()
+    assert wire.sent[1:] == [[Notice("log", (ONE,))]]
+
+
+async def test_a_request_that_does_not_come_back_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a pooler none does."""
+    wire, loop = Wire(), asyncio.get_running_loop()
+    later = loop.time() + FOLLOWED_S + 1
+    notifier = Notifier(wire.send)
+    notifier.announce(Notice("follow", (ONE,)))
+    monkeypatch.setattr(loop, "time", lambda: later)
+    notifier.announce(Notice("follow", (TWO,)))
+    await notifier.flush()
+    notifier.followed([ONE, TWO])
+    notifier.committed([ONE, TWO])
     await notifier.flush()
     assert wire.sent[1:] == [[Notice("log", (ONE,))]]

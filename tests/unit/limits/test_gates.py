@@ -16,6 +16,7 @@ from gateway.limits.accounting import (
     AT_FIRST,
     ATTEMPTS_MAX,
     FIRST,
+    FORGOTTEN_S,
     KEPT,
     LEAST,
     NOTHING_USED,
@@ -117,7 +118,7 @@ def test_what_failed_before_its_first_token_is_given_back_but_for_the_request() 
     desk.reserve(charge)
     assert desk.gates.places
     requests = desk.held("requests")
-    charge.settle(Used(input_tokens=100))
+    charge.settle(NOTHING_USED)
     assert desk.held("/tokens/") == 10_000
     assert desk.held("requests") == requests
     assert not desk.gates.places
@@ -310,6 +311,23 @@ def test_another_process_settles_what_this_one_charged() -> None:
     assert Desk(caller(at_once("responses", 1))).enter().packed() is None
 
 
+def test_a_response_that_outlives_its_meter_is_spent_all_the_same() -> None:
+    principal = caller(budgets=[budget(10**6, unit="tokens"), budget(10**9)])
+    here, there = Desk(principal), Desk(principal)
+    charge = here.enter()
+    here.reserve(charge, 100, 500)
+    packed = charge.packed()
+    assert packed is not None
+    adopted = there.gates.adopt(TENANT, MODEL, packed)
+    there.clock += FORGOTTEN_S + 1
+    there.grant()
+    assert not list(there.gates.meters())
+    adopted.settle(used(100, 50))
+    assert {key[1]: meter.own for key, meter in there.gates.meters()} == {
+        one.meter: 150 if one.unit == "tokens" else 0 for one in principal.terms.budgets
+    }
+
+
 def test_what_is_under_way_elsewhere_counts() -> None:
     principal = caller(at_once("responses", 3))
     desk = Desk(principal)
@@ -402,6 +420,15 @@ def test_an_answer_is_expected_to_be_half_as_long_again_as_others_were() -> None
     for number in range(KEPT):
         live_buckets.learn(str(number), 1)
     assert live_buckets.reserve("a", 10_000) == AT_FIRST
+
+
+def test_what_generates_nothing_says_nothing_of_answers() -> None:
+    desk = Desk(caller(budgets=[budget(10**9, unit="tokens")]))
+    for tokens in [2_000] * FIRST + [0] * 500:
+        desk.enter().settle(used(100, tokens))
+    desk.reserve(desk.enter())
+    ((_, meter),) = desk.gates.meters()
+    assert meter.reserved == 100 + 3_000
 
 
 def test_rules_are_kept_of_a_bounded_number_of_models() -> None:

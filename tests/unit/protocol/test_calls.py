@@ -9,6 +9,7 @@ import pytest
 from gateway.constraints.output_rules import ToolRule
 from gateway.generation import SegmentKind
 from gateway.protocol.call_items import (
+    ARGUMENTS_DEPTH_MAX,
     Call,
     call_fields,
     call_of,
@@ -151,3 +152,13 @@ def test_arguments_of_a_search_for_tools_are_an_object() -> None:
     search = ToolRule("tool_search", SegmentKind.TOOL_SEARCH_CALL, "tool_search")
     with pytest.raises(ValueError, match="not a JSON object"):
         call_fields(search, "tool_search", "[]")
+
+
+def test_arguments_of_a_search_for_tools_can_be_sent_back() -> None:
+    search = ToolRule("tool_search", SegmentKind.TOOL_SEARCH_CALL, "tool_search")
+    inner = ARGUMENTS_DEPTH_MAX - 1
+    deep = "[" * inner + "]" * inner
+    fields = call_fields(search, "tool_search", f'{{"query":{deep}}}')
+    assert item({"type": "tool_search_call", **fields}).type == "tool_search_call"
+    with pytest.raises(ValueError, match="more than 125 levels"):
+        call_fields(search, "tool_search", f'{{"query":[{deep}]}}')

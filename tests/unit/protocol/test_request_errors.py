@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import orjson
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from gateway.errors import InvalidRequest
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.request_errors import listed, param_path, refusal_of, unsupported_value
+from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.cases import each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @each(
@@ -63,3 +73,48 @@ def test_a_finding_without_a_row_is_still_the_caller_s_mistake() -> None:
     refusal = refusal_of(caught.value)
     assert (refusal.code, refusal.param) == ("invalid_value", "number")
     assert str(refusal) == "Invalid 'number': Input should be a multiple of 2."
+
+
+LONG = "k" * 2_000
+CALLED = {"name": LONG, "arguments": "{}"}
+
+
+@each(
+    ("parse", "body"),
+    [
+        (parse_create, {"input": "x", LONG: 1}),
+        (parse_create, {"input": "x", "metadata": {LONG: 1}}),
+        (parse_create, {"input": "x", "tools": [{"type": "mcp", "headers": {LONG: 1}}]}),
+        (
+            parse_create,
+            {
+                "input": [
+                    {
+                        "type": "local_shell_call",
+                        "call_id": "c",
+                        "action": {"command": ["ls"], "env": {LONG: 1}},
+                    }
+                ]
+            },
+        ),
+        (parse_chat, {"messages": [{"role": "tool", "tool_call_id": LONG, "content": "x"}]}),
+        (parse_chat, {"messages": [{"role": "function", "name": LONG, "content": "x"}]}),
+        (parse_chat, {"messages": [{"role": "assistant", "function_call": CALLED}]}),
+        (
+            parse_chat,
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": LONG, "function": CALLED}]}]},
+        ),
+    ],
+)
+def test_a_refusal_is_short_whatever_it_quotes(
+    parse: Callable[..., object], body: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse(
+            orjson.dumps({"model": "m", **body}),
+            limits=InputLimits(),
+            strict=True,
+            served={"mcp"},
+        )
+    error = refused.value
+    assert len(f"{error.message}{error.param}") < 1_000

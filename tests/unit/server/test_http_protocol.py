@@ -152,6 +152,25 @@ async def test_a_body_that_comes_with_its_head_is_there_when_its_request_begins(
     assert taken == [{"type": "http.request", "body": b"hi", "more_body": False}]
 
 
+@pytest.mark.parametrize(
+    ("version", "first"), [(b"1.1", b"HTTP/1.1 100 Continue"), (b"1.0", b"HTTP/1.1 200 OK")]
+)
+async def test_a_client_of_http_1_0_gets_one_answer_whatever_it_expects(
+    version: bytes, first: bytes
+) -> None:
+    async def taking(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await receive()
+        await application(scope, receive, send)
+
+    head = b"POST / HTTP/%b\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n" % version
+    with listen(HOST, 0, 10) as listener:
+        async with Server(taking, listener, SETTINGS) as server:
+            answer = await _exchange(server, head + b"expect: 100-continue\r\n\r\nhi")
+    assert answer.startswith(first + b"\r\n")
+    assert answer.endswith(b"\r\n\r\nhello")
+
+
 async def test_an_application_may_write_parts() -> None:
     async def parted(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -57,11 +57,15 @@ def test_the_bound_holds_for_the_latest_too() -> None:
     assert list(memory) == ["of-y", "of-z"]
 
 
-def test_what_is_larger_than_all_of_it_is_not_kept() -> None:
-    memory = remembered("a", room=1)
-    memory.remember(None, "b", parent(1))
-    assert "b" not in memory
-    assert memory.size_bytes <= ITEM_BYTES
+def test_what_is_larger_than_all_of_it_is_not_kept_and_costs_the_others_nothing() -> None:
+    memory = remembered("a", room=3, lane="mine")
+    memory.remember("other", "b", parent())
+    memory.remember("mine", "c", parent(3 * ITEM_BYTES))
+    assert list(memory) == ["a", "b"]
+    # The latest of its lane is still the one before it.
+    for name in "def":
+        memory.remember(None, name, parent())
+    assert list(memory) == ["a", "b", "f"]
 
 
 def test_a_lane_forgets_only_what_is_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,18 @@ def test_lists_are_json_in_the_environment() -> None:
     (backend,) = load_settings(environ=environ).backends
     assert backend.url == "http://gpu:8000"
     assert backend.models == ()
+
+
+def test_only_the_urls_of_servers_lose_their_ends() -> None:
+    environ = {"GATEWAY_LEDGER__SINKS": '[{"name": "a", "url": "https://bill.example/usage/v1"}]'}
+    environ["GATEWAY_CONSOLE__SIGN_IN__ISSUER"] = "https://acme.auth0.example/"
+    environ["GATEWAY_CONSOLE__SIGN_IN__CLIENT_ID"] = "console"
+    environ["GATEWAY_CONFIG"] = os.devnull
+    settings = load_settings(
+        arguments={"console": {"sign_in": {"roles": {"a": "owner"}}}}, environ=environ
+    )
+    assert settings.ledger.sinks[0].url == "https://bill.example/usage/v1"
+    assert settings.console.sign_in.issuer == "https://acme.auth0.example/"
 
 
 def test_an_empty_variable_counts_as_unset() -> None:

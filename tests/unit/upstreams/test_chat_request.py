@@ -10,7 +10,7 @@ from gateway.generation import AnyText, ChatTerms, Constraint, Sampling, TokenRe
 from gateway.text_ids import END, TEXT_IDS_END, packed_lines
 from gateway.upstreams.backend import ServedModel
 from gateway.upstreams.chat_endpoint import chat_body
-from gateway.upstreams.engines import ChatServer, UnknownEngine, Vllm
+from gateway.upstreams.engines import TOP_P_MIN, ChatServer, UnknownEngine, Vllm
 
 if TYPE_CHECKING:
     from gateway.upstreams.engines import InferenceEngine
@@ -70,6 +70,10 @@ def test_what_was_asked_for_is_sent() -> None:
         "tools": TOOLS, "reasoning_effort": "low", "max_tokens": 9, "top_p": 0.5, "seed": 3,
         "top_k": 2, "min_p": 0.1, "presence_penalty": 0.1, "frequency_penalty": 0.2,
     }.items()  # fmt: skip
+
+
+def test_a_top_p_of_zero_is_one_that_servers_take() -> None:
+    assert body({}, USER, top_p=0.0)["top_p"] == TOP_P_MIN
 
 
 def test_tools_that_may_not_be_called_are_not_offered() -> None:

@@ -47,6 +47,8 @@ TAGS: Final = ("<think>", "</think>")
 @given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
     ("<think>hm <b> </thin</think>\nHi <think>", "<t>hm <b> </thin<a>\nHi <think>"),
     ("\n<think></think>x", "<a>x"),
+    ("<think>a</think>\n<think>b</think>\nHi <think>", "<t>ab<a>\nHi <think>"),
+    ("<think>a</think> <thi", "<t>a<a> <thi"),
     ("<thin", "<a><thin"),
     ("<think>cut </thi", "<t>cut </thi"),
     ("Hi </think>", "<a>Hi </think>"),
@@ -226,6 +228,15 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
             id="another name at the same index",
         ),
         pytest.param(
+            [
+                fragment(0, "1", name="f"),
+                fragment(0, "2", arguments="{"),
+                fragment(0, "3", arguments="}"),
+            ],
+            "<c>f<(>{}",
+            id="another id in each fragment",
+        ),
+        pytest.param(
             [fragment(None, "1", name="f", arguments="{}"), fragment(None, "2", name="g")],
             "<c>f<(>{}<c>g<(>",
             id="no index",
@@ -278,6 +289,9 @@ def test_the_shapes_of_servers(events: list[bytes], text: str) -> None:
     [
         ("stop", FinishReason.STOP),
         ("eos_token", FinishReason.STOP),
+        ("eos", FinishReason.STOP),
+        ("end_turn", FinishReason.STOP),
+        ("MAX_TOKENS", FinishReason.LENGTH),
         ("length", FinishReason.LENGTH),
         ("content_filter", FinishReason.FILTERED),
     ],

@@ -350,7 +350,7 @@ def test_an_answer_without_ids_comes_from_a_backend_that_is_too_old(ids: object)
         b'data: {"choices":[{"token_ids":[1],"finish_reason":"\xff"}]}\n\n',
         b'data: {"choices":[{"token_ids":[1.0]}]}\n\n',
         b'data: {"choices":[{"token_ids":[' + b"9" * 30 + b"]}]}\n\n",
-        event([1], error=None),
+        event([1], error={}),
         event([1])[:-2] + b"}\n\n",
     ],
 )
@@ -363,7 +363,7 @@ def test_what_makes_no_sense_is_an_upstream_error(read: bytes) -> None:
 def test_what_is_of_no_use_in_an_event_does_no_harm(odd: object) -> None:
     reader = reader_of()
     fields = dict.fromkeys(("usage", "id", "model", "kv_transfer_params"), odd)
-    assert reader.feed(event([1], **fields)) == TokenChunk([1])
+    assert reader.feed(event([1], error=None, **fields)) == TokenChunk([1])
     choice = {"text": odd, "logprobs": odd, "token_ids": [2], "stop_reason": odd}
     assert reader.feed(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n") == TokenChunk([2])
     assert reader.fault is None
@@ -510,6 +510,11 @@ def test_lines_may_end_in_crlf_or_cr() -> None:
 
 def test_a_crlf_cut_in_two_is_one_line_end() -> None:
     assert split(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [b"a\nb"]
+
+
+def test_a_byte_order_mark_in_front_of_a_stream_is_no_part_of_its_first_line() -> None:
+    stream = b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbfb\n\n"
+    assert split(stream) == split(*(bytes([byte]) for byte in stream)) == [b"a", b"\xef\xbb\xbfb"]
 
 
 def test_extra_blank_lines_make_no_events() -> None:

@@ -12,6 +12,8 @@ V3.1 (parser `deepseek_v31`):
     <|tool_calls_begin|><|tool_call_begin|>get_weather<|tool_sep|>{"city": "Paris"}<|tool_call_end|>
     <|tool_calls_end|>
 
+Either may write as the other does.
+
 Source: the chat templates of these models; vLLM's parsers of the same names.
 """
 
@@ -72,21 +74,31 @@ _OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
 class DeepSeekReader:
     """Reader of one region of calls. `is_fenced`: as V3 writes them."""
 
+    is_junk: Final = False
+
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced
         self._is_odd = opener == CALL  # the front of the region is missing
         self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
         self._word: list[str] = []  # a name, or what is none
+        self._kind = ""  # the word in front of the separator, if a name is to come
         self._fence = ""
         self._behind: list[str] = []  # the arguments
         self._body = JsonBody()
         self._rules: list[Rule] = []
 
+    def quotes(self, _marker: str) -> bool:
+        return self._where is _Where.BODY and self._body.in_string
+
     def text(self, text: str) -> Iterator[CallEvent]:
         if self._where is _Where.NAME:
             word, end, text = text.partition("\n")
             self._word.append(word)
-            if end:
+            body = "".join(self._word).lstrip()
+            if body.startswith("{") and self._kind != TRAINED_KIND:
+                self._word, text = [self._kind], body + end + text
+                yield from self._name(_Where.FENCE)
+            elif end:
                 yield from self._name(_Where.FENCE)
         if self._where is _Where.FENCE:
             text = self._behind_fence(text)
@@ -105,7 +117,7 @@ class DeepSeekReader:
             self._fence = front
             return ""
         self._where = _Where.BODY
-        if fence.group() != TRAINED_FENCE:
+        if fence.group() != (TRAINED_FENCE if self._is_fenced else ""):
             self._rules.append(Rule.ODD_FRAME)
         return front[fence.end() :]
 
@@ -129,16 +141,20 @@ class DeepSeekReader:
                 self._rules.append(Rule.MARKER_IN_BODY)
             elif self._where is not _Where.FRONT:
                 self._is_odd = True
-            elif self._is_fenced:
-                self._is_odd = self._is_odd or "".join(self._word) != TRAINED_KIND
-                self._where, self._word = _Where.NAME, []
             else:
-                yield from self._name(_Where.BODY)
+                yield from self._separate("".join(self._word))
             return
         yield from self._end_call(() if marker == CALL_END else (Rule.UNCLOSED_CALL,), cut=False)
         self._where = _Where.FRONT if marker == CALL else _Where.OUTSIDE
         if marker == CLOSING:
             yield Left()
+
+    def _separate(self, word: str) -> Iterator[CallEvent]:
+        if self._is_fenced or word.strip() == TRAINED_KIND:
+            self._is_odd = self._is_odd or word != TRAINED_KIND or not self._is_fenced
+            self._where, self._word, self._kind = _Where.NAME, [], word.strip()
+        else:
+            yield from self._name(_Where.FENCE)
 
     def _end_call(self, rules: tuple[Rule, ...], *, cut: bool) -> Iterator[CallEvent]:
         if self._where is _Where.NAME and not cut:

@@ -57,10 +57,22 @@ class GlmReader:
         self._where = _Where.NAME
         self._word: list[str] = []  # a name, a key, or what is none
         self._arguments = TaggedArguments({})
+        self._quoted = 0  # calls that a value speaks of, and that are open
         self._rules: list[Rule] = []
+
+    @property
+    def is_junk(self) -> bool:
+        word = "".join(self._word)
+        return self._where is _Where.NAME and bool(word.strip()) and function_name(word) is None
+
+    def quotes(self, marker: str) -> bool:
+        is_of_value = marker in {KEY, KEY_END, VALUE, VALUE_END}
+        is_end = marker == CLOSING and not self._quoted
+        return self._where is _Where.VALUE and not (is_of_value or is_end)
 
     def text(self, text: str) -> Iterator[CallEvent]:
         if self._where is _Where.VALUE:
+            self._quoted += (text == OPENING) - (text == CLOSING)
             if json := self._arguments.text(text):
                 yield Argued(json)
         elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
@@ -112,7 +124,7 @@ class GlmReader:
         elif self._where is not _Where.BEHIND_KEY:
             self._rules.append(Rule.MARKER_IN_BODY)
         if self._where in {_Where.KEY, _Where.BEHIND_KEY}:
-            self._where = _Where.VALUE
+            self._where, self._quoted = _Where.VALUE, 0
             yield Argued(self._arguments.begin("".join(self._word).strip()))
 
     def _end_value(self) -> Iterator[CallEvent]:

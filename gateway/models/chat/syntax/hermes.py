@@ -36,6 +36,13 @@ class HermesReader:
         self._call = JsonCall()
         self._is_parted = self._leftover = False  # a comma, and words, stand behind the object
 
+    @property
+    def is_junk(self) -> bool:
+        return self._call.is_junk
+
+    def quotes(self, _marker: str) -> bool:
+        return self._call.in_string
+
     def text(self, text: str) -> Iterator[CallEvent]:
         while text and not self._leftover:
             if self._call.is_over:

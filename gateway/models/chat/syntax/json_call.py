@@ -19,7 +19,14 @@ from gateway.models.chat.call_syntax import (
     function_name,
     no_call,
 )
-from gateway.models.json_values import WHITE, ValueScanner, escaped, is_json, string_in
+from gateway.models.json_values import (
+    WHITE,
+    ValueScanner,
+    escaped,
+    is_json,
+    string_in,
+    with_escapes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +52,10 @@ class ArgumentsReader:
     @property
     def is_begun(self) -> bool:
         return bool(self._begin)
+
+    @property
+    def in_string(self) -> bool:
+        return self._scanner.in_string
 
     @property
     def is_open(self) -> bool:
@@ -78,10 +89,9 @@ class ArgumentsReader:
         if text.strip() in {"", "null", '""'}:
             return "{}", (Rule.EMPTY_ARGUMENTS,)
         if (decoded := string_in(text)) is not None:
-            scanner = ValueScanner()
-            scanner.end(decoded)
-            rules = (Rule.CONTROL_CHARACTER,) if scanner.controls else ()
-            return escaped(decoded, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
+            written = with_escapes(decoded)
+            rules = () if written == decoded else (Rule.CONTROL_CHARACTER,)
+            return written, (Rule.QUOTED_ARGUMENTS, *rules)
         return text, (Rule.INVALID_ARGUMENTS,)
 
 
@@ -143,7 +153,14 @@ class JsonCall:
 
     @property
     def is_junk(self) -> bool:
-        return self._phase is _Phase.JUNK
+        """Return True if it is no such object, and names no function."""
+        return self._phase is _Phase.JUNK and self.name is None
+
+    @property
+    def in_string(self) -> bool:
+        if self._phase is _Phase.IN_VALUE and self._arguments and not self._arguments.is_over:
+            return self._arguments.in_string
+        return self._phase in {_Phase.IN_KEY, _Phase.IN_VALUE} and self._scanner.in_string
 
     @property
     def raw(self) -> str:
@@ -310,6 +327,10 @@ class JsonBody:
     @property
     def is_over(self) -> bool:
         return self._value is not None and self._value.is_over
+
+    @property
+    def in_string(self) -> bool:
+        return self._value is not None and self._value.in_string
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
         """Return the events of more text, and the rest of it behind the value."""

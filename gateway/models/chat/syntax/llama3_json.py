@@ -33,6 +33,13 @@ class Llama3Reader:
         self._call: JsonCall | None = JsonCall()
         self._is_parted = False  # a semicolon came behind an object
 
+    @property
+    def is_junk(self) -> bool:
+        return self._call is not None and self._call.is_junk
+
+    def quotes(self, _marker: str) -> bool:
+        return self._call is not None and self._call.in_string
+
     def text(self, text: str) -> Iterator[CallEvent]:
         while text:
             if self._call is None:

@@ -54,6 +54,8 @@ class _Where(Enum):
 class MistralReader:
     """Reader of one region: from a marker to text that belongs to no call."""
 
+    is_junk: Final = False
+
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""
@@ -62,6 +64,11 @@ class MistralReader:
         self._body = JsonBody()
         self._call = JsonCall()
         self._rules: list[Rule] = []
+
+    def quotes(self, _marker: str) -> bool:
+        if self._where is _Where.BODY:
+            return self._body.in_string
+        return self._where is _Where.OBJECT and self._call.in_string
 
     def text(self, text: str) -> Iterator[CallEvent]:
         while text:

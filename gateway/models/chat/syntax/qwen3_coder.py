@@ -9,7 +9,7 @@
     </tool_call>
 
 The line breaks next to the tags of a parameter are not part of its value. A call without the outer
-markers is one, too.
+markers is one, too, if another tag follows that of its function: else text speaks of such a tag.
 
 Source: the chat template of Qwen3-Coder; vLLM's and SGLang's parser `qwen3_coder`.
 """
@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.call_syntax import (
+    QUOTES,
     Argued,
     Called,
     CallSyntax,
@@ -68,10 +69,25 @@ class Qwen3CoderReader:
         self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
         self._word: list[str] = []  # of a tag that is not complete
         self._arguments = TaggedArguments({})
+        self._named = ""  # the function of what may be a call without outer markers
+        self._quoted = 0  # calls that a value speaks of, and that are open
         self._value = ""  # a line break that may be in front of a tag
         self._is_front = False
         self._stray: list[str] = []
         self._rules: list[Rule] = []
+
+    @property
+    def is_junk(self) -> bool:
+        if self._where is _Where.NAME:
+            word = "".join(self._word)
+            return bool(word.strip()) and function_name(word) is None
+        is_stray = any(map(str.strip, self._stray))
+        return self._where is _Where.OUTSIDE and not self._has_called and is_stray
+
+    def quotes(self, marker: str) -> bool:
+        if self._where is not _Where.VALUE or marker in {PARAMETER, PARAMETER_END, FUNCTION_END}:
+            return False
+        return marker != CLOSING or self._quoted > 0
 
     # Text.
 
@@ -86,7 +102,7 @@ class Qwen3CoderReader:
         if self._where is _Where.VALUE:
             yield from self._in_value(text)
         elif self._where is _Where.FUNCTION:
-            self._note_leftover(text)
+            self._between(text)
         else:
             yield from self._outside(text)
 
@@ -100,16 +116,24 @@ class Qwen3CoderReader:
         word, self._word = "".join(self._word), []
         if self._where is _Where.KEY:
             self._where, self._is_front, self._value = _Where.VALUE, True, ""
-            yield Argued(self._arguments.begin(word.strip()))
+            yield Argued(self._arguments.begin(word.strip().strip(QUOTES)))
         elif (name := function_name(word)) is None:
             self._where = _Where.OUTSIDE
             self._stray.append(word)
         else:
-            self._where, self._has_called, self._rules = _Where.FUNCTION, True, []
+            self._where, self._rules, self._named = _Where.FUNCTION, [], name
             self._arguments = TaggedArguments(self._schema_of(name))
-            yield Called(name)
+            if self._is_wrapped or self._has_called:
+                yield from self._begin_call()
+
+    def _begin_call(self) -> Iterator[CallEvent]:
+        if self._named:
+            self._has_called = True
+            yield Called(self._named)
+            self._named = ""
 
     def _in_value(self, text: str) -> Iterator[CallEvent]:
+        self._quoted += (text == OPENING) - (text == CLOSING)
         if self._is_front:
             self._is_front = False
             text = text.removeprefix("\n")
@@ -118,17 +142,23 @@ class Qwen3CoderReader:
         if json := self._arguments.text(text.removesuffix("\n")):
             yield Argued(json)
 
-    def _note_leftover(self, text: str) -> None:
-        if text.strip():
+    def _between(self, text: str) -> None:
+        if text.strip() and self._named:
+            self._leave_tag()
+            self._stray.append(text)
+        elif text.strip():
             self._rules.append(Rule.CALL_LEFTOVER)
+
+    def _leave_tag(self) -> None:
+        # It begins no call.
+        self._where = _Where.OUTSIDE
+        self._stray.append(f"{FUNCTION}{self._named}>")
+        self._named = ""
 
     # Markers.
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        # In a value, the tag of a function is text.
-        if marker == FUNCTION and self._where is _Where.VALUE:
-            yield from self._in_value(marker)
-        elif marker == PARAMETER:
+        if marker == PARAMETER:
             yield from self._at_parameter()
         elif marker == PARAMETER_END:
             if self._where is _Where.VALUE:
@@ -148,6 +178,7 @@ class Qwen3CoderReader:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
         if self._where in _OPEN:
+            yield from self._begin_call()
             self._where, self._word = _Where.KEY, []
 
     def _end_value(self) -> Iterator[CallEvent]:
@@ -173,6 +204,7 @@ class Qwen3CoderReader:
             self._word, self._stray = [], []
 
     def _end_call(self, *rules: Rule) -> Iterator[CallEvent]:
+        yield from self._begin_call()
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
@@ -189,6 +221,8 @@ class Qwen3CoderReader:
             yield no_call(stray)
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        if self._named:
+            self._leave_tag()
         if self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif self._where in _OPEN:

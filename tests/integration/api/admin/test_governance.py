@@ -128,6 +128,10 @@ async def test_a_project_that_keeps_nothing(site: AdminSite, admin: openai.Async
         assert made.model_dump()["store"] is False
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(made.id)
+        answer = await client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}], store=True
+        )
+        assert "x-gateway-response-id" not in answer.headers
         refused: list[dict[str, Any]] = [
             {"background": True},
             {"previous_response_id": made.id},

@@ -225,6 +225,7 @@ async def test_tokens_of_an_operator_s_issuer_name_their_tenant(
         ({"org": "globex"}, "invalid_token"),
         ({"org": "nobody"}, "invalid_token"),
         ({"org": "a\0b"}, "invalid_token"),
+        ({"org": "a\ud800b"}, "invalid_token"),
         ({"org": [ours]}, "invalid_token"),
         ({"org": None, "harmony.tenant": ours}, "invalid_token"),
         ({"project": theirs.replace("org-", "proj_")}, "invalid_token"),

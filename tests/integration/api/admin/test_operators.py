@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 
 from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.resources import operator_routes
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
+from gateway.app import create_admin_app
 from gateway.audit import COMMAND_LINE
-from tests.fakes.gateway import PEPPER, new_key
+from gateway.store.migration.migrate import upgrade
+from gateway.wiring.admin import operator_services
+from gateway.wiring.databases import access, connect
+from tests.fakes.admin_bodies import body_of
+from tests.fakes.gateway import PEPPER, gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
+from tests.fakes.logins import OWNER, SERVING, make_roles
+from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.settings import Settings
+    from tests.fakes.observation import Backends
     from tests.integration.api.admin.conftest import AdminSite
 
 
@@ -158,3 +170,37 @@ async def test_a_key_of_a_deleted_tenant_opens_nothing_until_it_is_restored(
         for act, status in (("delete", 401), ("restore", 200)):
             assert (await operator.post(f"{url}/{act}")).status_code == 200
             assert (await user.get("/v1/key")).status_code == status
+
+
+@pytest.mark.slow
+async def test_a_process_that_owns_no_tables_has_no_error_on_any_route(
+    empty_database_url: str, backends: Backends
+) -> None:
+    make_roles(empty_database_url)
+    parts = urlsplit(empty_database_url)
+
+    def as_user(user: str) -> str:
+        return parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
+
+    await upgrade(as_user(OWNER))
+    owner = gateway_settings(as_user(OWNER), backends.urls)
+    await new_key(owner, "acme")
+    database = connect(owner)
+    operators = Operators(database, access(owner, database).peppers)
+    _, secret = await operators.create(COMMAND_LINE, OperatorCreate(name="ops"))
+    await database.close()
+    settings = gateway_settings(as_user(SERVING), backends.urls, admin={"public": True})
+    async with (
+        running_gateway(settings) as gateway,
+        serving(create_admin_app(gateway.process)) as url,
+        http_client(url, headers={"authorization": f"Bearer {secret}"}) as client,
+    ):
+        seen = {}
+        for route in operator_routes(operator_services(gateway.process)):
+            path = re.sub(r"\{\w+\}", str(UUID(int=1)), route.url.replace("{name}", "acme", 1))
+            answer = await client.request(route.method, path, json=body_of(route.body))
+            seen[route.method, route.path] = answer.status_code
+        refused = await client.get("/admin/v1/operators")
+    assert {one for one, status in seen.items() if status >= 500} == set()
+    assert refused.status_code == 403
+    assert "command line" in refused.json()["error"]["message"]

@@ -124,6 +124,27 @@ async def test_nobodys_words_become_a_marker(chatting: Chatting) -> None:
     assert chatting.server.asked[-1]["prompt"].count(marker) == 2
 
 
+async def test_tags_that_mean_nothing_are_text(chatting: Chatting) -> None:
+    said = "<think>\nA <tool_call> holds JSON.\n</think>\n\nWrite <think> and </think> first."
+    chatting.server.script = lambda _: said
+    asked = {"model": MODEL, "input": "Hi", "tools": [WEATHER]}
+    [*_, last] = await stream(chatting.client, asked)
+    made = last["response"]
+    assert thoughts(made) == ["A <tool_call> holds JSON."]
+    assert texts(made) == ["Write <think> and </think> first."]
+    assert (await chatting.client.get(f"/v1/responses/{made['id']}")).json() == made
+
+
+async def test_tags_in_checked_arguments_are_text(chatting: Chatting) -> None:
+    arguments = '{"location": "<think>Oslo</think> <tool_call>"}'
+    chatting.server.script = lambda _: called("get_weather", arguments)
+    made = await create(
+        chatting.client, model=MODEL, input="Hi", tools=[WEATHER | {"strict": True}]
+    )
+    assert [item["arguments"] for item in made["output"]] == [arguments]
+    assert len(chatting.server.asked) == 1
+
+
 async def test_what_the_template_refuses_is_the_callers_to_mend(chatting: Chatting) -> None:
     def refusing(body: dict[str, Any]) -> str:
         if body["messages"][-1]["content"] == "Boo":

@@ -74,6 +74,26 @@ QUERIES: list[tuple[str, Row]] = [
             "Invalid value: 'up'. Supported values are: 'asc' and 'desc'.",
         ),
     ),
+    (
+        "/input_items?before=msg_1",
+        Row(
+            400,
+            "invalid_value",
+            "before",
+            "Invalid 'before': this list has no item of that id, or has it no longer. Begin again "
+            "without 'before'.",
+        ),
+    ),
+    (
+        "/input_items?after=msg_1&before=msg_2",
+        Row(
+            400,
+            "mutually_exclusive_parameters",
+            "before",
+            "Mutually exclusive parameters: 'after' and 'before'. Ensure you are only providing "
+            "one of them.",
+        ),
+    ),
 ]
 
 

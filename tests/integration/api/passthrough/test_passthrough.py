@@ -488,3 +488,14 @@ async def test_a_websocket_continues_what_is_not_stored(passing: Passing) -> Non
             "two", model="toy-vllm", store=False, previous_response_id=first["id"]
         )
     assert [texts(one) for one in (first, again)] == [["1 messages"], ["3 messages"]]
+
+
+async def test_arguments_that_are_too_deep_for_an_item_are_none(passing: Passing) -> None:
+    deep: list[object] = []
+    for _ in range(300):
+        deep = [deep]
+    passing.servers["toy-vllm"].script = lambda _: [call("tool_search", query=deep)]
+    tools = [{"type": "tool_search", "execution": "client"}]
+    made = await create(passing.client, model="toy-vllm", input="go", tools=tools)
+    assert (made["status"], made["error"]["code"]) == ("failed", "invalid_tool_call")
+    assert not made["output"]

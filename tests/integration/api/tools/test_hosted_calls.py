@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from gateway import ids
 from gateway.entries import TOOLS_FOLD_VERSION
 from gateway.store.postgres.statements import Statement
 from tests.fakes import mcp_server
@@ -263,9 +264,10 @@ async def begun(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang-up", "cancel"])
 async def test_who_cancels_a_response_cancels_its_call(
-    hosted: httpx2.AsyncClient, server: str, tmp_path: Path, how: str
+    hosting: RunningGateway, hosted: httpx2.AsyncClient, server: str, tmp_path: Path, how: str
 ) -> None:
-    """The tool makes the folder when it is cancelled."""
+    """The tool makes the folder when it is cancelled. Whoever ends the response, the audit says
+    that the call was made, and where it went."""
     folder = tmp_path / "cancelled"
     body = {
         "model": "gpt-oss-20b",
@@ -282,9 +284,20 @@ async def test_who_cancels_a_response_cancels_its_call(
         assert [item["status"] for item in cancelled["output"] if item["type"] == "mcp_call"] == [
             "incomplete"
         ]
+    made = Statement(
+        "SELECT outcome, convert_from(hosts, 'UTF8') FROM tool_calls WHERE response_id = :id"
+    )
+    database = hosting.process.foundation.database
+    uuid = ids.parse_response_id(events[0]["response"]["id"])
+    rows: list[tuple[str, str]] = []
     async with asyncio.timeout(30):
         while not folder.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.01)
+        while not rows:
+            await asyncio.sleep(0.05)
+            async with database.owner_transaction() as connection:
+                rows = [tuple(row) for row in await connection.execute(made, {"id": uuid})]
+    assert rows == [("cancelled", "127.0.0.1")]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.execution import (
+    COMMITS_MAX,
     MOMENTS_MAX,
     NOTED,
     Execution,
@@ -168,6 +169,14 @@ def test_of_a_model_without_end_the_first_moments_and_the_end_are_kept() -> None
     timeline.note(Finished("cancelled", BEGIN // 1000 + 60), 7)
     assert len(timeline.moments) == MOMENTS_MAX + 1
     assert timeline.moments[-1] == Moment("finished", BEGIN + 60_000, 7, "cancelled")
+
+
+def test_long_commits_of_a_slow_database_leave_room_for_other_steps() -> None:
+    timeline = Timeline()
+    for at in range(MOMENTS_MAX + 9):
+        timeline.note(mark("commit", at, "300"), at)
+    timeline.note(ToolStarted(0), 0)
+    assert [moment.kind for moment in timeline.moments] == [*["commit"] * COMMITS_MAX, "tool"]
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,14 @@ STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
         ("Hi \n", ["final: Hi \n"], {}),
         (" \nHi", ["final:  \nHi"], {}),
         (" \n", [], {"no_visible_output": 1}),
-        ("a <think>b</think> c", ["final: a", "reasoning: b", "final: c"], {}),
-        ("a </think> b", ["final: a  b"], {"marker_in_body": 1}),
+        ("a <think>b</think> c", ["final: a <think>b</think> c"], {}),
+        ("a </think> b", ["final: a </think> b"], {}),
+        ("<think>a</think>\n<think>b</think>c",
+         ["reasoning: a", "reasoning: b", "final: c"], {}),
         ("</think>\n\nHi", ["final: Hi"], {}),
         ("</think></think>Hi", ["final: Hi"], {"marker_in_body": 1}),
-        ("<think>a <think>b</think>c", ["reasoning: a b", "final: c"], {"marker_in_body": 1}),
+        ("<think>a <think>b</think>c", ["reasoning: a <think>b", "final: c"], {}),
+        ("<think><think>b</think>c", ["reasoning: b", "final: c"], {"marker_in_body": 1}),
         ("<think>a", ["reasoning: a"], {"unclosed_reasoning": 1, "no_visible_output": 1}),
         ('<think>a<tool_call>{"name": "f", "arguments": {}}</tool_call>',
          ["reasoning: a", "f({})"], {"unclosed_reasoning": 1}),
@@ -62,6 +65,60 @@ STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 )  # fmt: skip
 def test_what_a_turn_says(text: str, said: list[str], rules: dict[str, int]) -> None:
     assert MODEL.read(text) == (said, rules)
+
+
+_F = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize("model", [MODEL, SPELLED])
+@each(
+    ("text", "said", "rules"),
+    [
+        ("a <tool_call> b", ["final: a <tool_call> b"], {"not_a_call": 1}),
+        ("a <tool_call>", ["final: a <tool_call>"], {"abandoned_call": 1}),
+        ("a `<tool_call></tool_call>` b",
+         ["final: a `<tool_call></tool_call>` b"], {"abandoned_call": 1}),
+        ('a <tool_call>\n{"x": 1}\n</tool_call> b',
+         ['final: a <tool_call>\n{"x": 1}\n</tool_call> b'], {"not_a_call": 1}),
+        (f"a <tool_call> b {_F} c", ["final: a <tool_call> b", "f({})", "final: c"],
+         {"not_a_call": 1}),
+    ],
+)  # fmt: skip
+def test_an_answer_that_speaks_of_calls_goes_on(
+    model: Model, text: str, said: list[str], rules: dict[str, int]
+) -> None:
+    assert model.read(text) == (said, rules)
+
+
+@each(
+    ("text", "said", "rules"),
+    [
+        ("<think>a <tool_call></tool_call> b</think>c",
+         ["reasoning: a <tool_call></tool_call> b", "final: c"], {"abandoned_call": 1}),
+        ('<think>a <tool_call>\n{"x": </think>c',
+         ['reasoning: a <tool_call>\n{"x":', "final: c"], {"not_a_call": 1}),
+        ('<think>a <tool_call>{"x": 1}',
+         ['reasoning: a <tool_call>{"x": 1}'],
+         {"not_a_call": 1, "unclosed_reasoning": 1, "no_visible_output": 1}),
+        (f"<think>a <tool_call> b {_F}", ["reasoning: a <tool_call> b", "f({})"],
+         {"not_a_call": 1, "unclosed_reasoning": 1}),
+    ],
+)  # fmt: skip
+def test_a_thought_that_speaks_of_calls_goes_on(
+    text: str, said: list[str], rules: dict[str, int]
+) -> None:
+    assert MODEL.read(text) == (said, rules)
+
+
+def test_the_beginning_of_a_call_that_is_cut_off_is_no_part_of_the_prose_before_it() -> None:
+    assert MODEL.read('a\n<tool_call>\n{"na', LENGTH)[0] == ["final: a"]
+
+
+@pytest.mark.parametrize("model", [MODEL, SPELLED])
+def test_markers_in_strings_of_arguments_are_text(model: Model) -> None:
+    arguments = '{"a": "<think></think><tool_call></tool_call>", "</tool_call>": 1}'
+    call = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+    assert model.read(call) == ([f"f({arguments})"], {})
 
 
 def test_a_turn_that_the_prompt_began_goes_on() -> None:
@@ -94,7 +151,8 @@ def test_ids_that_are_nothing_are_dropped() -> None:
     ids = [MODEL.vocabulary.size + 7, *MODEL.ids("Hi"), -3]
     assert told([*parser.feed(ids), *parser.finish(STOP)]) == ["final: Hi"]
     assert parser.recoveries == {"reserved_id": 2}
-    assert [parser.piece(one) for one in (65, MODEL.ids("<think>")[0], -3)] == [b"A", b"", b""]
+    pieces = [parser.piece(one) for one in (65, MODEL.ids("<think>")[0], -3)]
+    assert pieces == [b"A", b"<think>", b""]
 
 
 def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
@@ -111,12 +169,11 @@ def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
     [
         (CODER, "Write <function=name> and </function>.",
          ["final: Write <function=name> and </function>."], {}),
-        (CODER, "<think>a <tool_call>b</think>c", ["reasoning: a b", "final: c"],
-         {"marker_in_body": 1}),
+        (CODER, "<think>a <tool_call>b</think>c", ["reasoning: a <tool_call>b", "final: c"], {}),
         (SPELLED, 'So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
          ['final: So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'], {}),
         (MODEL, 'So: <tool_call>{"name": "f", "arguments": {}}</tool_call>!',
-         ['final: So: {"name": "f", "arguments": {}}!'], {"marker_in_body": 2}),
+         ['final: So: <tool_call>{"name": "f", "arguments": {}}</tool_call>!'], {}),
         (LLAMA, '{"name": "f", "parameters": {}}', ['final: {"name": "f", "parameters": {}}'], {}),
         (LLAMA, '<|python_tag|>{"name": "f", "parameters": {}}',
          ['final: {"name": "f", "parameters": {}}'], {"marker_in_body": 1}),

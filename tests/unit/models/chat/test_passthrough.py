@@ -141,6 +141,19 @@ def test_it_knows_its_place(
     assert (parser.place.where, parser.place.kind) == (where, kind)
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_control_characters_in_strings_of_arguments_are_escaped(size: int) -> None:
+    written = '{\n"a": "b\nc\td"}\n'
+    parser = TextParser(RULES)
+    ids = turn(CALL, "add", ARGUMENTS, written, END)
+    chunks = [ids[at : at + size] for at in range(0, len(ids), size)]
+    events = read(parser, chunks, FinishReason.STOP)
+    text = "".join(event.text for event in events if isinstance(event, SegmentText))
+    assert text == '{\n"a": "b\\nc\\td"}\n'
+    assert parser.recoveries == {"control_character": 1}
+    assert FORMAT.render_call("add", written) == FORMAT.render_call("add", text)
+
+
 def test_what_is_missing_is_counted() -> None:
     parser = TextParser(RULES)
     said = read(parser, [turn(ARGUMENTS, CALL, "x", CALL, "add", ARGUMENTS, END)], None)

@@ -9,8 +9,8 @@ from gateway.models.harmony.message_headers import (
     Part,
     adopt_spoken,
     read_header,
-    role_is_tool,
     route,
+    tool_of_role,
 )
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, START
@@ -55,6 +55,8 @@ def test_trained_forms_of_a_call_need_no_rule(parts: list[Part]) -> None:
         ("to= functions.f", "f", {Rule.RECIPIENT_NORMALISED}),
         ("to=functions.fjson", "f", {Rule.RECIPIENT_NORMALISED}),
         ("to=functions.fcode", "f", {Rule.RECIPIENT_NORMALISED}),
+        ("to=functions.functions.f", "f", {Rule.RECIPIENT_NORMALISED}),
+        ("to=functions.f.", "f", {Rule.RECIPIENT_NORMALISED}),
         ("to=functions.encode", "encode", set()),
         ("to=functions.web-browsing code", "web-browsing", {Rule.ODD_CONTENT_TYPE}),
         ("to=functions.math.sum", "math.sum", set()),
@@ -172,6 +174,15 @@ def test_the_first_known_channel_counts() -> None:
     assert header.rules == (Rule.DUPLICATE_CHANNEL, Rule.HEADER_LEFTOVER)
 
 
+@each(("trapped", "channel"), [(False, "analysis"), (True, "")])
+def test_a_channel_in_capitals_counts_unless_the_body_may_be_in_the_header(
+    trapped: bool, channel: str
+) -> None:
+    header = read_header([Part(CHANNEL, "Analysis")], trapped=trapped)
+
+    assert header.channel == channel
+
+
 def test_only_words_in_an_analysis_header_are_thoughts() -> None:
     def thoughts(text: str) -> str:
         return read_header([Part(CHANNEL, text)], trapped=False).reasoning_prose
@@ -207,9 +218,9 @@ def test_text_between_messages_may_be_a_header_without_markers(
 
 
 def test_only_a_tool_that_is_no_role_can_be_called_by_role() -> None:
-    assert role_is_tool("f", _TOOLS)
-    assert not role_is_tool("user", _TOOLS)
-    assert not role_is_tool("g", _TOOLS)
+    assert tool_of_role("f", _TOOLS) == tool_of_role("functions.f", _TOOLS) == "f"
+    assert not tool_of_role("user", _TOOLS)
+    assert not tool_of_role("g", _TOOLS)
 
 
 def test_a_call_is_hidden_when_the_request_allows_none() -> None:
@@ -217,7 +228,7 @@ def test_a_call_is_hidden_when_the_request_allows_none() -> None:
     routed = route(header, None)
     assert routed.kind is SegmentKind.REASONING
     assert routed.rules == (Rule.CALL_NOT_ALLOWED,)
-    assert not role_is_tool("f", None)
+    assert not tool_of_role("f", None)
 
 
 @pytest.mark.parametrize("name", ["x" * 129, ""])

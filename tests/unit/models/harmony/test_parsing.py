@@ -304,6 +304,7 @@ def test_a_long_header_of_somebody_else_ends_the_turn() -> None:
         "<|start|>user<|message|>next<|end|>" + _ANSWER,
         "<|start|>tool next<|end|>" + _ANSWER,
         "<|start|>functions.f to=assistant<|channel|>commentary<|message|>42<|end|>" + _ANSWER,
+        "<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|call|>",
         "<|start|>bash<|channel|>commentary<|message|>ls<|end|>" + _ANSWER,
         "<|start|>bash<|channel|>commentary<|message|>ls<|channel|>final<|message|>x",
         "<|start|>bash<|channel|>commentary<|message|>ls",
@@ -316,6 +317,12 @@ def test_the_turn_ends_where_the_model_speaks_for_somebody_else(script: str) -> 
 
     assert turn.said() == [(REASONING, "", "t")]
     assert turn.recoveries[Rule.FOREIGN_ROLE] == 1
+
+
+def test_a_message_in_the_name_of_a_function_is_a_call_if_it_is_closed_as_one() -> None:
+    turn = parse(_THOUGHT + "<|start|>functions.f<|channel|>commentary<|message|>{}<|call|>")
+
+    assert turn.said() == [(REASONING, "", "t"), (SegmentKind.FUNCTION_CALL, "f", "{}")]
 
 
 def test_ids_behind_the_end_of_the_turn_are_counted_and_ignored() -> None:
@@ -395,6 +402,7 @@ _PROVOKED = {
     Rule.EMPTY_ARGUMENTS: _CALL_F + "<|call|>",
     Rule.PADDED_ARGUMENTS: _CALL_F + "{} <|call|>",
     Rule.REPEATED_ARGUMENTS: _CALL_F + "{}{}<|call|>",
+    Rule.CONTROL_CHARACTER: _CALL_F + '{"a": "\n"}<|call|>',
     Rule.INVALID_ARGUMENTS: _CALL_F + "{}[]<|call|>",
     Rule.NO_VISIBLE_OUTPUT: _THOUGHT,
     Rule.PREAMBLE_ONLY: "<|channel|>commentary<|message|>x<|return|>",

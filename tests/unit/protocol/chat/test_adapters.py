@@ -139,6 +139,12 @@ def test_a_call_that_was_cut_off_is_no_reason_to_make_it() -> None:
     assert body(CALLED[:-1], CUT)["choices"][0]["finish_reason"] == "length"
 
 
+def test_an_answer_that_a_filter_ended_was_not_too_long() -> None:
+    filtered = Finished("incomplete", 9, reason="content_filter")
+    for answer in (body(ANSWERED, filtered), chunks(ANSWERED, filtered)[-1]):
+        assert answer["choices"][0]["finish_reason"] == "content_filter"
+
+
 def test_a_stream_opens_with_the_role_and_ends_with_the_reason() -> None:
     shown = chunks(ANSWERED)
     assert deltas(shown) == [

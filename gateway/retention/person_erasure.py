@@ -328,10 +328,9 @@ class Erasing:
     async def _rows(
         self, statement: Statement, **parameters: Any
     ) -> tuple[Sequence[Row], ContentCipher]:
-        # Raises `ContentSealed` if the tenant has no key any more.
         async with self._database.transaction(self._tenant_id) as connection:
             rows = await connection.execute(statement, {"tenant": self._tenant_id, **parameters})
-            return rows, connection.cipher(self._tenant_id)
+            return rows, connection.reading_cipher(self._tenant_id)
 
     @property
     def _theirs(self) -> dict[UUID, ReadResponse]:

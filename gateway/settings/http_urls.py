@@ -1,0 +1,60 @@
+"""URLs in settings: those of servers, whose paths are added to them, and those that stay whole."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_IPV4 = re.compile(r"\d+(\.\d+){3}")
+
+
+def http_url(url: str) -> str:
+    """Return the URL without a trailing slash or `/v1`. Raises `ValueError`."""
+    return whole_url(url).rstrip("/").removesuffix("/v1")
+
+
+def whole_url(url: str) -> str:
+    """Return the URL as it is: others compare it, or it is that of one resource.
+
+    Raises `ValueError`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable():
+        raise ValueError("expected a URL such as http://gpu-1:8000")
+    if not _is_host(parts.hostname, is_address="[" in parts.netloc):
+        raise ValueError(f"{parts.hostname!r} is no address, or no name of a host in ASCII")
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError("such a URL has no query, fragment or user; secrets have settings")
+    if not _has_port(parts):
+        raise ValueError(f"there is no port {parts.netloc.rpartition(':')[2]}")
+    return url
+
+
+def _is_host(host: str, *, is_address: bool) -> bool:
+    # True: requests can be sent to it.
+    if not (is_address or _IPV4.fullmatch(host)):
+        return host.isascii()
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_port(parts: SplitResult) -> bool:
+    # True also without a port.
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
+HttpUrl = Annotated[str, AfterValidator(http_url)]
+WholeUrl = Annotated[str, AfterValidator(whole_url)]
