@@ -173,7 +173,7 @@ class ToolGrants:
 
         `budget` is the operator's; tenants and requests may have less. With `needs_listings` a
         request is refused if one of its MCP servers does not list its tools, as OpenAI does;
-        otherwise the response reports the failure and goes without them.
+        otherwise the response reports the failure and goes without them, unless a call is approved.
         """
         self._sources = sources
         self._budget = budget
@@ -232,10 +232,9 @@ class ToolGrants:
             # An approval applies to the tools that the server has now, not to a cached list.
             anew = any(answer.approve for answer in answers)
             listings = await _servers(sources, principal, request, anew=anew)
-        if self._needs_listings:
-            _check_listed(listings)
-        servers = _with_required_approvals(principal.policy, listings)
         questions = _questions(request, history, stored) if answers else {}
+        _check_listed(listings if self._needs_listings else _approved(listings, answers, questions))
+        servers = _with_required_approvals(principal.policy, listings)
         decided = decisions(answers, questions, servers)
         if not offered:
             return _grant_citations(state)
@@ -489,6 +488,17 @@ def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
 
 def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
     return ((server, tool) for server in grants.servers for tool in server.tools)
+
+
+def _approved(
+    listings: Sequence[Listing],
+    answers: Sequence[McpApprovalResponse],
+    questions: Mapping[str, McpApprovalRequest],
+) -> list[Listing]:
+    # Those of servers of which a call is approved: without its tool it is not known to be the same.
+    approved = (questions.get(one.approval_request_id) for one in answers if one.approve)
+    labels = {one.server_label for one in approved if one is not None}
+    return [listing for listing in listings if listing.grant.label in labels]
 
 
 def _check_listed(listings: Sequence[Listing]) -> None:

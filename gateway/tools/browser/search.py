@@ -25,7 +25,7 @@ from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import web_pages
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.page import plain
-from gateway.tools.egress.network_policy import EgressRefused
+from gateway.tools.egress.network_policy import URL_CHARS_MAX, EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, StatusError, normalised
 
 if TYPE_CHECKING:
@@ -550,13 +550,15 @@ class SearchClient:
 
 def _is_wanted(hit: Hit, query: Query) -> bool:
     # Providers may ignore the domains of a query. A URL with a user name looks like one of another
-    # host, and is never opened.
+    # host, and is never opened; nor is a longer one than tools may open.
     try:
         # Check the URL itself first: escaping can make a valid host of an invalid one.
         urlsplit(hit.url)
-        parts = urlsplit(normalised(hit.url))
+        url = normalised(hit.url)
+        parts = urlsplit(url)
     except (*EGRESS_ERRORS, ValueError):
         return False
     host = parts.hostname or ""
     is_plain = parts.scheme in _HIT_SCHEMES and "@" not in parts.netloc
-    return is_plain and is_within(host, query.domains) and query.rules.permits(host)
+    may_be_opened = is_plain and len(url) <= URL_CHARS_MAX
+    return may_be_opened and is_within(host, query.domains) and query.rules.permits(host)

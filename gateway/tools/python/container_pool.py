@@ -164,9 +164,17 @@ class LiveContainer:
         return self.tenant_id, self.uuid
 
     async def end(self) -> None:
-        container, self.container, self.held = self.container, None, {}
-        if container is not None:
+        if (container := self._detached()) is not None:
             await container.close()
+
+    async def leave(self) -> None:
+        # Another process may go on with the container.
+        if (container := self._detached()) is not None:
+            await container.leave()
+
+    def _detached(self) -> Container | None:
+        container, self.container, self.held = self.container, None, {}
+        return container
 
 
 class ContainerPool:
@@ -236,7 +244,8 @@ class ContainerPool:
 
     async def close(self) -> None:
         for live in list(self._live.values()):
-            await self._drop(live)
+            await live.leave()
+        self._live.clear()
         while self._warm:
             await self._warm.pop().close()
         if self._chosen.engine is not None:
@@ -406,8 +415,7 @@ class ContainerPool:
             raise ContainerExpired
         if live.container is not None and row.epoch != had:
             # Another process took it over: its variables are there, or are lost.
-            container, live.container, live.held = live.container, None, {}
-            await container.leave()
+            await live.leave()
         live.epoch = row.epoch
         return row
 

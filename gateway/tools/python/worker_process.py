@@ -321,8 +321,17 @@ class WorkerContainer(Container):
         data = orjson.dumps(frame)
         self._frames_left = FRAMES_MAX
         try:
-            self._pipes.writer.write(struct.pack(">I", len(data)) + data)
-            await self._pipes.writer.drain()
+            async with asyncio.timeout(FILE_TIMEOUT_S):
+                self._pipes.writer.write(struct.pack(">I", len(data)) + data)
+                await self._pipes.writer.drain()
+        except TimeoutError as error:
+            # Code has stopped what reads here.
+            await self.close()
+            raise EngineBroken("the sandbox does not listen") from error
+        except asyncio.CancelledError:
+            # The frame is on its way, and nobody would wait for its answer.
+            await self.close()
+            raise
         except (ConnectionError, RuntimeError) as error:
             raise EngineBroken("the container is gone") from error
 

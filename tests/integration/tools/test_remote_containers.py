@@ -205,6 +205,16 @@ async def test_a_server_that_goes_away() -> None:
             await python.close()
 
 
+async def test_variables_outlive_a_gateway_that_stops(database: Database, tenant: TenantId) -> None:
+    async with serving_containers(ENGINES["linux"]()) as (url, _):
+        async with open_pool(database, remote_engine(url), owner="one") as one:
+            response = caller(one, tenant)
+            await response.run("x = 41")
+        async with open_pool(database, remote_engine(url), owner="two") as two:
+            heir = caller(two, tenant, ids.parse_container_id(response.grant.container_id))
+            assert (await heir.run("x + 1")).output == "42"
+
+
 async def test_a_replica_goes_on_with_the_run_of_another(
     database: Database, tenant: TenantId
 ) -> None:

@@ -519,6 +519,16 @@ async def test_an_approval_needs_the_server_again() -> None:
         assert caught.value.code == "approval_mismatch"
 
 
+async def test_an_approval_of_a_server_that_is_away_is_not_taken_for_one_of_something_else() -> (
+    None
+):
+    failed = Listing(ServerGrant("docs", "x"), error="It is down.", error_code="http_error")
+    with pytest.raises(ConnectorFailed, match=r"It is down\."):
+        await decide(Rooms((failed,)), tools=[SERVER], input=[QUESTION, YES])
+    refused = [QUESTION, {**YES, "approve": False}]
+    assert (await decide(Rooms((failed,)), tools=[SERVER], input=refused)).approvals == ()
+
+
 async def test_where_no_server_is_served_an_approval_is_an_item_like_others() -> None:
     policy = TenantPolicy(mcp="refused")
     granted = await decide(policy=policy, tools=[SERVER], input=[QUESTION, YES])

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import uvloop
 
+from gateway.tools.python import worker_process
 from gateway.tools.python.container_engine import (
     ContainerLimits,
     EngineBroken,
@@ -139,6 +140,24 @@ async def test_worker_that_lies_or_ends_is_no_longer_used(code: str) -> None:
     async with container() as python:
         with pytest.raises(EngineBroken):
             await python.run(code, timeout_s=30)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_worker_that_does_not_listen_is_ended(
+    monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
+) -> None:
+    deaf = "import __main__, threading\n__main__.Frames.read = lambda _: threading.Event().wait()"
+    async with container() as python:
+        for code in (deaf, "1"):
+            await python.run(code, timeout_s=30)
+        monkeypatch.setattr(worker_process, "FILE_TIMEOUT_S", 30 if is_cancelled else 0.1)
+        putting = asyncio.create_task(python.put("/mnt/data/a", bytes(1 << 20)))
+        if is_cancelled:
+            await asyncio.wait([putting], timeout=0.1)
+            putting.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else EngineBroken):
+            await putting
+        assert not python.is_alive
 
 
 async def test_container_whose_close_is_cancelled_leaves_nothing_open() -> None:

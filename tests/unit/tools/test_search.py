@@ -32,7 +32,7 @@ from gateway.tools.browser.search import (
     YouCom,
     hits_of_tool,
 )
-from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.network_policy import URL_CHARS_MAX, NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 
 if TYPE_CHECKING:
@@ -319,7 +319,8 @@ async def test_nobody_outside_is_asked_offline() -> None:
 
 async def test_hits_that_lead_nowhere_are_none() -> None:
     """Read as an address, any of them would be an error, which would cost the whole search."""
-    odd = ("http://[bad", "http://a]b/", "http://[::1", "javascript:x()", "http://u@a.example/")
+    odd = ("http://[bad", "http://a]b/", "http://[::1", "javascript:x()", "http://u@a.example/",
+           f"http://a.example/{'x' * URL_CHARS_MAX}")  # fmt: skip
 
     async def call(_: dict[str, Any]) -> str:
         return json.dumps([{"url": url} for url in (*odd, HIT.url)])
