@@ -58,6 +58,12 @@ class GroupCommit(Generic[Row]):
         self._waiting.append(row)
         self._work.set()
 
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add rows after all others."""
+        self._waiting.extend(rows)
+        if self._waiting:
+            self._work.set()
+
     def put_back(self, rows: Iterable[Row]) -> None:
         """Add rows that were taken and are not committed, before all others."""
         self._waiting.extendleft(reversed(list(rows)))

@@ -104,8 +104,13 @@ class Archive:
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = UsageMeter(partial(usage_lines.record_all, database), metrics=metrics)
-        self._deposits = Deposits(partial(late_writes.deposit, database), metrics=metrics)
-        self._audit = ToolAudit(partial(tool_calls.record_all, database), metrics=metrics)
+        usable = database.keyring.usable
+        self._deposits = Deposits(
+            partial(late_writes.deposit, database), metrics=metrics, usable=usable
+        )
+        self._audit = ToolAudit(
+            partial(tool_calls.record_all, database), metrics=metrics, usable=usable
+        )
         self._endings = row_mapping.Endings(format_of, new_fold_for)
         self.ownership = ownership
         self._announce = announce

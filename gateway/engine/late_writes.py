@@ -24,13 +24,14 @@ from gateway.store.usage_lines import UsageLine
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
     Deposit = Callable[[TenantId, FinishedResponse], Awaitable[bool]]
+    Usable = Callable[[Collection[TenantId]], Awaitable[Collection[TenantId]]]
 
 Row = TypeVar("Row", UsageLine, FinishedResponse, AuditedCall)
 
@@ -75,7 +76,8 @@ class LateWriter(ABC, Generic[Row]):
     writing it once.
 
     A row that comes while no write is under way is written at once; rows that come within the
-    interval after it are written together.
+    interval after it are written together. Rows of tenants whose keys cannot be had now are written
+    apart, after those that wait already: they hold up nobody else's.
     """
 
     def __init__(
@@ -84,11 +86,15 @@ class LateWriter(ABC, Generic[Row]):
         *,
         metrics: Metrics,
         bounds: LateBounds = USAGE_BOUNDS,
+        usable: Usable | None = None,
     ) -> None:
-        """Write rows with `record`, which raises `StoreUnavailable`."""
+        """Write rows with `record`, which raises `StoreUnavailable`. `usable` is `Keyring.usable`,
+        for rows that are sealed.
+        """
         self._record: Callable[[Sequence[tuple[TenantId, Row]]], Awaitable[None]] = record
         self._metrics = metrics
         self._bounds = bounds
+        self._usable = usable
         self._waiting: GroupCommit[_Waiting[Row]] = GroupCommit(
             self._write_or_pause, size_max=bounds.batch_rows_max, interval_s=bounds.interval_s
         )
@@ -133,18 +139,43 @@ class LateWriter(ABC, Generic[Row]):
             await asyncio.sleep(self._bounds.retry_pause_s)
 
     async def _write_or_put_back(self, rows: list[_Waiting[Row]]) -> bool:
-        # False: the database is unavailable, and the rows that have not expired wait again.
+        # False: the database, or a tenant's keys, are unavailable, and the rows of these that have
+        # not expired wait again.
+        ready: list[_Waiting[Row]] = rows
+        apart: list[_Waiting[Row]] = []
+        try:
+            ready, apart = await self._without_keys_apart(rows)
+            are_written = await self._try_write(ready, self._waiting.put_back)
+            ready = []
+            return await self._try_write(apart, self._waiting.extend) and are_written
+        except BaseException:
+            # A write that was cancelled is made again by `flush`.
+            self._waiting.put_back(apart)
+            self._waiting.put_back(ready)
+            raise
+
+    async def _without_keys_apart(
+        self, rows: list[_Waiting[Row]]
+    ) -> tuple[list[_Waiting[Row]], list[_Waiting[Row]]]:
+        if self._usable is None:
+            return rows, []
+        try:
+            usable = await self._usable({one.tenant_id for one in rows})
+        except Exception:  # noqa: BLE001 - the write itself says what is wrong
+            return rows, []
+        ready = [one for one in rows if one.tenant_id in usable]
+        return ready, [one for one in rows if one.tenant_id not in usable]
+
+    async def _try_write(
+        self, rows: list[_Waiting[Row]], wait_again: Callable[[list[_Waiting[Row]]], None]
+    ) -> bool:
         try:
             await self._write([(one.tenant_id, one.row) for one in rows])
         except StoreUnavailable as error:
             now = asyncio.get_running_loop().time()
             self._expire([one for one in rows if one.until <= now], error)
-            self._waiting.put_back(one for one in rows if one.until > now)
+            wait_again([one for one in rows if one.until > now])
             return False
-        except BaseException:
-            # A write that was cancelled is made again by `flush`.
-            self._waiting.put_back(rows)
-            raise
         self._size -= sum(one.size for one in rows)
         return True
 
@@ -211,10 +242,15 @@ class Deposits(LateWriter[FinishedResponse]):
     """
 
     def __init__(
-        self, deposit: Deposit, *, metrics: Metrics, bounds: LateBounds = ENDS_BOUNDS
+        self,
+        deposit: Deposit,
+        *,
+        metrics: Metrics,
+        bounds: LateBounds = ENDS_BOUNDS,
+        usable: Usable | None = None,
     ) -> None:
         # `deposit` is `late_writes.deposit` of a database.
-        super().__init__(self._deposit_all, metrics=metrics, bounds=bounds)
+        super().__init__(self._deposit_all, metrics=metrics, bounds=bounds, usable=usable)
         self._deposit = deposit
 
     @override

@@ -16,7 +16,7 @@ from gateway.tenancy import TenantId
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 TENANT = TenantId(ids.new_uuid())
 FAST = replace(USAGE_BOUNDS, interval_s=0.0, retry_pause_s=0.0)
@@ -79,3 +79,32 @@ async def test_a_row_that_is_refused_costs_the_others_nothing_and_is_logged() ->
     [lost] = logs
     assert lost["response_id"] == ids.response_id(calls[1].response)
     assert "secret" not in repr(lost)
+
+
+async def test_a_tenant_whose_keys_are_away_holds_up_no_other() -> None:
+    keyless, written = TenantId(ids.new_uuid()), list[AuditedCall]()
+    are_keys_away = True
+
+    async def record(rows: Sequence[tuple[TenantId, AuditedCall]]) -> None:
+        if are_keys_away and any(tenant_id == keyless for tenant_id, _ in rows):
+            raise StoreUnavailable("the keys of a tenant")
+        written.extend(row for _, row in rows)
+
+    async def usable(tenants: Collection[TenantId]) -> Collection[TenantId]:
+        return {one for one in tenants if not are_keys_away or one != keyless}
+
+    bounds = replace(FAST, batch_rows_max=2)
+    audit = ToolAudit(record, metrics=Metrics(), bounds=bounds, usable=usable)
+    calls = [called(n) for n in range(6)]
+    for call in calls:
+        audit.put(keyless if call.ordinal < 3 else TENANT, call)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        writing = group.create_task(audit.run())
+        while len(written) < 3:  # noqa: ASYNC110 - what is written is no event
+            await asyncio.sleep(0)
+        assert written == calls[3:]
+        are_keys_away = False
+        while len(written) < 6:  # noqa: ASYNC110 - what is written is no event
+            await asyncio.sleep(0)
+        writing.cancel()
+    assert {call.ordinal for call in written} == set(range(6))
