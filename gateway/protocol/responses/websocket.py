@@ -40,14 +40,25 @@ _TRANSPORT: Final = ("stream", "stream_options", "background")
 class ClientFrame:
     """Frame of a client, parsed as far as it takes to tell whose turn it is.
 
-    `stream_id` names its lane, None is the one without a name. `previous_response_id` is what it
-    means to continue. `text` is all of it.
+    `kind` is what it says of its type. `stream_id` names its lane, None is the one without a name.
+    `previous_response_id` is what it means to continue. `text` is all of it.
     """
 
-    type: FrameType
+    kind: object
     stream_id: str | None
     previous_response_id: str | None
     text: bytes
+
+    @property
+    def type(self) -> FrameType:
+        """Return the type. Raises `InvalidRequest`: on which lane it is refused is known by now."""
+        if self.kind is None:
+            raise missing("type")
+        if not isinstance(self.kind, str):
+            raise wrong_type("type", "a string", self.kind)
+        if self.kind not in FRAME_TYPES:
+            raise wrong_value("type", self.kind, FRAME_TYPES)
+        return cast("FrameType", self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +76,12 @@ class CreateFrame:
 def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
     """Parse a frame.
 
-    Raises `InvalidRequest` for anything but a JSON object of a supported type on a valid lane.
+    Raises `InvalidRequest` for anything but a JSON object on a valid lane.
     """
     fields = parse_object(text, limits)
     previous = fields.get("previous_response_id")
     return ClientFrame(
-        type=_type(fields),
+        kind=fields.get("type"),
         stream_id=_stream_id(fields.get("stream_id")),
         previous_response_id=previous if isinstance(previous, str) else None,
         text=text,
@@ -117,17 +128,6 @@ def read_steer(text: bytes, limits: InputLimits) -> dict[str, Any]:
         if name not in fields:
             raise missing(name)
     return {name: fields[name] for name in STEER_FIELDS}
-
-
-def _type(fields: dict[str, Any]) -> FrameType:
-    kind = fields.get("type")
-    if kind is None:
-        raise missing("type")
-    if not isinstance(kind, str):
-        raise wrong_type("type", "a string", kind)
-    if kind not in FRAME_TYPES:
-        raise wrong_value("type", kind, FRAME_TYPES)
-    return cast("FrameType", kind)
 
 
 def _stream_id(value: object) -> str | None:

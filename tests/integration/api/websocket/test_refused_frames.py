@@ -99,6 +99,13 @@ async def test_one_frame_says_what_is_wrong(peer: Peer, name: str) -> None:
     assert await peer.response(), "the connection cannot be used any more"
 
 
+async def test_what_is_refused_by_its_type_is_answered_on_its_lane(peer: Peer) -> None:
+    await peer.connection.send(text(ASK | {"type": "response.append", "stream_id": "main"}))
+    frame = await peer.hear()
+    check(frame)
+    assert (frame["stream_id"], frame["error"]["param"]) == ("main", "type")
+
+
 def check(frame: dict[str, Any]) -> None:
     """The shape of an error frame, as OpenAI's SDK and Open Responses have it."""
     assert frame["type"] == "error"
