@@ -307,7 +307,7 @@ class ContainerPool:
                     return None
                 ran = await live.container.result_of(run["key"], timeout_s=timeout_s)
                 return None if ran is None else await self._keep_files(live, ran)
-        except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers):
+        except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers, StoreError):
             return None
 
     @asynccontextmanager

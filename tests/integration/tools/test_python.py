@@ -406,6 +406,7 @@ async def test_a_database_that_is_gone_costs_no_more_than_the_call(
     )
     try:
         assert (await response.run("x")).outcome == "transport_error"
+        assert await response.resume(0) is None, "lost, and no defect of the tool"
     finally:
         pool._database = there
         await lost.close()
