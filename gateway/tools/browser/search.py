@@ -427,8 +427,8 @@ class HttpSource:
         answer = await self.http.send(request)
         pause = answer.headers.get("retry-after", "")
         is_busy = answer.status_code == _BUSY and pause.isdecimal()
-        if is_busy and int(pause) <= RETRY_AFTER_MAX_S:
-            await asyncio.sleep(int(pause))
+        if is_busy and float(pause) <= RETRY_AFTER_MAX_S:  # `int` refuses thousands of digits
+            await asyncio.sleep(float(pause))
             answer = await self.http.send(request)
         answer.raise_for_status()
         return answer.content

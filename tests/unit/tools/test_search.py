@@ -209,7 +209,7 @@ async def test_a_query_that_a_provider_refuses_says_nothing_of_the_next_one() ->
 async def test_busy_provider_is_asked_again_if_it_says_soon() -> None:
     busy = "429 Too Many Requests\r\nretry-after: {}"
     good = ("200 OK", {"results": [{**_RESULT, "content": "c"}]})
-    for pause, times in ((0, 2), (60, 1)):
+    for pause, times in (("0", 2), ("60", 1), ("9" * 5000, 1)):
         async with (
             answering((busy.format(pause), b""), good) as engine,
             client(POLICY, EgressLimits()) as http,
