@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import QueryParams
 
-from gateway.api.query import boolean, choice, include_of, integer, values_of
+from gateway.api.query import boolean, choice, include_of, integer, page_query, values_of
 from gateway.errors import InvalidRequest
 from tests.fakes.cases import each
 
@@ -68,3 +68,13 @@ def test_includes_are_those_of_the_api(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         include_of(QueryParams([known, (name, "bogus")]))
     assert (caught.value.code, caught.value.param) == ("invalid_value", "include[1]")
+
+
+def test_a_page_before_a_place_is_read_backwards_from_there() -> None:
+    for order, backwards in (("asc", "desc"), ("desc", "asc")):
+        page = page_query(QueryParams([("before", "b"), ("order", order)]))
+        assert (page.cursor, page.cursor_name) == ("b", "before")
+        assert page.order_from_cursor == backwards
+        page = page_query(QueryParams([("after", "a"), ("order", order)]))
+        assert (page.cursor, page.cursor_name) == ("a", "after")
+        assert page.order_from_cursor == order

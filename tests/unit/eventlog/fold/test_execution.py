@@ -171,6 +171,14 @@ def test_of_a_model_without_end_the_first_moments_and_the_end_are_kept() -> None
     assert timeline.moments[-1] == Moment("finished", BEGIN + 60_000, 7, "cancelled")
 
 
+def test_long_commits_are_a_lane_and_do_not_overlap() -> None:
+    log = [*SLOW[:-3], mark("commit", 4000, "500"), mark("commit", 4200, "900")]
+    assert read(*log, now=5000).commits == [
+        Span("long commit", 3500, 4000),
+        Span("long commit", 4000, 4200),
+    ]
+
+
 def test_long_commits_of_a_slow_database_leave_room_for_other_steps() -> None:
     timeline = Timeline()
     for at in range(MOMENTS_MAX + 9):

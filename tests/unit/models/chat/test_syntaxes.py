@@ -422,6 +422,7 @@ def test_mistral(text: str, said: list[str], rules: set[str]) -> None:
         ('[TOOL_CALLS][,{"name": "f", "arguments": {}}]', ["f({})"], {"sloppy_json"}),
         ("[TOOL_CALLS][words", ["final: words"], {"not_a_call"}),
         ("[TOOL_CALLS][]", [], {"abandoned_call", "no_visible_output"}),
+        ("a [TOOL_CALLS][]b", ["final: a [TOOL_CALLS][]b"], {"abandoned_call"}),
     ],
 )  # fmt: skip
 def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) -> None:
@@ -453,6 +454,9 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
          ["f({})", "g({})"], {"empty_arguments"}),
         ('{"name": "f", "parameters": {"a"', ['f({"a") broken'], {"invalid_arguments"}),
         ('{"name": "f", "parameters": {}}; ', ["f({})"], set()),
+        ("a <|python_tag|>{ b{", ["final: a <|python_tag|>{ b{"], {"not_a_call"}),
+        ("a <|python_tag|><|python_tag|> b", ["final: a <|python_tag|><|python_tag|> b"],
+         {"abandoned_call", "not_a_call"}),
     ],
 )  # fmt: skip
 def test_llama3_json(text: str, said: list[str], rules: set[str]) -> None:
