@@ -62,7 +62,7 @@ class BackendBusy(UpstreamUnavailable):
 
 
 class NoConnection(UpstreamUnavailable):
-    """As many connections to the backend are in use as may be; it is well."""
+    """A refusal of our own: as many connections to the backend are in use as may be."""
 
 
 class NoTokenIds(UpstreamUnavailable):

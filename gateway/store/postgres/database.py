@@ -144,7 +144,7 @@ class State:
     """State of a connection from its opening on, and the settings that it keeps."""
 
     is_direct: bool = False
-    """It leads to the server itself, not to a pooler, so settings of its session stay."""
+    """True if it leads to the server itself, not to a pooler: settings of its session stay."""
     is_for_runs: bool = False
     """True if it has the role, and the limits, of `Database.runs_transaction` for good."""
     is_new: bool = True
