@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
 from gateway.errors import StoreError
+from gateway.fair_queue import FairSlots
 from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import web_pages
 from gateway.telemetry.logs import EventLog
@@ -459,20 +460,36 @@ class IndexSource:
         ]
 
 
+MCP_SEARCHES_MAX: Final = 8
+"""Searches of an MCP server at a time: as many calls as one session takes."""
+MCP_TURN_S: Final = 4.0
+"""Wait of a search for its turn at an MCP server, a part of `SEARCH_TIMEOUT_S`."""
+
+
 @dataclass(frozen=True, slots=True)
 class McpSource:
     """A tool of an MCP server. `call` maps its arguments to its text; any exception means that the
     server did not answer.
+
+    All tenants share one session, so they take turns.
     """
 
     call: Callable[[dict[str, Any]], Awaitable[str]]
     name: str = "mcp"
     is_live: bool = True
+    _slots: FairSlots = field(default_factory=lambda: FairSlots(MCP_SEARCHES_MAX))
 
-    async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:  # noqa: ARG002
+    async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
+        turn = asyncio.timeout(MCP_TURN_S)
         try:
-            return hits_of_tool(await self.call({"query": query.text}))
+            async with turn, self._slots.taken(tenant_id):
+                turn.reschedule(None)
+                return hits_of_tool(await self.call({"query": query.text}))
         except Exception as error:
+            if turn.expired():
+                # The server is not to blame: other tenants may have their turn.
+                message = f"no turn in {MCP_TURN_S:g} s"
+                raise SourceFailed("busy", message, is_of_query=True) from error
             raise SourceFailed("error", type(error).__name__) from error
 
 

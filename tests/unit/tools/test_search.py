@@ -17,6 +17,7 @@ from gateway.protocol.grants import DomainRules
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.browser.search import (
+    MCP_SEARCHES_MAX,
     BadAnswer,
     Brave,
     Exa,
@@ -294,6 +295,57 @@ async def test_mcp_server_that_says_something_else_is_passed_over(answer: str) -
     with pytest.raises(SearchFailed) as raised:
         await client_of(McpSource(call)).search(QUERY, TENANT)
     assert raised.value.causes == ("mcp: BadAnswer",)
+
+
+async def test_tenants_take_turns_at_an_mcp_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    full, answered = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def call(arguments: dict[str, Any]) -> str:
+        asked.append(arguments["query"])
+        if len(asked) == MCP_SEARCHES_MAX:
+            full.set()
+        await answered.acquire()
+        return "[]"
+
+    other = TenantId(UUID(int=8))
+    search = client_of(McpSource(call))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3 * MCP_SEARCHES_MAX):
+            group.create_task(search.search(Query("many"), TENANT))
+        await full.wait()
+        one = group.create_task(search.search(Query("one"), other))
+        while not one.done():
+            answered.release()
+            await asyncio.sleep(0)
+        assert asked.index("one") <= MCP_SEARCHES_MAX + 1
+        for _ in range(3 * MCP_SEARCHES_MAX):
+            answered.release()
+
+
+async def test_who_waits_for_a_turn_in_vain_does_not_take_the_server_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.tools.browser.search.MCP_TURN_S", 0.0)
+    answered = asyncio.Event()
+
+    async def call(_: dict[str, Any]) -> str:
+        await answered.wait()
+        return "[]"
+
+    metrics = Metrics()
+    search = client_of(McpSource(call), metrics=metrics)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MCP_SEARCHES_MAX):
+            group.create_task(search.search(Query("many"), TENANT))
+        await asyncio.sleep(0)
+        with pytest.raises(SearchFailed) as raised:
+            await search.search(Query("late"), TENANT)
+        answered.set()
+    assert raised.value.causes == ("mcp: no turn in 0 s",)
+    assert not search._rests_until
+    labels = {"provider": "mcp", "outcome": "busy"}
+    assert metrics.registry.get_sample_value("gateway_searches_total", labels) == 1
 
 
 async def test_refused_key_is_an_alarm() -> None:
