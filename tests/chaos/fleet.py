@@ -51,11 +51,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # No request is to blame here for the backends that die under it.
     "upstream": {
         "stall_timeout_s": 1.5,
-        "first_token_timeout_s": 3.0,
+        "first_token_timeout_s": 10.0,  # a busy machine compiles a grammar for seconds
         "hops_max": 100,
         "losses_max": 100,
         "attempts_max": 6,
-        "hop_wait_s": 20.0,
+        "hop_wait_s": 30.0,
         "health_interval_s": 0.5,
         "probe_interval_s": 5.0,
     },
