@@ -107,6 +107,22 @@ class Charge:
             self.is_open = False
             self._books.hand_over(self)
 
+    def leave(self) -> bool:
+        """Do the same, but keep what it may spend set aside until `give_back_spending`.
+
+        Return False if nothing is set aside.
+        """
+        if not self.is_open:
+            return False
+        self.is_open = False
+        self._books.give_up_places(self)
+        return bool(self.spend)
+
+    def give_back_spending(self) -> None:
+        # What was set aside is spent by now, or never will be.
+        for one in self.spend:
+            one.meter.reserved -= one.reserved
+
     def packed(self) -> dict[str, Any] | None:
         """Return as JSON what another process needs to settle the charge; None if that is
         nothing.
@@ -403,11 +419,13 @@ class Gates:
         else:
             del self.places[key]
 
-    def _release(self, charge: Charge) -> None:
+    def give_up_places(self, charge: Charge) -> None:
         for name in charge.places:
             self.give_up_place(charge.tenant_id, name)
-        for one in charge.spend:
-            one.meter.reserved -= one.reserved
+
+    def _release(self, charge: Charge) -> None:
+        self.give_up_places(charge)
+        charge.give_back_spending()
 
     def _has_place(self, caller: Caller, rules: Rules, attempt: int) -> bool:
         # False: the requests in progress elsewhere are not known yet.

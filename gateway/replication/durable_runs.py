@@ -16,6 +16,7 @@ from gateway.entries import Queued
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import READER_EVENTS_MAX, LiveLog
+from gateway.replication.queued_charges import QueuedCharges
 from gateway.store.claim_order import EndedResponse
 from gateway.store.events import day_of
 from gateway.tenancy.policy import DEFAULT_POLICY
@@ -82,6 +83,8 @@ class DurableRuns:
         self._accepting = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses that were generated here, until a claim reports their cost."""
+        self.charges = QueuedCharges()
+        """Charges of responses that were accepted here and begin somewhere."""
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
@@ -117,7 +120,7 @@ class DurableRuns:
         archive = self._dependencies.archive
         if self.room <= 0 or self.is_draining:
             await archive.accept(spec, None, owned=False)
-            _leave_charge(spec)
+            self.charges.leave(spec)
             return
         fence = self._dependencies.writer.fence(spec.principal.tenant_id)
         self._accepting += 1
@@ -131,7 +134,7 @@ class DurableRuns:
             live.show(1)
             self._start(spec, claim, live, counted=0.0, fence=fence)
         else:
-            _leave_charge(spec)
+            self.charges.leave(spec)
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
@@ -213,8 +216,9 @@ class DurableRuns:
             shared.live_logs.discard(head.uuid, live)
             if counted is not None:
                 if head.background and not live.handed_over:
-                    cost = cost_of(spec, live.fold.usage)
-                    self.ended.append(EndedResponse(spec.principal.tenant_id, cost, counted))
+                    tenant_id, cost = spec.principal.tenant_id, cost_of(spec, live.fold.usage)
+                    self.ended.append(EndedResponse(tenant_id, cost, counted))
+                    self.charges.end(tenant_id, head.uuid)
                 self._when_one_ends()
             if span is not None:
                 span.end()
@@ -249,12 +253,6 @@ def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
     return max(1, usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
-
-
-def _leave_charge(spec: RunSpec) -> None:
-    # The process that claims the run settles the charge.
-    if spec.charge is not None:
-        spec.charge.hand_over()
 
 
 def _nothing() -> None:

@@ -545,8 +545,8 @@ class Creation:
             await self._runs.queue(spec)
             return AcceptedGeneration(spec, self._retrieval, None)
         claim = await self._dependencies.archive.accept(spec, key, owned=is_ours)
-        if claim is None and spec.charge is not None:
-            spec.charge.hand_over()  # whoever claims it settles
+        if claim is None:
+            self._runs.charges.leave(spec)
         run = None
         if claim is not None:
             run = self._runs.begin(spec, claim, requested_at=command.requested_at)
@@ -564,8 +564,7 @@ class Creation:
         except RateLimited:
             self._limiter.refused("background_queued")
             raise
-        if spec.charge is not None:
-            spec.charge.hand_over()  # whoever claims it settles
+        self._runs.charges.leave(spec)
         return AcceptedGeneration(spec, self._retrieval, None)
 
     def _idempotency_key(self, command: CreateCommand) -> IdempotencyKey | None:

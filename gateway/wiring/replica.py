@@ -203,6 +203,7 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 limiter.run,
+                partial(runs.charges.run, partial(claims.heads, database)),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 drained.run,

@@ -387,6 +387,31 @@ async def test_what_runs_in_background_takes_no_place_of_concurrent_responses(
 
 
 @pytest.mark.slow
+async def test_what_is_queued_in_background_does_not_pass_a_budget(limited: Limited) -> None:
+    await limited.limits.set_budget(limited.owner, 3_000, unit="tokens")
+    await limited.set("background_running", 1, 0)
+    gates = limited.gateway.process.replica.limiter.gates
+
+    def set_aside() -> int:
+        return sum(
+            meter.reserved
+            for (tenant, _), meter in gates.meters()
+            if tenant == limited.owner.tenant_id
+        )
+
+    body = {"model": MODEL, "input": SLOW, "background": True}
+    answers = [await limited.client.post("/v1/responses", json=body) for _ in range(4)]
+    # The first one runs, and each sets aside about 1,100.
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    assert set_aside() > 2_000
+    for one in answers[:2]:
+        await limited.client.post(f"/v1/responses/{one.json()['id']}/cancel")
+    while set_aside():
+        await limited.client.get("/v1/models")
+    await background(limited)
+
+
+@pytest.mark.slow
 async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_twice(
     limited: Limited,
 ) -> None:
