@@ -13,6 +13,8 @@ from gateway.admin import (
     backends,
     content_access,
     data_retention,
+    federation_rules,
+    identity_providers,
     inspection,
     issuers,
     keys,
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from gateway.admin.backends import Backends
     from gateway.admin.content_access import ContentAccess
     from gateway.admin.data_retention import RetentionControls
-    from gateway.admin.issuers import IdentityProviders, OperatorIssuers
+    from gateway.admin.federation_rules import FederationRules
+    from gateway.admin.identity_providers import IdentityProviders
+    from gateway.admin.issuers import OperatorIssuers
     from gateway.admin.keys import Keys
     from gateway.admin.ledger import Ledger
     from gateway.admin.limit_states import LimitStates
@@ -64,6 +68,7 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     identity_providers: IdentityProviders
+    federation_rules: FederationRules
     limits: Limits
     usage: UsageReports
     audit: AuditLogs
@@ -95,7 +100,8 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts),
         *keys.routes(services.keys),
-        *issuers.routes(services.identity_providers),
+        *identity_providers.routes(services.identity_providers),
+        *federation_rules.routes(services.federation_rules),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
@@ -110,7 +116,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *tenants.routes(services.tenants),
         *backends.routes(services.backends),
         *operator_keys.routes(services.operators),
-        *issuers.operator_routes(services.issuers),
+        *issuers.routes(services.issuers),
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
         *system.routes(services.system),

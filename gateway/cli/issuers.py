@@ -12,16 +12,9 @@ import orjson
 import typer
 
 from gateway import ids
-from gateway.admin.issuers import (
-    PROVIDERS_MAX,
-    RULES_MAX,
-    OperatorIssuerCreate,
-    OperatorIssuers,
-    ProviderCreate,
-    RuleCreate,
-    provider_body,
-    rule_body,
-)
+from gateway.admin.federation_rules import RULES_MAX, RuleCreate, rule_body
+from gateway.admin.identity_providers import PROVIDERS_MAX, ProviderCreate, provider_body
+from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuers
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
@@ -187,7 +180,7 @@ async def allow(  # noqa: PLR0913 - each is an option
         made, _ = await services.keys.create_account(caller, project, name, None)
         body["service_account_id"] = ids.service_account_id(made.id)
     request = validated(RuleCreate, body)
-    rule = await services.identity_providers.create_rule(caller, issuer, request)
+    rule = await services.federation_rules.create(caller, issuer, request)
     _show(rule_body(rule), as_json=json_)
 
 
@@ -197,7 +190,7 @@ async def rules(
 ) -> None:
     """List what tokens of an issuer may do."""
     services, caller = await gateway.admin(tenant)
-    page = await services.identity_providers.rules(caller.tenant_id, issuer, PageParams(RULES_MAX))
+    page = await services.federation_rules.list(caller.tenant_id, issuer, PageParams(RULES_MAX))
     terminal.listing(
         list(map(rule_body, page.rows)),
         {
@@ -219,7 +212,7 @@ async def disallow(
 ) -> None:
     """Take a rule back: what was exchanged by it stops working, too."""
     services, caller = await gateway.admin(tenant)
-    await services.identity_providers.delete_rule(caller, issuer, rule)
+    await services.federation_rules.delete(caller, issuer, rule)
     terminal.show(f"rule {rule} deleted")
 
 

@@ -2,7 +2,7 @@
 
 No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
 the schema return the rows that fit the key or token, and it can read no other.
-`gateway.admin.issuers` writes the rows of issuers.
+`gateway.admin.identity_providers` writes the rows of issuers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from gateway.admin.backends import Backends
 from gateway.admin.content_access import ContentAccess
 from gateway.admin.data_retention import RetentionControls
-from gateway.admin.issuers import IdentityProviders, OperatorIssuers
+from gateway.admin.federation_rules import FederationRules
+from gateway.admin.identity_providers import IdentityProviders
+from gateway.admin.issuers import OperatorIssuers
 from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
 from gateway.admin.limit_states import LimitStates
@@ -57,6 +59,7 @@ def admin_services(
             lifetime_max_s=settings.admin.key_lifetime_max_s,
         ),
         identity_providers=IdentityProviders(transactions),
+        federation_rules=FederationRules(transactions),
         limits=Limits(
             database,
             settings.model_aliases,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.admin.issuers import ProviderCreate, RuleCreate
+from gateway.admin.federation_rules import RuleCreate
+from gateway.admin.identity_providers import ProviderCreate
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.transactions import AdminCaller
 from gateway.limits.rules import MINUTE_S
@@ -147,7 +148,7 @@ async def trusted(database_url: str, key: SigningKey) -> tuple[str, str]:
         service_account_id=account_id,
         attribute_matchers={"sub": "alice"},
     )
-    await services.identity_providers.create_rule(caller, provider, rule)
+    await services.federation_rules.create(caller, provider, rule)
     await database.close()
     return provider, account_id
 

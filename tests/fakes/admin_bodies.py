@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.content_access import ContentConsent
 from gateway.admin.data_retention import DataRetentionUpdate
-from gateway.admin.issuers import (
-    OperatorIssuerCreate,
-    OperatorIssuerUpdate,
-    ProviderCreate,
-    ProviderUpdate,
-    RuleCreate,
-    RuleUpdate,
-)
+from gateway.admin.federation_rules import RuleCreate, RuleUpdate
+from gateway.admin.identity_providers import ProviderCreate, ProviderUpdate
+from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuerUpdate
 from gateway.admin.keys import (
     AccountKeyCreate,
     AdminKeyCreate,

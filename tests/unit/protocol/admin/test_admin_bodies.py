@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.admin.issuers import ProviderCreate, RuleCreate
+from gateway.admin.federation_rules import RuleCreate
+from gateway.admin.identity_providers import ProviderCreate
 from gateway.admin.keys import (
     AccountKeyCreate,
     ProjectKeyUpdate,
