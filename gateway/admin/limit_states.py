@@ -9,14 +9,15 @@ from gateway.admin.limits import LimitOwner
 from gateway.admin.routes import AdminRoute
 from gateway.admin.tenants import ONE
 from gateway.api.access.own_key import budget_body, limit_body
+from gateway.limits.rules import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.admin.limits import Limits
     from gateway.admin.routes import AdminCall
+    from gateway.admin.spend_limits import SpendLimits
     from gateway.limits.accounting import Figures
-    from gateway.limits.rules import Terms
     from gateway.protocol.admin_bodies import Json
     from gateway.tenancy import TenantId
 
@@ -34,9 +35,13 @@ class LimitStates:
     """Use of the limits and budgets of tenants and their projects."""
 
     def __init__(
-        self, limits: Limits, figures: Callable[[TenantId, Terms], Awaitable[Figures]]
+        self,
+        limits: Limits,
+        spend_limits: SpendLimits,
+        figures: Callable[[TenantId, Terms], Awaitable[Figures]],
     ) -> None:
         self._limits = limits
+        self._spend_limits = spend_limits
         self._figures = figures
 
     async def named(self, tenant: str, project_id: str | None) -> Figures:
@@ -48,7 +53,9 @@ class LimitStates:
 
     async def of(self, owner: LimitOwner) -> Figures:
         # Of those that are its own, not of the ones around it.
-        return await self._figures(owner.tenant_id, await self._limits.terms(owner))
+        limits = filter(owner.has, await self._limits.limits(owner.tenant_id))
+        budgets = await self._spend_limits.of(owner)
+        return await self._figures(owner.tenant_id, Terms(tuple(limits), tuple(budgets)))
 
 
 def _body(figures: Figures) -> Json:

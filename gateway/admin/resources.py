@@ -29,6 +29,7 @@ from gateway.admin import (
     responses,
     roles,
     service_accounts,
+    spend_limits,
     system,
     tenants,
     usage,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.spend_limits import SpendLimits
     from gateway.admin.system import System
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
@@ -70,6 +72,7 @@ class AdminServices:
     identity_providers: IdentityProviders
     federation_rules: FederationRules
     limits: Limits
+    spend_limits: SpendLimits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
@@ -103,6 +106,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *identity_providers.routes(services.identity_providers),
         *federation_rules.routes(services.federation_rules),
         *limits.routes(services.limits),
+        *spend_limits.routes(services.spend_limits, services.limits),
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
         *data_retention.routes(services.retention),

@@ -346,7 +346,7 @@ async def _project_key(
     await services.limits.set_limits(owner, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE})
     for model in models:
         await prices.set(COMMAND_LINE, PriceCreate(model=model, tenant=TENANT, nano_per_unit=PRICE))
-    await services.limits.set_budget(owner, PROJECT_BUDGET_NANO)
+    await services.spend_limits.set_budget(owner, PROJECT_BUDGET_NANO)
     return made.key, made.secret or ""
 
 

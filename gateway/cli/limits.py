@@ -14,6 +14,7 @@ import typer
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, PriceEnd, Prices
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
@@ -22,7 +23,7 @@ from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit, Wh
 from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
-    from gateway.admin.limits import BudgetState
+    from gateway.admin.spend_limits import BudgetState
     from gateway.limits.money import Price
     from gateway.limits.rules import Budget, Limit, Mode
     from gateway.store.limits.alerts import SpendAlert
@@ -179,9 +180,8 @@ async def set_budget(  # noqa: PLR0913 - its options
     cap = tokens if usd is None else _nano(usd)
     assert cap is not None, "one of the two was given"
     shares = None if alert_at is None else _percentages(alert_at)
-    service = await _limits_of(gateway)
-    owner = await _owner_of(service, tenant, project, key)
-    await service.set_budget(
+    owner = await _owner_of(await _limits_of(gateway), tenant, project, key)
+    await SpendLimits(await gateway.database()).set_budget(
         owner, cap, unit=unit, interval=interval, mode=_mode(observe), alert_at=shares
     )
     terminal.show(f"budget of tenant {tenant} set")
@@ -199,8 +199,8 @@ async def remove_budget(
     """Remove the budget of a tenant, a project or a key, and its alerts: nothing of it is refused
     any more.
     """
-    service = await _limits_of(gateway)
-    owner = await _owner_of(service, tenant, project, key)
+    owner = await _owner_of(await _limits_of(gateway), tenant, project, key)
+    service = SpendLimits(await gateway.database())
     is_gone = await service.remove_budget(owner, unit, interval, with_alerts=True)
     terminal.show("removed" if is_gone else "there was none")
 
@@ -208,8 +208,8 @@ async def remove_budget(
 @command(budgets, "list")
 async def list_budgets(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
     """List budgets, the spending of each, and the thresholds of its alerts (--alert-at)."""
-    service = await _limits_of(gateway)
-    tenant_id = await service.tenant(tenant)
+    service = SpendLimits(await gateway.database())
+    tenant_id = await (await _limits_of(gateway)).tenant(tenant)
     terminal.listing(
         [
             _budget(one, await _alerts(service, tenant_id, one.budget))
@@ -354,7 +354,7 @@ def _percent(text: str) -> int:
     return int(text)
 
 
-async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
+async def _alerts(service: SpendLimits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
     # Only alerts that were set with the budget, the lowest threshold first.
     alerts = await service.alerts(LimitOwner(tenant_id, budget.scope, budget.scope_id))
     own = [one for one in alerts if one.percent is not None and one.meter == budget.meter]

@@ -125,9 +125,9 @@ async def set_budget(call: Call, owner: LimitOwner) -> None:
 
     Raises `InvalidRequest`.
     """
-    limits, text = call.services.tenant.limits, call.form.get("dollars", "").lstrip("$")
+    budgets, text = call.services.tenant.spend_limits, call.form.get("dollars", "").lstrip("$")
     if not text:
-        await limits.remove_budget(owner, "usd", _MONTH)
+        await budgets.remove_budget(owner, "usd", _MONTH)
         return
     try:
         amount = Decimal(text.replace(",", ""))
@@ -138,4 +138,4 @@ async def set_budget(call: Call, owner: LimitOwner) -> None:
         raise InvalidRequest(
             f"A budget is from 0 to {DOLLARS_MAX:,} dollars, or empty.", param="dollars"
         )
-    await limits.set_budget(owner, int(amount * NANO))
+    await budgets.set_budget(owner, int(amount * NANO))

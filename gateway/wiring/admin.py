@@ -22,6 +22,7 @@ from gateway.admin.replays import Replays
 from gateway.admin.resources import AdminServices, OperatorServices
 from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
+from gateway.admin.spend_limits import SpendLimits
 from gateway.admin.system import System
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
@@ -66,6 +67,7 @@ def admin_services(
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
+        spend_limits=SpendLimits(database, access.forget),
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
         retention=RetentionControls(transactions),
@@ -110,7 +112,9 @@ def operator_services(process: Process) -> OperatorServices:
         ledger=ledger_of(settings, database, foundation.metrics),
         live=Live(database, process.replica.snapshots),
         limit_states=LimitStates(
-            Limits(database, settings.model_aliases), process.replica.limiter.figures
+            Limits(database, settings.model_aliases),
+            SpendLimits(database),
+            process.replica.limiter.figures,
         ),
         system=System(database, process.health, replica=foundation.owner),
         database=database,

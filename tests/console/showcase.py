@@ -142,7 +142,7 @@ async def _populate(gateway: RunningGateway) -> tuple[str, str]:
     assert made is not None
     owner = await services.limits.of_project(acme, project_id)
     await services.limits.set_limits(owner, {("requests", 60): 600, ("tokens", 60): 250_000})
-    await services.limits.set_budget(owner, 250 * 10**9)
+    await services.spend_limits.set_budget(owner, 250 * 10**9)
     await services.limits.set_limits(LimitOwner.of_tenant(acme), {("requests", 60): 6_000})
     await _use(gateway, acme, project.id, made.key.id)
     return made.secret or "", project_id

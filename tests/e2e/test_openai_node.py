@@ -11,6 +11,7 @@ from gateway import ids
 from gateway.admin.federation_rules import RuleCreate
 from gateway.admin.identity_providers import ProviderCreate
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.spend_limits import SpendLimits
 from gateway.admin.transactions import AdminCaller
 from gateway.limits.rules import MINUTE_S
 from gateway.store.postgres.database import Database
@@ -235,8 +236,8 @@ async def test_a_limit_that_was_reached_is_tried_again_after_the_true_delay(
 async def test_a_spent_budget_is_tried_once(
     openai: ClientProcess, replicas_database_url: str
 ) -> None:
-    key, service, place, database = await limits_of(replicas_database_url, "broke-node")
-    await service.set_budget(place, 1, unit="tokens")
+    key, _, place, database = await limits_of(replicas_database_url, "broke-node")
+    await SpendLimits(database).set_budget(place, 1, unit="tokens")
     await database.close()
     found = openai.check("overBudget", key=key)
     assert found["tries"] == 1

@@ -17,7 +17,7 @@ from gateway.admin.keys import (
     ServiceAccountCreate,
 )
 from gateway.admin.ledger import SinkResume
-from gateway.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
+from gateway.admin.limits import RateLimitUpdate
 from gateway.admin.operator_keys import OperatorCreate
 from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import (
@@ -30,6 +30,7 @@ from gateway.admin.projects import (
 from gateway.admin.replays import Replay
 from gateway.admin.responses import Reveal
 from gateway.admin.service_accounts import ServiceAccountUpdate
+from gateway.admin.spend_limits import SpendAlertUpdate, SpendLimitUpdate
 from gateway.admin.tenants import (
     Erasure,
     Export,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S
@@ -49,16 +50,16 @@ RULES: Final[dict[tuple[What, int], int | None]] = {
 
 async def have_all(database: Database, name: str) -> None:
     """Limits of tenant and project, budgets of money and tokens, a price, and an alert."""
-    limits = Limits(database)
+    limits, budgets = Limits(database), SpendLimits(database)
     tenant = await limits.tenant(name)
     place = LimitOwner.of_tenant(tenant)
     nano: dict[Component, int] = {"input": 50, "input_cached": 10, "output": 200}
     await Prices(database).set(COMMAND_LINE, PriceCreate(model=MODEL, nano_per_unit=nano))
     for one in (place, LimitOwner(tenant, "project", tenant)):
         await limits.set_limits(one, RULES)
-        await limits.set_budget(one, MUCH * NANO // 10**6)
-        await limits.set_budget(one, MUCH, unit="tokens", interval="day")
-    await limits.add_alert(place, MUCH, {"type": "operator", "percent": 50})
+        await budgets.set_budget(one, MUCH * NANO // 10**6)
+        await budgets.set_budget(one, MUCH, unit="tokens", interval="day")
+    await budgets.add_alert(place, MUCH, {"type": "operator", "percent": 50})
 
 
 async def batch(client: httpx2.AsyncClient, requests: int, more: dict[str, Any]) -> float:

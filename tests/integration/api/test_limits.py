@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
@@ -70,6 +71,7 @@ class Limited:
     client: httpx2.AsyncClient
     key: str
     limits: Limits
+    budgets: SpendLimits
     owner: LimitOwner
     tenant_name: str
 
@@ -119,10 +121,11 @@ async def limited(
 ) -> AsyncIterator[Limited]:
     name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)[-60:].strip("-")
     key = await new_key(settings, name)
-    service = Limits(gateway.process.foundation.database)
+    database = gateway.process.foundation.database
+    service = Limits(database)
     owner = LimitOwner.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
-        yield Limited(gateway, client, key, service, owner, name)
+        yield Limited(gateway, client, key, service, SpendLimits(database), owner, name)
 
 
 async def usage_lines(limited: Limited) -> int:
@@ -388,7 +391,7 @@ async def test_what_runs_in_background_takes_no_place_of_concurrent_responses(
 
 @pytest.mark.slow
 async def test_what_is_queued_in_background_does_not_pass_a_budget(limited: Limited) -> None:
-    await limited.limits.set_budget(limited.owner, 3_000, unit="tokens")
+    await limited.budgets.set_budget(limited.owner, 3_000, unit="tokens")
     await limited.set("background_running", 1, 0)
     gates = limited.gateway.process.replica.limiter.gates
 
@@ -672,7 +675,7 @@ async def test_what_is_only_observed_refuses_nothing(limited: Limited) -> None:
 
 
 async def test_a_spent_budget_is_tried_once_by_openais_client(limited: Limited) -> None:
-    await limited.limits.set_budget(limited.owner, 100, unit="tokens")
+    await limited.budgets.set_budget(limited.owner, 100, unit="tokens")
     assert await post(limited, "/v1/responses", input="x", max_output_tokens=16) > 50
     asked: list[str] = []
 
@@ -714,7 +717,7 @@ async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Lim
 async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     price = await limited.set_price({"input": 50, "input_cached": 5, "output": 200})
     tenant = limited.owner.tenant_id
-    await limited.limits.set_budget(limited.owner, NANO)
+    await limited.budgets.set_budget(limited.owner, NANO)
     limited.gateway.process.replica.limiter._prices_at = float("-inf")
     await post(limited, "/v1/responses", input="Hello there")
     database = limited.gateway.process.foundation.database
@@ -731,13 +734,13 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     parts = row.input_cost_nano + row.cached_cost_nano + row.output_cost_nano + row.tools_cost_nano
     assert parts == cost
     await limited.gateway.process.replica.limiter.once()
-    state = await limited.limits.budget(limited.owner, "usd", "month")
+    state = await limited.budgets.budget(limited.owner, "usd", "month")
     assert state is not None
     assert state.spent == cost
 
 
 async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> None:
-    await limited.limits.set_budget(limited.owner, 10**9, unit="tokens")
+    await limited.budgets.set_budget(limited.owner, 10**9, unit="tokens")
     tokens = await post(limited, "/v1/responses", input="Hello there")
     replica = limited.gateway.process.replica
     await replica.limiter.once()
@@ -746,7 +749,7 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
         await connection.execute(DOUBLED, {"tenant": limited.owner.tenant_id})
 
     async def spent() -> int:
-        state = await limited.limits.budget(limited.owner, "tokens", "month")
+        state = await limited.budgets.budget(limited.owner, "tokens", "month")
         assert state is not None
         return state.spent
 
@@ -766,8 +769,8 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     await limited.set("tokens", A_DAY)
     await limited.set("requests", 60, MINUTE_S)
     await limited.limits.set_limits(limited.owner, {("responses", 0): 7})
-    await limited.limits.set_budget(limited.owner, NANO)
-    await limited.limits.set_budget(limited.owner, 10**6, unit="tokens", interval="day")
+    await limited.budgets.set_budget(limited.owner, NANO)
+    await limited.budgets.set_budget(limited.owner, 10**6, unit="tokens", interval="day")
     limited.gateway.process.access.forget()
     before = (await limited.client.get("/v1/key")).json()["data"]
     assert (before["limit"], before["limit_remaining"], before["limit_reset"]) == (1, 1, "monthly")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
@@ -53,7 +54,7 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
         foundation = gateway.process.foundation
         database, limits = foundation.database, Limits(foundation.database)
         tenant = await limits.tenant("reconciled")
-        await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
+        await SpendLimits(database).set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
         headers = {"authorization": f"Bearer {key}"}
         body: dict[str, Any] = {"model": MODEL, "input": "Hello there", "stream": True}
         more: list[dict[str, Any]] = [
@@ -96,9 +97,8 @@ async def test_what_fails_before_its_first_token_is_neither_booked_nor_spent(
     async with running_gateway(settings) as gateway:
         key = await new_key(settings, "unlucky")
         database = gateway.process.foundation.database
-        limits = Limits(database)
-        tenant = await limits.tenant("unlucky")
-        await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
+        tenant = await Limits(database).tenant("unlucky")
+        await SpendLimits(database).set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
         headers = {"authorization": f"Bearer {key}"}
 
         async def post(how: str, **fields: Any) -> httpx2.Response:

@@ -13,6 +13,7 @@ import pytest
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.spend_limits import SpendLimits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
 from gateway.ledger.jobs import Adding, Reconciliation, correct_spending
@@ -156,9 +157,8 @@ async def test_keys_that_took_each_other_s_place_spend_together(
     ]
     async with database.transaction(tenant) as connection:
         await connection.execute(REPLACE, {"new": new.id, "old": old.id, "tenant": tenant})
-    limits = Limits(database)
-    place = await limits.key(tenant, new.id)
-    await limits.set_budget(place, 10**9, unit="tokens", interval="none")
+    place = await Limits(database).key(tenant, new.id)
+    await SpendLimits(database).set_budget(place, 10**9, unit="tokens", interval="none")
     async with database.owner_transaction() as connection:
         older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
         await connection.execute(Statement(older))
@@ -175,7 +175,7 @@ async def test_keys_that_took_each_other_s_place_spend_together(
 async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
     database: Database, tenant: TenantId
 ) -> None:
-    await Limits(database).set_budget(
+    await SpendLimits(database).set_budget(
         LimitOwner.of_tenant(tenant), 10**9, unit="tokens", interval="none"
     )
     async with database.owner_transaction() as connection:

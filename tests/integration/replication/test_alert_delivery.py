@@ -21,7 +21,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import ids
-from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner
+from gateway.admin.spend_limits import SpendLimits
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO, begins
 from gateway.limits.rules import meter_of
@@ -82,7 +83,7 @@ async def place(database: Database, tenant: TenantId) -> LimitOwner:
 async def test_an_alert_is_told_once_by_a_signed_webhook(
     database: Database, place: LimitOwner
 ) -> None:
-    limits, receiver = Limits(database), Receiver()
+    limits, receiver = SpendLimits(database), Receiver()
     await limits.add_alert(place, NANO, {"type": "operator", "percent": 50})
     receiver.statuses = [500]
     async with serving(receiver.app()) as url:
@@ -112,7 +113,7 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(
 async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
     database: Database, place: LimitOwner
 ) -> None:
-    limits, receiver = Limits(database), Receiver()
+    limits, receiver = SpendLimits(database), Receiver()
     alert = await limits.add_alert(place, NANO, {"type": "email", "recipients": []})
     async with serving(receiver.app()) as url:
         settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
@@ -138,7 +139,7 @@ async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
 async def test_a_webhook_verifies_with_the_sdk(
     database: Database, place: LimitOwner, secret: str
 ) -> None:
-    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await SpendLimits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
     await spend(database, place.tenant_id, NANO)
     receiver = Receiver()
     async with serving(receiver.app()) as url:
@@ -158,7 +159,7 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Limit
     channel: dict[str, object] = {
         "type": "email", "recipients": recipients, "subject_prefix": "[acme]"
     }  # fmt: skip
-    await Limits(database).add_alert(place, NANO, channel)
+    await SpendLimits(database).add_alert(place, NANO, channel)
     await spend(database, place.tenant_id, 2 * NANO)
     async with smtp_server() as (port, said):
         server = Smtp(host="127.0.0.1", port=port, sender="gateway@example.com", starttls=False)
@@ -210,7 +211,7 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
     database: Database, place: LimitOwner
 ) -> None:
     receiver = Receiver()
-    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await SpendLimits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
     await spend(database, place.tenant_id, NANO)
     async with serving(receiver.app()) as url:
         settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
@@ -227,7 +228,7 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
 async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: LimitOwner) -> None:
     receiver = Receiver()
     receiver.statuses = [503]
-    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await SpendLimits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
     await spend(database, place.tenant_id, NANO)
     async with serving(receiver.app()) as url:
         settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
@@ -251,7 +252,7 @@ async def test_what_was_reached_at_the_end_of_an_interval_is_told_after_it(
 ) -> None:
     this_month = begins("month", datetime.now(UTC))
     last_month = begins("month", this_month - timedelta(days=1))
-    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await SpendLimits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
     await spend(database, place.tenant_id, NANO, at=last_month)
     told: list[Firing] = []
     delivery = AlertDelivery(

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner
+from gateway.admin.spend_limits import SpendLimits
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.ledger.jobs import SILENT_S, forget_spending
 from gateway.limits.accounting import FORGOTTEN_S, Charge
@@ -284,7 +285,7 @@ async def test_an_outage_is_over_with_the_database_although_no_request_comes(
 async def test_a_budget_may_be_set_by_several_at_the_same_moment(
     database: Database, tenant: TenantId
 ) -> None:
-    limits, place = Limits(database), LimitOwner.of_tenant(tenant)
+    limits, place = SpendLimits(database), LimitOwner.of_tenant(tenant)
     made = [limits.set_budget(place, number, unit="tokens") for number in range(8)]
     await asyncio.gather(*made)
     ((budget, _),) = [(one.budget, one.spent) for one in await limits.budgets(tenant)]

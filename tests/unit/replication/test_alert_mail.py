@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.admin.limits import ADDRESS, SpendAlertUpdate
+from gateway.admin.spend_limits import ADDRESS, SpendAlertUpdate
 from gateway.replication.alert_delivery import described, written
 from gateway.store.limits.alerts import Firing, SpendAlert
 from tests.fakes.cases import each

@@ -9,6 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.services.access import Access
 from gateway.store import tenants
@@ -187,7 +188,7 @@ async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
 ) -> None:
     project, key = await made(admin, "Raised")
     database = site.gateway.process.foundation.database
-    service = Limits(database)
+    service, budgets = Limits(database), SpendLimits(database)
     tenant = await service.tenant("acme")
 
     async def place_of(key_id: str) -> LimitOwner:
@@ -204,16 +205,16 @@ async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
 
     place = await place_of(key.id)
     await service.set_limits(place, {("requests", 60): 10})
-    await service.set_budget(place, 100, unit="tokens")
+    await budgets.set_budget(place, 100, unit="tokens")
     first = await rotated(site, project.id, key.id, overlap_seconds=3600)
     second = await rotated(site, project.id, first["id"], overlap_seconds=3600)
     place = await place_of(second["id"])
     await service.set_limits(place, {("requests", 60): 100})
-    await service.set_budget(place, 1000, unit="tokens")
+    await budgets.set_budget(place, 1000, unit="tokens")
     for secret in (key.value, first["value"], second["value"]):
         assert await bound(secret) == ([100], [1000])
     await service.set_limits(place, {("requests", 60): None})
-    assert await service.remove_budget(place, "tokens", "month")
+    assert await budgets.remove_budget(place, "tokens", "month")
     assert await bound(second["value"]) == ([], [])
 
 

@@ -10,6 +10,7 @@ import pytest
 from gateway import ids
 from gateway.admin.limits import UNLIMITED, LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.limits.money import NANO
 
@@ -153,7 +154,7 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     admin: openai.AsyncOpenAI, site: AdminSite, of: str
 ) -> None:
     database = site.gateway.process.foundation.database
-    service = Limits(database)
+    service, budgets = Limits(database), SpendLimits(database)
     await Prices(database).set(
         COMMAND_LINE, PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
     )
@@ -172,7 +173,7 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     assert made.enforcement.status == "inactive"
     (state,) = [
         one
-        for one in await service.budgets(await service.tenant("acme"))
+        for one in await budgets.budgets(await service.tenant("acme"))
         if one.budget.scope == of and one.budget.cap == 12_345 * NANO // 100
     ]
     assert of == "organization" or state.spent == 0  # other tests spend what is its money, too
@@ -201,13 +202,14 @@ async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
     """Not of dollars, nor of a month, as OpenAI's object has it, and not theirs to silence."""
-    service = Limits(site.gateway.process.foundation.database)
+    database = site.gateway.process.foundation.database
+    service, budgets = Limits(database), SpendLimits(database)
     project = await new_project(admin)
     uuid = ids.parse_project_id(project)
     assert uuid is not None
     place = LimitOwner(await service.tenant("acme"), "project", uuid)
-    await service.set_budget(place, 1000, unit="tokens", interval="day", alert_at=[50])
-    (ours,) = await service.alerts(place)
+    await budgets.set_budget(place, 1000, unit="tokens", interval="day", alert_at=[50])
+    (ours,) = await budgets.alerts(place)
     alerts = admin.admin.organization.projects.spend_alerts
     money: Any = {"currency": "USD", "interval": "month", "notification_channel": CHANNEL}
     made = await alerts.create(project, **money, threshold_amount=100)
@@ -220,4 +222,4 @@ async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(
     ):
         with pytest.raises(openai.NotFoundError, match="No spend alert"):
             await asked
-    assert ours in await service.alerts(place)
+    assert ours in await budgets.alerts(place)

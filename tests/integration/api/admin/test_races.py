@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.admin.limits import ALERTS_MAX, Limits
+from gateway.admin.limits import Limits
+from gateway.admin.spend_limits import ALERTS_MAX, SpendLimits
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -147,10 +148,11 @@ async def test_no_more_alerts_are_made_at_once_than_there_may_be(
     owner: httpx2.AsyncClient, site: AdminSite
 ) -> None:
     project = await new_project(owner)
-    service = Limits(site.gateway.process.foundation.database)
+    database = site.gateway.process.foundation.database
+    service, budgets = Limits(database), SpendLimits(database)
     place = await service.of_project(await service.tenant("acme"), project.rpartition("/")[2])
     for _ in range(ALERTS_MAX - 2):
-        await service.add_alert(place, 1, ALERT["notification_channel"])
+        await budgets.add_alert(place, 1, ALERT["notification_channel"])
     url = f"{project}/spend_alerts"
     found = await statuses(*(owner.post(url, json=ALERT) for _ in range(AT_ONCE)))
     assert found == {200: 2, 400: AT_ONCE - 2}

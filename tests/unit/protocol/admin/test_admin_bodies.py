@@ -23,9 +23,10 @@ from gateway.admin.keys import (
     ShownKey,
     project_key_body,
 )
-from gateway.admin.limits import RateLimitUpdate, SpendLimitUpdate
+from gateway.admin.limits import RateLimitUpdate
 from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import ProjectCreate, ProjectUpdate
+from gateway.admin.spend_limits import SpendLimitUpdate
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import deleted_body
 from gateway.protocol.request_errors import validated
@@ -200,7 +201,7 @@ def test_the_keys_of_an_issuer_come_from_one_place() -> None:
     assert source.jwks == b'{"keys":[{"kty":"RSA"}]}'
     found = provider(verification={"type": "discovery"}).keys("https://h")
     assert found == discovered("https://h", None)
-    with pytest.raises(InvalidRequest, match="whence the keys come already"):
+    with pytest.raises(InvalidRequest, match="the source of the keys already"):
         provider(verification=uploaded, harmony={"jwks_url": "https://h/k"}).keys("https://h")
     for wrong in ({}, {"keys": "x" * 70_000}, {"keys": ["x" * 70_000]}):
         with pytest.raises(InvalidRequest, match="JSON Web Key Set"):
