@@ -24,7 +24,7 @@ import asyncio
 import socket
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
 
 from typing_extensions import override
@@ -474,6 +474,18 @@ class Cycle(RequestResponseCycle):
             protocol.cycle = None
         if self.transport.is_closing() and not protocol.is_lost:
             protocol.close()
+
+    @override
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        async def run(*arguments: Any) -> None:
+            try:
+                await app(*arguments)
+            finally:
+                if not self.response_complete:
+                    # uvicorn closes the connection now; parts of this turn of the loop go first.
+                    self._protocol.part_writes.flush()
+
+        await super().run_asgi(run)
 
     def trust(self) -> None:
         self._protocol.admission.trust(self._protocol)

@@ -281,6 +281,24 @@ async def test_parts_of_several_answers_are_written_at_the_end_of_the_turn() -> 
     assert [wire.writes[1:] for wire in wires] == [[b"4\r\npart\r\n"], [], [b"4\r\npart\r\n"]]
 
 
+async def test_an_application_that_fails_loses_nothing_of_what_it_wrote(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wire = Wire()
+    answer = ours(wire)
+    answer.more_body = False
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send(START)
+        assert answer.write_part(b"part")
+        raise ValueError
+
+    await answer.run_asgi(app)
+    assert wire.writes[1:] == [b"4\r\npart\r\n"]
+    assert wire.closed
+    assert "ValueError" in caplog.text
+
+
 async def test_parts_wait_for_a_bounded_number_of_others() -> None:
     wire = Wire()
     answer = ours(wire)
