@@ -195,8 +195,8 @@ async def test_the_wait_for_a_run_is_a_number(wait_s: str, status: int) -> None:
         begun = asyncio.get_running_loop().create_task(
             python.run("import time; time.sleep(60)", timeout_s=60, key="k")
         )
-        while "k" not in served.runs:
-            await asyncio.sleep(0)
+        await asyncio.wait({begun}, timeout=0.3)
+        assert "k" in served.runs
         answer = await known.get(f"{place}/k?wait_s={wait_s}", timeout=5)
         begun.cancel()
         await asyncio.wait({begun})
