@@ -167,7 +167,7 @@ class _OfLibraries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
-            if record.name == "asyncio":
+            if record.name == "asyncio" and record.exc_info:
                 # Below its first line it repeats the exception of a task, with its text.
                 text = text.partition("\n")[0]
             event: Event = {"event": text, "logger": record.name}
