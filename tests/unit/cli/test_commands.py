@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -276,6 +277,15 @@ def test_expected_trouble_is_two_plain_lines(
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith(message)
     assert second.startswith(remedy)
+
+
+def test_output_without_room_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, report_errors():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("error: there is no room")
+    with pytest.raises(FileNotFoundError), report_errors():
+        raise FileNotFoundError
 
 
 def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
