@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, command
+from gateway.cli.command import Installation, Json, command, user_name
 from gateway.console.login_sessions import LINK_S, LOGIN, Sessions, login_url
 from gateway.errors import StartupError
 from gateway.protocol.admin_bodies import DisplayName
@@ -55,7 +54,7 @@ async def login_link(
     operate the gateway.
     """
     origin = url or _origin(gateway.settings)
-    fields = {"name": name or getpass.getuser(), "role": role, "url": origin}
+    fields = {"name": name or user_name(), "role": role, "url": origin}
     wanted = validated(LoginLink, fields)
     access = await gateway.access()
     sessions = Sessions(await gateway.database(), access.peppers)

@@ -93,6 +93,7 @@ def test_a_mistake_in_the_file_has_its_line(
         ("GATEWAY_MODELS", "[" * 100_000, "expected JSON"),
         ("GATEWAY_MODELS", '[{"name": "a"}]', "there is no setting models[0].name"),
         ("GATEWAY_CACHE_SALT_SECRET_FILE", "/nowhere", "cannot read the file: No such file"),
+        ("GATEWAY_DATA_DIR", "~nobody-here/x", "data_dir: there is no such home"),
         ("DATABASE_URL", "sqlite:///x", "database.url: expected a URL such as postgresql"),
     ],
 )
