@@ -18,8 +18,11 @@ def main() -> None:
     # end it, is ignored until `serve` listens for it. So this comes before the imports.
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from gateway.cli.commands import commands
-    from gateway.cli.terminal import report_errors
+    try:
+        from gateway.cli.commands import commands
+        from gateway.cli.terminal import report_errors
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
     with report_errors():
         commands(prog_name="harmony-gateway")

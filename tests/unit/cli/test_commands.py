@@ -328,6 +328,20 @@ def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
+def test_an_interrupt_while_a_command_is_imported_ends_without_a_word() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'gateway.cli.terminal': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from gateway.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 def test_what_nobody_expected_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError), report_errors():
         raise ZeroDivisionError
