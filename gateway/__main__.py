@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
+STDERR_FILENO = 2
+
 
 def main() -> None:
+    # libuv ends a process in which a socket gets the number of a standard stream that was closed.
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= STDERR_FILENO:
+        pass
+    os.close(lowest)
     # A server that has not read its configuration has nothing to read again: SIGHUP, which would
     # end it, is ignored until `serve` listens for it. So this comes before the imports.
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from gateway.cli.commands import commands
-    from gateway.cli.terminal import report_errors
+    try:
+        from gateway.cli.commands import commands
+        from gateway.cli.terminal import report_errors
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
     with report_errors():
         commands(prog_name="harmony-gateway")

@@ -5,7 +5,6 @@ adapters each has loaded.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import socket
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, command
+from gateway.cli.command import Installation, Json, command, user_name
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.store import backend_reports
 from gateway.upstreams.backend_sources import DRAIN_POLL_S, SETTINGS, SourceError, merged
@@ -147,7 +146,7 @@ async def drain_backend(
             remedy=f"Did you mean {close[0]!r}?" if close else "See: harmony-gateway backends list",
         )
     database = await gateway.database()
-    await backend_reports.drain(database, name, by=f"{getpass.getuser()}@{socket.gethostname()}")
+    await backend_reports.drain(database, name, by=f"{user_name()}@{socket.gethostname()}")
     if not wait:
         terminal.step(terminal.OK, "draining", f"{name} gets nothing new")
         return

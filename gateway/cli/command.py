@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import os
 import signal
 from contextlib import AsyncExitStack
 from functools import cached_property
@@ -146,6 +148,14 @@ def command(
         return main
 
     return register
+
+
+def user_name() -> str:
+    """Return the name of the user here, or the number of one who has none, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

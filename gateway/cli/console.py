@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, command
+from gateway.cli.command import Installation, Json, command, user_name
 from gateway.console.login_sessions import LINK_S, LOGIN, Sessions, login_url
 from gateway.errors import StartupError
 from gateway.protocol.admin_bodies import DisplayName
 from gateway.protocol.base import WireModel
 from gateway.protocol.request_errors import validated
+from gateway.settings.console import PrivateUrl
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 class LoginLink(WireModel):
-    """`console login-link`: who signs in, as what."""
+    """`console login-link`: who signs in, as what, and where."""
 
     name: DisplayName
     role: OperatorRole
+    url: PrivateUrl
 
 
 @command(commands, "login-link")
@@ -52,11 +53,12 @@ async def login_link(
     It needs no sign-in of its own: whoever may run this with the gateway's configuration, may
     operate the gateway.
     """
-    wanted = validated(LoginLink, {"name": name or getpass.getuser(), "role": role})
-    origin = (url or _origin(gateway.settings)).rstrip("/")
+    origin = url or _origin(gateway.settings)
+    fields = {"name": name or user_name(), "role": role, "url": origin}
+    wanted = validated(LoginLink, fields)
     access = await gateway.access()
     sessions = Sessions(await gateway.database(), access.peppers)
-    link = login_url(origin, await sessions.create_link(wanted.name, wanted.role))
+    link = login_url(wanted.url, await sessions.create_link(wanted.name, wanted.role))
     if json_:
         terminal.show(json.dumps({"url": link, "expires_in_s": LINK_S}))
         return

@@ -48,7 +48,13 @@ from gateway.cli.provision import (
     write_demo,
 )
 from gateway.console.login_sessions import Sessions, login_url
-from gateway.errors import AuthenticationError, DatabaseInUse, StartupError, installation
+from gateway.errors import (
+    AuthenticationError,
+    DatabaseInUse,
+    InvalidRequest,
+    StartupError,
+    installation,
+)
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
@@ -106,6 +112,7 @@ _SHOWN_CHARS: Final = 160
 QUESTION: Final = "Say hello"
 PROJECT: Final = "Second project"
 PYTHON: Final = shlex.quote(sys.executable)
+_OTHER_FOLDER: Final = "GATEWAY_DATA_DIR=/another/folder"
 
 
 def demo(
@@ -288,7 +295,7 @@ async def _database(
         raise DatabaseInUse(
             str(error),
             remedy=f"Use that one (`. {environment}` sets its address and key), end it, or start "
-            "this one in a folder of its own: GATEWAY_DATA_DIR=/another/folder.",
+            f"this one in a folder of its own: {_OTHER_FOLDER}.",
         ) from error
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
@@ -324,7 +331,12 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
         for name, make in makers.items():
             key = saved.get(name)
             if key is None or not await _works(keyring, key):
-                _, key = await make()
+                try:
+                    _, key = await make()
+                except InvalidRequest as error:  # somebody has disabled or deleted the tenant
+                    raise StartupError(
+                        error.message, remedy=f"Use another folder: {_OTHER_FOLDER}."
+                    ) from error
             keys[name] = key
     hints = (f"{what} …{key[-4:]}" for what, key in zip(_KEY_NAMES, keys.values(), strict=True))
     details.step(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")

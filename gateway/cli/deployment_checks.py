@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+import httpx2
 
 from gateway.cli.findings import Finding
 from gateway.store.diagnostics import certificate_expiry, endpoint
@@ -80,7 +83,7 @@ def date_skew_s(date: str | None) -> float | None:
     """Return how far the clock that wrote a Date header is ahead of ours; None: it says nothing."""
     try:
         clock = parsedate_to_datetime(date or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if clock.tzinfo is None:  # "-0000" is a time of no zone
         clock = clock.replace(tzinfo=UTC)
@@ -176,7 +179,7 @@ async def admin_listener(subject: Subject) -> AsyncIterator[Finding]:
         detail += ", which other networks may reach"
         remedy = "Set admin.host to a private address, or let a firewall keep others out."
     yield Finding(name, ok=True, detail=detail, remedy=remedy)
-    host = urlsplit(subject.through or "").hostname
+    host = _host(subject.through or "")
     if host and admin.port and await _is_open(host, admin.port):
         yield Finding(
             name,
@@ -184,6 +187,13 @@ async def admin_listener(subject: Subject) -> AsyncIterator[Finding]:
             detail=f"{host}, which clients use, takes connections at port {admin.port}, too",
             remedy=f"Close port {admin.port} there: the operator's API is no client's business.",
         )
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _is_private(host: str) -> bool:
@@ -212,7 +222,7 @@ async def proxy(subject: Subject) -> AsyncIterator[Finding]:
     from openai import AsyncOpenAI, OpenAIError
 
     base_url = subject.through.rstrip("/").removesuffix("/v1")
-    if not subject.api_key:
+    if not subject.api_key or not subject.api_key.isascii():
         remedy = "Give a key with --key or OPENAI_API_KEY: keys create makes one."
         yield Finding("proxy", False, "there is no API key to ask it with", remedy)
         return
@@ -225,7 +235,7 @@ async def proxy(subject: Subject) -> AsyncIterator[Finding]:
     async with client:
         try:
             yield await _streamed(client)
-        except OpenAIError as error:
+        except (OpenAIError, httpx2.HTTPError) as error:
             remedy = "Does the URL lead to a gateway, and does it take the key?"
             yield Finding("proxy", False, f"a stream through it fails: {error}", remedy)
             return
@@ -287,11 +297,11 @@ async def _upgraded(base_url: str, api_key: str) -> Finding:
 async def _private_paths(base_url: str) -> list[Finding]:
     # Check that the proxy hides the paths that describe the installation from clients.
     async with build_client() as client:
-        exposed = [
-            path
-            for path in ("/metrics", "/readyz", "/admin/v1/settings")
-            if (await client.get(base_url + path)).status_code not in {403, 404}
-        ]
+        exposed = []
+        for path in ("/metrics", "/readyz", "/admin/v1/settings"):
+            with suppress(httpx2.HTTPError):  # no answer says no, too
+                if (await client.get(base_url + path)).status_code not in {403, 404}:
+                    exposed.append(path)
     detail = f"it passes {', '.join(exposed)} on to anybody"
     remedy = "Answer 404 there: docs/operate.md#4-serve."
     return [Finding("proxy", ok=True, detail=detail, remedy=remedy)] if exposed else []

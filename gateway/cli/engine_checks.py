@@ -50,12 +50,15 @@ async def _clock(backend: Backend, client: Client) -> list[Finding]:
     return [] if skew_s is None else [clock_finding(f"clock {backend.name}", "its clock", skew_s)]
 
 
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 async def _arguments(backend: Backend, client: Client) -> dict[str, Any]:
     for path in SGLang.questions[:2]:
         answer = await client.get(backend.url(path), headers=backend.headers(), timeout=TIMEOUT_S)
         if answer.status_code == 200:
-            arguments: dict[str, Any] = answer.json()
-            return arguments
+            return _object(answer.json())
     return {}
 
 
@@ -91,8 +94,8 @@ async def _vllm(about: str, backend: Backend, name: str, client: Client) -> list
 
     findings = []
     await ask()
-    usage = (await ask()).json().get("usage") or {}
-    if not (usage.get("prompt_tokens_details") or {}).get("cached_tokens"):
+    usage = _object(_object((await ask()).json()).get("usage"))
+    if not _object(usage.get("prompt_tokens_details")).get("cached_tokens"):
         remedy = "Start it with --enable-prompt-tokens-details and with its prefix cache."
         findings.append(Finding(about, ok=True, detail=_UNTOLD, remedy=remedy))
     if backend.priorities and (await ask(priority=1)).status_code == 400:

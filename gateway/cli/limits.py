@@ -35,6 +35,7 @@ prices = typer.Typer(no_args_is_help=True)
 
 NONE: Final = "none"
 PER_MILLION: Final = 10**6
+_DIGITS: Final = re.compile(r"[0-9]{1,20}")
 _PERCENT: Final = re.compile(r"[0-9]{1,4}")
 _TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 _WINDOWS: Final = {MINUTE_S: "minute", DAY_S: "day", 0: "at once"}
@@ -327,7 +328,7 @@ def _columns(*names: str) -> dict[str, str]:
 def _number(text: str) -> int | None:
     if text == NONE:
         return None
-    if not text.isascii() or not text.isdigit():
+    if not _DIGITS.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is neither a number nor '{NONE}'.")
     return int(text)
 

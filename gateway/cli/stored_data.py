@@ -184,6 +184,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         try:
             yield file
+            file.flush()
         except BaseException:
             path.unlink()
             raise

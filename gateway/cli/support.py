@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
 import typer
@@ -212,8 +212,8 @@ def safe(value: object) -> object:
     if isinstance(value, (tuple, list)):
         return [safe(one) for one in value]
     if isinstance(value, str) and "://" in value:
-        parts = urlsplit(value)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        scheme, host, _ = _url_parts(value)
+        return f"{scheme}://{host}"
     return str(value) if isinstance(value, Path) else value
 
 
@@ -232,8 +232,15 @@ def configured_secrets(value: object) -> Iterator[str]:
         for one in value:
             yield from configured_secrets(one)
     elif isinstance(value, str) and "://" in value:
-        path = urlsplit(value).path.strip("/")
-        yield from (path, urlsplit(value).query) if path.count("/") else ()
+        path, _, query = _url_parts(value)[2].partition("#")[0].partition("?")
+        yield from (path.strip("/"), query) if path.strip("/").count("/") else ()
+
+
+def _url_parts(text: str) -> tuple[str, str, str]:
+    # Scheme, host with its port, and the rest. `urlsplit` refuses a text with an open bracket.
+    scheme, _, rest = text.partition("://")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return scheme, authority.rpartition("@")[2], rest[len(authority) :]
 
 
 def _end_of_log(path: Path, lines_max: int) -> str:

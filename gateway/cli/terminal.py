@@ -6,6 +6,7 @@ imported when there is something to show: a server, which shows nothing, would h
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from contextlib import contextmanager
@@ -245,6 +246,10 @@ def report_errors() -> Iterator[None]:
         failure(str(error), remedy_for(error))
     except RequestError as error:
         failure(error.message, remedy_for_request(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        failure("there is no room where the output goes", "Make room; what was done is done.")
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     else:

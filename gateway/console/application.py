@@ -400,7 +400,8 @@ class Console:
             "session": session,
             "navigation": [] if session is None else self._navigation(session),
             "path": path,
-            "here": path.removeprefix(BASE) + (f"?{query}" if query else ""),
+            # Empty for the answer to a form: its address is none of a page.
+            "here": "" if request.method == "POST" else f"{path.removeprefix(BASE)}?{query}",
             "may": lambda permission: (
                 session is not None and permission in OPERATOR_ROLES[session.role]
             ),
@@ -485,7 +486,7 @@ class Console:
 
     async def _prefer(self, request: Request) -> Response:
         _, form = await self._own_form(request)
-        back = form.get("back", "/")
+        back = form.get("back", "")
         response = RedirectResponse(f"{BASE}{back}" if back.startswith("/") else BASE, 303)
         for name, values in PREFERENCE_VALUES.items():
             if form.get(name) in values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -107,12 +108,17 @@ def _tokens(amount: int) -> str:
     return f"{amount:,} tokens"
 
 
+def _digits(text: str) -> str:
+    # Without the commas of thousands: another comma may be meant as a decimal point.
+    return re.sub(r",(?=\d{3}(,|\.|$))", "", text, flags=re.ASCII)
+
+
 async def set_limits(call: Call, owner: LimitOwner) -> None:
     """Set the limits of a form; an empty field takes a limit away. Raises `InvalidRequest`."""
     main: dict[str, Any] = {}
     extras: dict[str, Any] = {}
     for name in LIMIT_FIELDS:
-        text = call.form.get(name, "").replace(",", "")
+        text = _digits(call.form.get(name, ""))
         if text and not (text.isascii() and text.isdecimal()):
             raise InvalidRequest(f"'{LIMIT_FIELDS[name]}' is a number, or empty.", param=name)
         (extras if name in _EXTRAS else main)[name] = int(text[:20]) if text else None
@@ -130,7 +136,7 @@ async def set_budget(call: Call, owner: LimitOwner) -> None:
         await budgets.remove_budget(owner, "usd", _MONTH)
         return
     try:
-        amount = Decimal(text.replace(",", ""))
+        amount = Decimal(_digits(text))
         is_amount = 0 <= amount <= DOLLARS_MAX
     except InvalidOperation:  # also of comparing what is not a number (NaN)
         amount, is_amount = Decimal(), False

@@ -158,7 +158,7 @@ def _read(layer: Layer, name: str, variable: Variable, environ: Mapping[str, str
         value: Any = json.loads(text) if text and variable.is_list else text
     except (OSError, UnicodeDecodeError) as error:
         layer.mistakes.append(Mistake(place, f"cannot read the file: {_reason(error)}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter of a thousand brackets
         layer.mistakes.append(Mistake(place, f"expected JSON: {error}"))
     else:
         if text:

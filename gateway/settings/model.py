@@ -58,16 +58,20 @@ def default_data_dir() -> Path:
     Root's is not in its home: PostgreSQL refuses to run as root, and other users cannot enter
     there.
     """
-    if os.geteuid() == 0:
+    home = os.path.expanduser("~")
+    if os.geteuid() == 0 or home == "~":  # a user without a home, as in some containers
         return Path("/var/lib/harmony-gateway")
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "harmony-gateway"
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        return Path(home, "Library", "Application Support", "harmony-gateway")
+    base = os.environ.get("XDG_DATA_HOME") or Path(home, ".local", "share")
     return Path(base) / "harmony-gateway"
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError("there is no such home") from error
 
 
 def _refuse_repeated(what: str, names: Iterable[str]) -> None:

@@ -166,7 +166,11 @@ class _OfLibraries(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            event: Event = {"event": record.getMessage(), "logger": record.name}
+            text = record.getMessage()
+            if record.name == "asyncio" and record.exc_info:
+                # Below its first line it repeats the exception of a task, with its text.
+                text = text.partition("\n")[0]
+            event: Event = {"event": text, "logger": record.name}
             if isinstance(record.exc_info, tuple):
                 event["error"] = record.exc_info[1]
             self._lines.take(record.levelname.lower(), event)

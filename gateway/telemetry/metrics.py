@@ -143,7 +143,7 @@ class Metrics:
         )
         self._generations_now: dict[str, int] = {}
         self._upstream_up = self._gauge(
-            "upstream_up", "1 if a backend takes requests, 0 if not.", "upstream"
+            "upstream_up", "1 if a backend is healthy; 0: it is used if none is.", "upstream"
         )
         self._upstream_wait = Children(
             self._histogram(
@@ -455,7 +455,6 @@ class Metrics:
         self._upstream_requests[upstream, outcome].inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
-        # 1 if the backend takes requests, else 0.
         self._upstream_up.labels(upstream).set(up)
         self._mispredicted.labels(upstream)
         self._caches_lost.labels(upstream)

@@ -156,7 +156,7 @@ INLINE_RESULT_CHARS: Final = 4096
 SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "browser": frozenset({"transport_error"}),
     "python": frozenset({"transport_error"}),
-    "mcp": frozenset({"transport_error", "timeout"}),
+    "mcp": frozenset({"transport_error", "timeout", "unknown"}),
 }
 """Outcomes that are failures of the server, rather than of the requested page or of slow code."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
@@ -335,10 +335,16 @@ class _Session:
             return _refused_result("Too many tools run now. Try again later, or answer without it.")
         self.time_s += clock() - began
         if result is not None:
-            key = self._breaker_key(call)
-            is_failure = result.outcome in SERVER_FAILURES[kind_of(call.name)]
-            (self.executor.breaker.failed if is_failure else self.executor.breaker.answered)(key)
+            self._judge_server(call, result.outcome)
         return result
+
+    def _judge_server(self, call: ToolCall, outcome: ToolOutcome) -> None:
+        is_out_of_time = self.time_s >= self.scope.grants.budget.time_max_s
+        if outcome == "refused" or (outcome == "timeout" and is_out_of_time):
+            return  # it was not sent, or this response had no more time for it
+        key = self._breaker_key(call)
+        is_failure = outcome in SERVER_FAILURES[kind_of(call.name)]
+        (self.executor.breaker.failed if is_failure else self.executor.breaker.answered)(key)
 
     async def _result(
         self, call: ToolCall, work: Awaitable[ToolResult | None]

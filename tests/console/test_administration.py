@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from gateway.audit import COMMAND_LINE
+from gateway.console.pages import tenants
 from tests.console.conftest import OWN_SITE, console_site, first
 from tests.fakes.gateway import gateway_settings
 from tests.fakes.logins import OWNER, SERVING, make_roles
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from tests.console.conftest import Browser, Site
     from tests.fakes.postgres import PostgresServer
+
+
+SORTED_LIKE_WORDS: Final = """
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_collation WHERE collname = 'en-x-icu') THEN
+        DROP FUNCTION find_bearers, find_named;
+        ALTER TABLE tenants ALTER COLUMN name TYPE text COLLATE "en-x-icu";
+    END IF;
+END $$
+"""
+"""As databases of most installations sort; not every server has such a collation."""
 
 
 def texts(page: LexborHTMLParser, selector: str) -> list[str]:
@@ -72,10 +84,16 @@ async def test_limits_and_budgets_are_set_and_taken_away(site: Site, owner: Brow
             "responses at once all models 0 0 % 8 enforced",
         ]
         assert (await owner.post(f"{path}/limits", max_requests_per_1_minute="-1")).is_error
+        for amount in ("1,2", "12,0000", ",", "1,200,"):
+            # A comma may be meant as a decimal point.
+            refused = await owner.post(f"{path}/limits", max_requests_per_1_minute=amount)
+            assert refused.status_code == 400
         assert (await owner.post(f"{path}/limits")).status_code == 303
         assert texts(await owner.page(path), "section[aria-labelledby=limits] tbody tr") == []
         assert (await owner.post(f"{path}/budget", dollars="lots")).status_code == 400
         assert (await owner.post(f"{path}/budget", dollars="nan")).status_code == 400
+        decimal = first(owner.parse(await owner.post(f"{path}/budget", dollars="1,5")), ".notice")
+        assert "A budget is from 0" in decimal.text()
         # Nothing has a price, so nothing would be spent.
         assert (await owner.post(f"{path}/budget", dollars="12.50")).status_code == 400
         assert (await owner.post(f"{path}/budget", dollars="")).status_code == 303
@@ -111,8 +129,58 @@ async def test_what_cannot_be_undone_takes_the_name(site: Site, owner: Browser) 
     assert (await owner.post("/tenants/hooli/delete", confirmed="hooli")).status_code == 303
     page = await owner.page("/tenants/hooli")
     assert texts(page, "h1") == ["hooli deleted"]
+    # No key of it would work, so none is made.
+    for act in ("keys", "projects"):
+        made = await owner.post(f"/tenants/hooli/{act}/create", name="late")
+        assert made.status_code == 400
+        assert f'action="/console/tenants/hooli/{act}/create"' not in (page.html or "")
+    project = await site.path_of(_project_page(site), "hooli")
+    assert (await owner.post(f"{project}/keys/create", name="late")).status_code == 400
     assert (await owner.post("/tenants/hooli/restore")).status_code == 303
     assert texts(await owner.page("/tenants/hooli"), "h1") == ["hooli disabled"]
+
+
+async def _rows(browser: Browser, path: str) -> list[str]:
+    # Names of all pages of the first list, which go on as the link behind each of them says.
+    names: list[str] = []
+    here = path
+    while True:
+        page = await browser.page(here)
+        names += texts(page, "#projects ~ .table tbody th, [aria-label=Tenants] tbody th")
+        older = page.css_first("#older a")
+        if older is None:
+            return names
+        here = (older.attributes["href"] or "").removeprefix("/console")
+
+
+async def test_lists_are_cut_into_pages_whatever_the_order_of_the_database(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("ROWS", "PROJECTS_SHOWN_MAX"):
+        monkeypatch.setattr(tenants, bound, 2)
+    site = console_site(_settings(database_url))
+    async with site.process.foundation.database.owner_transaction() as connection:
+        await connection.script(SORTED_LIKE_WORDS)
+    made = ["a.1", "a2", "b", "B-1", "C", "D"]
+    for name in made:
+        await site.services.tenants.create(COMMAND_LINE, name)
+    async with site.browser() as owner:
+        rows = await _rows(owner, "/tenants")
+        assert [name for name in rows if name in made] == sorted(made)
+        for name in made:
+            await owner.post("/tenants/b/projects/create", name=name)
+        rows = await _rows(owner, "/tenants/b")
+        assert [name for name in rows if name in made] == made
+    await site.process.foundation.close()
+
+
+async def test_looks_are_changed_also_behind_the_answer_to_a_form(owner: Browser) -> None:
+    shown = owner.parse(await owner.post("/audit/verify"))
+    back = first(shown, "input[name=back]").attributes["value"] or ""
+    for fields in ({"back": back}, {}):
+        answer = await owner.post("/preferences", theme="dark", **fields)
+        followed = await owner.client.get(answer.headers["location"], follow_redirects=True)
+        assert followed.status_code == 200
 
 
 async def test_changes_are_in_the_audit_log_under_the_operators_name(

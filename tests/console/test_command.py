@@ -67,7 +67,8 @@ def test_the_origin_is_the_one_that_browsers_see(environ: pytest.MonkeyPatch) ->
 
 def test_where_the_console_is_off_there_is_no_link(environ: pytest.MonkeyPatch) -> None:
     assert isinstance(ran().exception, StartupError)
-    assert isinstance((ran("--name", "a\nb", "--url", "http://x")).exception, InvalidRequest)
+    for odd in (("--name", "a\nb"), ("--url", "http://[x"), ("--url", "http://console.example")):
+        assert isinstance(ran("--url", "https://x", *odd).exception, InvalidRequest)
 
 
 @pytest.mark.parametrize(

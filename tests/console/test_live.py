@@ -401,7 +401,9 @@ async def test_the_address_for_clients_is_that_of_the_page(
         assert first(page, "input[name=base]").attributes["value"] == address
         other = await browser.page("/connect?base=https://api.example/v1")
         assert "https://api.example/v1/responses" in first(other, "pre").text()
-        assert (await browser.get("/connect?base=javascript:x")).status_code == 400
+        for base in ("javascript:x", "http://[x", "http://\uff0f.example", "https://"):
+            refused = await browser.get("/connect", params={"base": base})
+            assert refused.status_code == 400, base
 
 
 async def test_the_address_is_that_of_the_proxy(site: Site) -> None:

@@ -46,6 +46,16 @@ def test_goldens_are_what_helm_renders(case: Path, tmp_path: Path) -> None:
     assert text_of(case, stage(tmp_path)) == golden(case), "run `make chart-render`"
 
 
+def test_names_of_digits_are_texts_in_every_object() -> None:
+    named = ("--set", "fullnameOverride=gw", "--set", "networkPolicy.enabled=false")
+    production = ("--values", DATA / "production" / "values.yaml")
+    text = run("template", "123", CHART, "--namespace", "456", *production, *named)
+    for one in filter(None, yaml.safe_load_all(text)):
+        metadata = one["metadata"]
+        assert metadata["namespace"] == "456", one["kind"]
+        assert metadata["labels"]["app.kubernetes.io/instance"] == "123", one["kind"]
+
+
 def test_helm_has_nothing_to_say_against_the_chart() -> None:
     run("lint", "--strict", CHART, *MINIMAL)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -130,6 +132,22 @@ def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() 
     (event,) = lines(stream)
     assert event["event"] == "Exception in ASGI application"
     assert event["error"] == "ValueError"
+    assert CANARY not in stream.getvalue()
+
+
+async def test_an_exception_that_no_task_retrieved_is_logged_without_its_text() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+
+    async def fail() -> None:
+        raise ValueError(CANARY)
+
+    failing = asyncio.create_task(fail())
+    await asyncio.wait({failing})
+    del failing
+    gc.collect()
+    (event,) = lines(stream)
+    assert (event["event"], event["error"]) == ("Task exception was never retrieved", "ValueError")
     assert CANARY not in stream.getvalue()
 
 

@@ -12,8 +12,8 @@
 
 {{/* Labels that selectors name. They cannot be changed later, so no version is among them. */}}
 {{- define "gateway.release" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* The labels of one kind of pod; arguments: the root and the component. */}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
 
@@ -15,6 +15,7 @@ from gateway.console.page import Page
 from gateway.console.snippets import snippets
 from gateway.errors import InvalidRequest
 from gateway.protocol.pages import PageParams
+from gateway.settings.http_urls import whole_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 PATH: Final = "/connect"
 CHOICES_MAX: Final = 100
-URL_CHARS_MAX: Final = 200
 PLACEHOLDER: Final = "YOUR_KEY"
 
 
@@ -120,10 +120,10 @@ async def _newest_response(call: Call, key_id: str) -> Any:
 
 
 def _url(text: str) -> str:
-    parts = urlsplit(text) if len(text) <= URL_CHARS_MAX and text.isprintable() else None
-    if parts is None or parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise InvalidRequest("The address begins with http:// or https://.", param="base")
-    return text.rstrip("/")
+    try:
+        return whole_url(text).rstrip("/")
+    except ValueError as error:
+        raise InvalidRequest(f"This is no address for clients: {error}.", param="base") from None
 
 
 PAGE: Final = Page(

@@ -9,7 +9,7 @@ from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
 from gateway.admin.projects import ProjectUpdate, project_body
 from gateway.console.page import Act, Page, Rendered
 from gateway.console.pages.tenants import ONE as TENANT
-from gateway.console.pages.tenants import path_of
+from gateway.console.pages.tenants import path_of, serving_tenant_id, tenant_id_of
 from gateway.console.snippets import Snippet, snippets
 from gateway.console.spending import budgets_of, limits_of, set_budget, set_limits
 from gateway.errors import InvalidRequest
@@ -60,7 +60,7 @@ class NewKey:
 
 
 async def view(call: Call) -> ProjectView:
-    tenant_id = await _tenant_id(call)
+    tenant_id = await tenant_id_of(call)
     services, project_id = call.services.tenant, call.path["project_id"]
     project = await services.projects.get(tenant_id, project_id)
     owner = await services.limits.of_project(tenant_id, project_id)
@@ -81,7 +81,7 @@ async def view(call: Call) -> ProjectView:
 
 async def create_key(call: Call) -> Rendered:
     """Create a service account with a key, and show the key once."""
-    tenant_id, project_id = await _tenant_id(call), call.path["project_id"]
+    tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     days, scope = call.form.get("days", ""), call.form.get("scope", "")
     if days and days not in map(str, LIFETIMES_D):
         raise InvalidRequest("'days' is none of the lifetimes that the form has.", param="days")
@@ -103,7 +103,7 @@ async def create_key(call: Call) -> Rendered:
 
 async def rotate_key(call: Call) -> Rendered:
     """Replace a key by a new one, which is shown once; the old one works for a day more."""
-    tenant_id, project_id = await _tenant_id(call), call.path["project_id"]
+    tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     made = await call.services.tenant.keys.rotate(
         call.caller(tenant_id), project_id, call.path["key_id"], KeyRotate()
     )
@@ -125,7 +125,7 @@ async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Render
 
 
 async def end_key(call: Call) -> str:
-    caller = call.caller(await _tenant_id(call))
+    caller = call.caller(await tenant_id_of(call))
     await call.services.tenant.keys.end(caller, call.path["project_id"], call.path["key_id"])
     return _here(call)
 
@@ -141,7 +141,7 @@ async def change_budget(call: Call) -> str:
 
 
 async def rename(call: Call) -> str:
-    caller = call.caller(await _tenant_id(call))
+    caller = call.caller(await tenant_id_of(call))
     body = validated(ProjectUpdate, {"name": call.form.get("name", "")})
     await call.services.tenant.projects.rename(caller, call.path["project_id"], body)
     return _here(call)
@@ -155,19 +155,15 @@ async def archive(call: Call) -> str:
             "The id that was typed is not that of the project, so nothing was changed.",
             param="confirmed",
         )
-    caller = call.caller(await _tenant_id(call))
+    caller = call.caller(await tenant_id_of(call))
     await call.services.tenant.projects.archive(caller, project_id)
     return _here(call)
 
 
 async def _owner(call: Call) -> Any:
     return await call.services.tenant.limits.of_project(
-        await _tenant_id(call), call.path["project_id"], is_active=True, author=call.author
+        await tenant_id_of(call), call.path["project_id"], is_active=True, author=call.author
     )
-
-
-async def _tenant_id(call: Call) -> TenantId:
-    return (await call.services.operator.tenants.get(call.path["name"])).tenant.id
 
 
 def _here(call: Call) -> str:

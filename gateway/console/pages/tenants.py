@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.console.page import Call
     from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
-    from gateway.tenancy import Tenant
+    from gateway.tenancy import Tenant, TenantId
 
 PATH: Final = "/tenants"
 ONE: Final = f"{PATH}/{{name}}"
@@ -77,12 +77,14 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant with all that an operator sets of it."""
+    """A tenant with all that an operator sets of it. `older`: as for `TenantList`, of projects."""
 
     tenant: Json
     state: str
     projects: Sequence[Json]
+    older: str
     keys: Sequence[Json]
+    has_more_keys: bool
     limits: Sequence[ShownLimit]
     budgets: Sequence[ShownBudget]
     policy: Sequence[PolicyRow]
@@ -93,15 +95,20 @@ async def view_tenant(call: Call) -> TenantView:
     detail = await call.services.operator.tenants.get(call.path["name"])
     services, tenant_id = call.services.tenant, detail.tenant.id
     projects = await services.projects.list(
-        tenant_id, PageParams(PROJECTS_SHOWN_MAX), include_archived=True
+        tenant_id,
+        PageParams(PROJECTS_SHOWN_MAX, after=call.query.get("after")),
+        include_archived=True,
     )
+    shown = list(map(project_body, projects.rows))
     keys = await services.keys.list(tenant_id, None, PageParams(KEYS_SHOWN_MAX, order="desc"))
     figures = await call.services.operator.limit_states.of(LimitOwner.of_tenant(tenant_id))
     return TenantView(
         tenant=detail_body(detail),
         state=_state(detail.tenant),
-        projects=list(map(project_body, projects.rows)),
+        projects=shown,
+        older=f"?{urlencode({'after': shown[-1]['id']})}" if projects.has_more else "",
         keys=list(map(admin_key_body, keys.rows)),
+        has_more_keys=keys.has_more,
         limits=limits_of(figures),
         budgets=budgets_of(figures),
         policy=_policy(detail),
@@ -128,7 +135,7 @@ async def create(call: Call) -> str:
 
 
 async def create_project(call: Call) -> str:
-    tenant_id = await _tenant_id(call)
+    tenant_id = await serving_tenant_id(call)
     body = validated(ProjectCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.projects.create(call.caller(tenant_id), body)
     return path_of(call.path["name"], f"/projects/{project_body(made)['id']}")
@@ -136,7 +143,7 @@ async def create_project(call: Call) -> str:
 
 async def create_key(call: Call) -> Rendered:
     """Create an admin key and show it once."""
-    tenant_id = await _tenant_id(call)
+    tenant_id = await serving_tenant_id(call)
     body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
     return Rendered("new_admin_key.html", "New admin key", NewAdminKey(call.path["name"], made))
@@ -151,7 +158,7 @@ class NewAdminKey:
 
 
 async def end_key(call: Call) -> str:
-    caller = call.caller(await _tenant_id(call))
+    caller = call.caller(await tenant_id_of(call))
     await call.services.tenant.keys.end(caller, None, call.path["key_id"])
     return path_of(call.path["name"])
 
@@ -169,7 +176,7 @@ async def change_budget(call: Call) -> str:
 
 
 async def _scope(call: Call) -> tuple[Any, Any, Any]:
-    tenant_id = await _tenant_id(call)
+    tenant_id = await tenant_id_of(call)
     return tenant_id, "tenant", tenant_id
 
 
@@ -219,8 +226,16 @@ def _confirmed(call: Call) -> str:
     return name
 
 
-async def _tenant_id(call: Call) -> Any:
+async def tenant_id_of(call: Call) -> TenantId:
     return (await call.services.operator.tenants.get(call.path["name"])).tenant.id
+
+
+async def serving_tenant_id(call: Call) -> TenantId:
+    """Return the id of the tenant. Raises `InvalidRequest` if no key of it works any more."""
+    tenant = (await call.services.operator.tenants.get(call.path["name"])).tenant
+    if tenant.disabled_at is not None or tenant.deleted_at is not None:
+        raise InvalidRequest(f"Tenant {tenant.name!r} is {_state(tenant)}: no key of it works.")
+    return tenant.id
 
 
 LIST: Final = Page(
@@ -240,6 +255,7 @@ TENANT: Final = Page(
     template="tenant.html",
     permission="tenants.read",
     view=view_tenant,
+    fragments=frozenset({"rows"}),
     acts=(
         Act(f"{ONE}/projects/create", "tenants.write", create_project),
         Act(f"{ONE}/keys/create", "tenants.write", create_key),

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -214,7 +215,9 @@ class WorkerServer:
         try:
             wait_s = min(float(request.query_params.get("wait_s", "0")), TIMEOUT_MAX_S)
         except ValueError:
-            raise HTTPException(400, "wait_s is no number") from None
+            wait_s = math.nan
+        if math.isnan(wait_s):
+            raise HTTPException(400, "wait_s is no number")
         await asyncio.wait({run}, timeout=wait_s)
         if not run.done():
             raise HTTPException(404, "the run is not over")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -91,6 +93,14 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert "disabled" in printed("keys", "list")
     created = json.loads(printed("keys", "create", "acme", "--json"))
     assert created["key"].startswith("sk-")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+def test_a_command_works_without_standard_streams() -> None:
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    command = [sys.executable, "-m", "gateway", "tenants", "list"]
+    assert subprocess.run([*closed, *command], check=False).returncode == 0
 
 
 @pytest.mark.slow

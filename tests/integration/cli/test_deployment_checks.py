@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from typing_extensions import override
 
@@ -24,7 +24,7 @@ from gateway.cli.doctor import examine
 from gateway.cli.engine_checks import engine_findings
 from gateway.store.diagnostics import Endpoint, ServerFacts, certificate_expiry, endpoint
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.engines import UnknownEngine, Vllm
+from gateway.upstreams.engines import SGLang, UnknownEngine, Vllm
 from gateway.upstreams.http.client import build_client
 from tests.fakes.certificate import self_signed
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
@@ -36,12 +36,13 @@ from tests.fakes.wayward_engine.engine import create_simulator
 from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from starlette.requests import Request
 
     from gateway.cli.findings import Finding
+    from gateway.upstreams.engines import InferenceEngine
 
 pytestmark = pytest.mark.slow
 
@@ -254,6 +255,53 @@ async def test_flags_that_an_sglang_was_started_without_are_found(
     one, two = await found_of_a_backend("engine gpu", options, monkeypatch, priorities=True)
     assert (one.level, "--enable-priority-scheduling" in one.remedy) == ("error", True)
     assert (two.level, "--enable-cache-report" in two.remedy) == ("warning", True)
+
+
+@pytest.mark.parametrize("engine", [Vllm("0.32.0"), SGLang("0.5.14")])
+@pytest.mark.parametrize("body", ["[]", "7", '{"usage": 7}', '{"usage": []}', "x", ""])
+async def test_a_backend_whose_answers_are_of_another_form_is_looked_at_to_the_end(
+    engine: InferenceEngine, body: str
+) -> None:
+    async def answer(_: Request) -> Response:
+        return Response(body)
+
+    async with (
+        serving(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as url,
+        build_client() as client,
+    ):
+        found = await engine_findings(Backend("gpu", url, {}), engine, "m", client)
+    assert all(one.ok for one in found)
+
+
+async def _cut(request: Request) -> Response:
+    # As a proxy without patience: each answer breaks off.
+    if request.url.path == "/v1/models":
+        return JSONResponse({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def begin() -> AsyncIterator[bytes]:
+        yield b'data: {"type": "response.created"}\n\n'
+        raise ConnectionResetError
+
+    return StreamingResponse(begin(), media_type="text/event-stream")
+
+
+async def test_a_proxy_that_cuts_streams_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Starlette(routes=[Route("/{path:path}", _cut, methods=["GET", "POST"])])
+    async with serving(app) as url:
+        (finding,) = await found("proxy", through=url, api_key="sk-of-nobody")
+        assert (finding.ok, "a stream through it fails" in finding.detail) == (False, True)
+        (finding,) = await found("proxy", through=url, api_key="schlüssel")
+        assert (finding.ok, "--key" in finding.remedy) == (False, True)
+
+
+async def test_an_address_of_a_proxy_that_is_none_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GATEWAY_ADMIN__HOST", "0.0.0.0")
+    monkeypatch.setenv("GATEWAY_ADMIN__PORT", "9")
+    for through in ("http://[x", "", "gateway.example"):
+        *_, finding = await found("proxy", through=through, api_key="sk-of-nobody")
+        assert not finding.ok
 
 
 async def test_an_admin_port_that_others_reach_is_warned_of(

@@ -161,6 +161,7 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
     "line",
     [
         "limits set acme --requests-per-minute many",
+        f"limits set acme --requests-per-minute {'9' * 5_000}",
         "limits set acme --project x --requests-per-minute 1",
         "budgets set acme",
         "budgets set acme --usd 1 --tokens 1",

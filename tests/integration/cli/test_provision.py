@@ -7,9 +7,15 @@ import sys
 
 import pytest
 
-from gateway.cli.provision import bring_up_to_date, connected
+from gateway.audit import COMMAND_LINE
+from gateway.cli.demo import TENANT, _keys
+from gateway.cli.provision import API_KEY, bring_up_to_date, connected
+from gateway.cli.terminal import Details
+from gateway.errors import StartupError
 from gateway.settings import Settings
 from gateway.store.migration.verification import missing
+from gateway.wiring.admin import tenants
+from gateway.wiring.databases import access
 from tests.fakes.gateway import PEPPER
 
 IMPORTED = """
@@ -44,3 +50,16 @@ async def test_what_a_database_of_the_newest_revision_lacks_is_made_again(
         assert await missing(database)
         await bring_up_to_date(settings)
         assert await missing(database) == []
+
+
+async def test_a_demo_whose_tenant_was_disabled_says_what_to_do(database_url: str) -> None:
+    settings = Settings(
+        database={"url": database_url}, auth={"key_pepper": PEPPER}, models=[{"id": "gpt-oss-20b"}]
+    )
+    quiet = Details(are_shown=False)
+    assert API_KEY in await _keys(settings, quiet)
+    async with connected(settings) as database:
+        await tenants(settings, database, access(settings, database)).disable(COMMAND_LINE, TENANT)
+    with pytest.raises(StartupError) as refused:
+        await _keys(settings, quiet)
+    assert "GATEWAY_DATA_DIR" in refused.value.remedy

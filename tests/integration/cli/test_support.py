@@ -203,6 +203,14 @@ def test_secrets_are_found_in_every_form() -> None:
     assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
 
 
+def test_a_text_that_is_nearly_a_url_is_shown_without_what_may_be_secret() -> None:
+    assert safe("x://user:secret@[host/path?query#end") == "x://[host"
+    settings = Settings.model_validate(
+        {"console": {"name": "x://[y/hooks/secret/?q#z"}, "data_dir": "/nowhere"}
+    )
+    assert {"hooks/secret", "q"} <= set(configured_secrets(settings))
+
+
 def test_a_password_is_found_in_a_url_that_cannot_be_read() -> None:
     url = "postgresql://gateway:p[a@ss@db.example.com/gateway"
     settings = Settings.model_validate({"database": {"url": url}})

@@ -179,6 +179,30 @@ async def test_requests_by_hand(method: str, path: str, body: bytes, status: int
         assert (await known.request(method, place, content=body)).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("wait_s", "status"), [("-1", 404), ("-inf", 404), ("nan", 400), ("soon", 400)]
+)
+async def test_the_wait_for_a_run_is_a_number(wait_s: str, status: int) -> None:
+    async with (
+        serving_containers(ENGINES["linux"]()) as (url, server),
+        reaching(url) as engine,
+        http_client(url, headers={"authorization": f"Bearer {TOKEN}"}) as known,
+    ):
+        python = await engine.open(LIMITS)
+        assert python.handle is not None
+        place = f"/containers/{python.handle.decode()}/runs"
+        (served,) = server._served.values()
+        begun = asyncio.get_running_loop().create_task(
+            python.run("import time; time.sleep(60)", timeout_s=60, key="k")
+        )
+        await asyncio.wait({begun}, timeout=0.3)
+        assert "k" in served.runs
+        answer = await known.get(f"{place}/k?wait_s={wait_s}", timeout=5)
+        begun.cancel()
+        await asyncio.wait({begun})
+        assert answer.status_code == status
+
+
 async def test_a_server_that_is_not_there() -> None:
     async with reaching("http://127.0.0.1:9") as engine:
         with pytest.raises(EngineBroken, match="cannot be reached"):

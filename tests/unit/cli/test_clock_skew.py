@@ -21,6 +21,15 @@ def test_the_skew_is_told_whatever_the_zone_is_called(zone: str) -> None:
     assert abs(skew_s - AHEAD_S) < AHEAD_S / 2
 
 
-@pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Nov 2026 25:61:00 GMT"])
+@pytest.mark.parametrize(
+    "date",
+    [
+        None,
+        "",
+        "yesterday",
+        "Mon, 99 Nov 2026 25:61:00 GMT",
+        f"Mon, 30 Nov 2026 18:00:00 +{'9' * 30}",
+    ],
+)
 def test_a_header_that_is_no_date_tells_nothing(date: str | None) -> None:
     assert date_skew_s(date) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from gateway import __version__
 from gateway.__main__ import main
 from gateway.cli.commands import ENTRIES, commands, loaded
+from gateway.cli.stored_data import _new_file
 from gateway.cli.terminal import report_errors
 from gateway.errors import (
     ConfigError,
@@ -278,11 +281,65 @@ def test_expected_trouble_is_two_plain_lines(
     assert second.startswith(remedy)
 
 
+def test_a_user_without_name_and_home_is_one() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become such a user")
+    program = (
+        "import os; from gateway.cli.command import user_name; "
+        "from gateway.settings import Settings; os.environ.clear(); os.setuid(54_321); "
+        "print(user_name(), Settings().data_dir)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "user 54321 /var/lib/harmony-gateway\n"
+
+
+def test_an_archive_whose_end_finds_no_room_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def write() -> None:
+        with _new_file(path) as file:
+            file.write(b"12345678")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
+
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not path.exists()
+
+
+def test_output_without_room_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, report_errors():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("error: there is no room")
+    with pytest.raises(FileNotFoundError), report_errors():
+        raise FileNotFoundError
+
+
 def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught, report_errors():
         raise KeyboardInterrupt
     assert caught.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_while_a_command_is_imported_ends_without_a_word() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'gateway.cli.terminal': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from gateway.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def test_what_nobody_expected_keeps_its_traceback() -> None:

@@ -90,8 +90,10 @@ def test_a_mistake_in_the_file_has_its_line(
         ("GATEWAY_SERVER", "{}", "there is no such setting"),
         ("GATEWAY_SERVER__PORT_FILE", "port", "there is no such setting"),
         ("GATEWAY_MODELS", "[1", "expected JSON"),
+        ("GATEWAY_MODELS", "[" * 100_000, "expected JSON"),
         ("GATEWAY_MODELS", '[{"name": "a"}]', "there is no setting models[0].name"),
         ("GATEWAY_CACHE_SALT_SECRET_FILE", "/nowhere", "cannot read the file: No such file"),
+        ("GATEWAY_DATA_DIR", "~nobody-here/x", "data_dir: there is no such home"),
         ("DATABASE_URL", "sqlite:///x", "database.url: expected a URL such as postgresql"),
     ],
 )

@@ -308,6 +308,27 @@ async def test_a_server_that_is_down_is_left_alone_by_one_tenant_for_a_while() -
     assert await ran(), "it answered, so it is well"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "more", "calls"),
+    [("unknown", 5, 2), ("timeout", 5, 2), ("timeout", 10, 4), ("refused", 5, 4)],
+)
+async def test_a_call_that_was_not_sent_or_got_too_little_time_is_no_failure_of_its_server(
+    outcome: Any, more: int, calls: int
+) -> None:
+    office = Office(limits=replace(LIMITS, breaker_failures_max=2, breaker_rest_s=300))
+
+    class Slow(CountedTool):
+        async def run(self, call: Any, on_handle: Any) -> ToolResult:  # type: ignore[explicit-override]
+            office.clock.now += more
+            return await super().run(call, on_handle)
+
+    office.room = Slow(outcome=outcome)
+    office.__post_init__()
+    for _ in range(4):
+        await run(office.session(budget=ToolBudget(time_max_s=10)), call())
+    assert len(office.room.ran) == calls
+
+
 async def test_what_is_taken_up_is_bounded_like_what_is_run() -> None:
     room = CountedTool(known={b"7": ToolResult("word " * 20_000)})
     session = Office(room).session()
