@@ -42,11 +42,11 @@ from gateway.limits.rules import NO_TERMS
 from gateway.limits.stored_bytes import RESPONSE_BYTES
 from gateway.models.format import SEES
 from gateway.protocol.call_items import unread
+from gateway.protocol.request_errors import ApprovalUsed
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_tier
-from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.events import LogRow
@@ -505,10 +505,8 @@ class Creation:
 
     async def _begin(self, command: CreateCommand, spec: RunSpec) -> Generation:
         # The table in this module's docstring says where a run starts.
-        if spec.approvals:
-            # Before the user's answer is used up.
-            await self._check_acceptable(command, spec.conversation)
-            await self._builder.use_approvals(spec)
+        if spec.approvals and not spec.store:
+            await self._dependencies.archive.use_approvals(spec)
         if spec.durable:
             try:
                 return await self._accept(command, spec)
