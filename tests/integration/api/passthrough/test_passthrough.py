@@ -267,13 +267,13 @@ async def test_a_failed_completion_is_the_same_for_who_sent_it_twice(
     passing: Passing, refusal: tuple[int, str], status: int, code: str
 ) -> None:
     server, metrics = passing.servers["toy-vllm"], passing.gateway.process.foundation.metrics
-    held = asyncio.Event()
-    asked: list[object] = []
+    begun, held = asyncio.Event(), asyncio.Event()
 
-    def refuse_the_next(body: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
-        asked.append(body)
-        answer = {"error": {"message": refusal[1], "code": refusal[0]}}
-        return (refusal[0], answer) if len(asked) > 1 else None
+    def refuse_the_next(_: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        if begun.is_set():
+            return refusal[0], {"error": {"message": refusal[1], "code": refusal[0]}}
+        begun.set()
+        return None
 
     server.script = lambda _: text('{"a": 1, "b": 2, "c": 3}')
     server.holds, server.breaks_after, server.refuses_if = held, 4, refuse_the_next
@@ -288,11 +288,10 @@ async def test_a_failed_completion_is_the_same_for_who_sent_it_twice(
         async with asyncio.TaskGroup() as group:
             post = partial(passing.client.post, "/v1/chat/completions", json=body, headers=headers)
             both = [group.create_task(post())]
-            while not asked:
-                await asyncio.sleep(0)
+            await begun.wait()
             both.append(group.create_task(post()))
             while b"gateway_followers 2.0" not in metrics.exposition():
-                await asyncio.sleep(0)
+                await passing.client.get("/v1/models")
             held.set()
     finally:
         server.breaks_after, server.refuses_if = None, lambda _: None
