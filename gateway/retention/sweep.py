@@ -407,11 +407,12 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     }
     times = {"begins": begins, "ends": ends}
     async with database.runs_transaction() as connection:
-        if await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}):
+        # First: what ends meanwhile may be read.
+        if await connection.scalar(_RUNS, times):
             return True
         if await connection.scalar(_IS_HELD, {"day": day}):
             return True
-        return bool(await connection.scalar(_RUNS, times))
+        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}))
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
