@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import zipfile
@@ -434,6 +435,32 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
             assert WORD in archive.read(f"{table}.jsonl")
         (line, *_) = archive.read("conversations.jsonl").decode().splitlines()
         assert orjson.loads(orjson.loads(line)["metadata"]) == METADATA
+
+
+@pytest.mark.slow
+async def test_an_archive_that_nobody_reads_to_its_end_is_closed(place: Place) -> None:
+    await place.fill(place.plain)
+    data, has_begun, faults = TenantData(place.plain), asyncio.Event(), []
+
+    async def read_some() -> None:
+        async for _ in (await data.export(place.name)).pieces():
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    try:
+        reading = asyncio.create_task(read_some())
+        await has_begun.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+        del reading
+        async for _ in (await data.export(place.name)).pieces():
+            """What the first one left is closed meanwhile."""
+        gc.collect()
+    finally:
+        loop.set_exception_handler(None)
+    assert faults == []
 
 
 @pytest.mark.slow
