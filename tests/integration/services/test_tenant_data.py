@@ -658,6 +658,24 @@ async def test_what_was_destroyed_is_not_in_the_pages_of_its_table_either(place:
 
 
 @pytest.mark.slow
+async def test_a_destruction_that_was_broken_off_is_completed_by_the_next(
+    place: Place, empty_database_url: str
+) -> None:
+    await place.encryption.enable(place.tenant)
+    hasty = Database(empty_database_url, pool_size_max=1, command_timeout_s=0.2)
+    file = Statement("SELECT pg_relation_filenode('tenant_keys')")
+    async with place.keys_database.owner_transaction() as connection:
+        await connection.script("LOCK TABLE tenant_keys IN ROW SHARE MODE")
+        with pytest.raises(StoreUnavailable):
+            await TenantKeys(hasty).destroy(place.tenant)
+        before = await connection.scalar(file)
+    await hasty.close()
+    assert await place.keys.destroy(place.tenant) == 0
+    async with place.keys_database.owner_transaction() as connection:
+        assert await connection.scalar(file) != before
+
+
+@pytest.mark.slow
 async def test_what_is_written_while_it_is_resealed_stays(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
