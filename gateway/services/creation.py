@@ -346,6 +346,8 @@ class Creation:
             generation = await self._start(command)
         else:
             generation = await self._create_once(command, command.key)
+        if generation.is_durable and (task := asyncio.current_task()) and task.cancelling():
+            raise asyncio.CancelledError  # its client left while it was accepted
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)
         return generation
@@ -469,8 +471,6 @@ class Creation:
             raise
         if charge is not None:
             generation.limit_headers = charge.headers
-        if generation.is_durable and (task := asyncio.current_task()) and task.cancelling():
-            raise asyncio.CancelledError  # its client left while it was accepted
         return generation
 
     async def _summarise_and_begin(
