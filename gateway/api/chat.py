@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 HIDDEN_EVENTS_MAX: Final = 64
 """Events in a row that are not shown to this client before it is sent a comment."""
 ALIVE: Final = "response.in_progress"
+_STATUSES: Final = {"server_error": 500, "requests": 429, "invalid_request_error": 400}
+"""HTTP statuses of failed responses, by the type of the error."""
 
 
 class ChunkEncoder:
@@ -101,8 +103,7 @@ class ChatCreateRequest(CreateRequest):
         failure = failure_of(response)
         if failure is None:
             return 200, orjson.dumps(self.adapter.body(response))
-        status = 400 if failure["type"] == "invalid_request_error" else 500
-        return status, orjson.dumps({"error": failure})
+        return _STATUSES[failure["type"]], orjson.dumps({"error": failure})
 
     @override
     def headers(self, generation: Generation) -> Headers:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
     from gateway.store.postgres.database import Database
     from gateway.store.responses import IdempotencyKey, NewResponse, StoredResponse
+    from gateway.store.tools.tool_calls import Approvals
     from gateway.store.usage_lines import UsageLine
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
@@ -94,12 +95,15 @@ class Archive:
         announce: Callable[[Notice], None],
         metrics: Metrics,
         sealer: Sealer,
+        approval_key: bytes,
         adopt_charge: AdoptCharge | None = None,
     ) -> None:
-        # `adopt_charge` takes over what the key of a response was charged (`Gates.adopt`).
+        # `approval_key` is that of the digests of approvals. `adopt_charge` takes over what the key
+        # of a response was charged (`Gates.adopt`).
         self._database = database
         self._adopt_charge = adopt_charge
         self._sealer = sealer
+        self._approval_key = approval_key
         self._begins = Batcher(partial(responses.insert_all, database), interval_s=BEGIN_INTERVAL_S)
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
@@ -136,10 +140,13 @@ class Archive:
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.
 
-        Raises `StoreUnavailable`.
+        Raises `StoreUnavailable`, and what the request may not do: `ConversationLocked`, and
+        `InvalidRequest` for an approval that does not count.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
-        new = row_mapping.foreground_row(spec, owner=ours.owner, lease_s=ours.lease_s)
+        new = row_mapping.foreground_row(
+            spec, owner=ours.owner, lease_s=ours.lease_s, approvals=self._approvals(spec)
+        )
         await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, FIRST_EPOCH)
 
@@ -150,12 +157,17 @@ class Archive:
 
         With `owned` it is claimed for this process at once. Otherwise it is queued, None is
         returned, and any replica with capacity claims it. Raises `StoreUnavailable`, `KeyTaken`,
-        and `RateLimited` when too many responses of its tenant are queued.
+        `RateLimited` when too many responses of its tenant are queued, and what `begin` raises.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
         new = row_mapping.durable_row(
-            spec, lease, waits=not owned, idempotency=key, secrets=self._seal_secrets(spec)
+            spec,
+            lease,
+            waits=not owned,
+            idempotency=key,
+            secrets=self._seal_secrets(spec),
+            approvals=self._approvals(spec),
         )
         await self._insert(tenant_id, new)
         if owned:
@@ -171,8 +183,8 @@ class Archive:
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
-        begins = None
-        if not spec.secrets and _fits_batch(new.items, new.request, new.plan, new.prompt_ids):
+        begins, is_alone = None, bool(spec.secrets or spec.approvals)
+        if not is_alone and _fits_batch(new.items, new.request, new.plan, new.prompt_ids):
             begins = await self._queues.commit((tenant_id, new))
         if begins is None:
             return await self.accept(spec, None, owned=False)
@@ -247,6 +259,18 @@ class Archive:
         """Record a call of a hosted tool. Never waits; the row is written later."""
         called = row_mapping.tool_call_row(spec, attempt, replica=self.ownership.owner)
         self._audit.put(spec.principal.tenant_id, called)
+
+    async def use_approvals(self, spec: RunSpec) -> None:
+        """Use up the approvals of a response that is not stored. Raises as `begin` does."""
+        tenant_id = spec.principal.tenant_id
+        async with self._database.transaction(tenant_id) as connection:
+            await tool_calls.use_approvals(
+                connection, tenant_id, self._approvals(spec), spec.head.uuid
+            )
+
+    def _approvals(self, spec: RunSpec) -> Approvals:
+        key = self._approval_key
+        return [(request_id, tool_calls.keyed(one, key)) for request_id, one in spec.approvals]
 
     def _seal_secrets(self, spec: RunSpec) -> bytes | None:
         if not spec.secrets:
@@ -412,6 +436,7 @@ class Archive:
         others = (new.idempotency, new.queued_max, new.conversation, new.secrets)
         if (
             others == (None,) * len(others)
+            and not new.approvals
             and _fits_batch(new.items, new.request, new.plan, new.prompt_ids)
             and await self._begins.commit((tenant_id, new))
         ):

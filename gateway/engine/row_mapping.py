@@ -35,7 +35,7 @@ from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
-from gateway.store.tools.tool_calls import AuditedCall
+from gateway.store.tools.tool_calls import Approvals, AuditedCall
 from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tools.tool_contract import kind_of, server_of
 
@@ -93,18 +93,20 @@ def durable_row(
     waits: bool,
     idempotency: IdempotencyKey | None = None,
     secrets: bytes | None = None,
+    approvals: Approvals = (),
 ) -> NewResponse:
     """Return the first row of a durable response, with everything a replica needs to generate it.
 
     `lease` holds the owner that has claimed it and the seconds of its lease. With `waits` it is
     queued, or begins at once under that owner if its tenant's policy allows. `secrets` are those of
-    the request, sealed.
+    the request, sealed, and `approvals` those that it uses up.
     """
     fields: dict[str, Any] = {
         "durable": True,
         "plan": plan_of(spec),
         "idempotency": idempotency,
         "secrets": secrets,
+        "approvals": approvals,
     }
     if lease is not None:
         fields["owner"], fields["lease_s"] = lease

@@ -67,16 +67,13 @@ CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 """Types of tool calls in a chat, by the type of the item."""
 CANCELLED: Final = "The response was cancelled."
-_OF_REQUEST: Final = frozenset(
-    {
-        "context_length_exceeded",
-        "invalid_structured_output",
-        "invalid_tool_call",
-        "required_tool_not_called",
-    }
-)
-"""Codes of failures caused by the request, perhaps with this model. The gateway has made all its
-attempts, so clients that repeat requests after a server error must not repeat these.
+_RETRIED: Final = {
+    None: "server_error",
+    "server_error": "server_error",
+    "rate_limit_exceeded": "requests",
+}
+"""Error types of failures after which clients repeat the request, by code. All others are caused by
+the request, perhaps with this model: the gateway has made all its attempts.
 """
 
 
@@ -151,10 +148,9 @@ def failure_of(response: Json) -> Json | None:
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
-    is_of_request = error["code"] in _OF_REQUEST
     return {
         "message": in_chat_words(error["message"]),
-        "type": "invalid_request_error" if is_of_request else "server_error",
+        "type": _RETRIED.get(error["code"], "invalid_request_error"),
         "param": None,
         "code": error["code"],
     }

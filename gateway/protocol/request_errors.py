@@ -11,7 +11,7 @@ one of the types at the end of the table; everything the sentence needs is in it
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,7 +23,7 @@ from gateway.protocol.hosted_tools import DOMAIN_CHARS_MAX, FAMILIES
 from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -62,6 +62,45 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
         code="approval_not_found",
         param="input",
     )
+
+
+ApprovalFault = Literal["unknown", "expired", "used", "mismatch"]
+"""Reason why an answer to an approval request does not count: there is no such request any more;
+the answer came too late; another response used it; the request was for another call, or its server
+or tool has changed."""
+
+
+class ApprovalUsed(InvalidRequest):
+    """Refusal of an approval that another response has already used."""
+
+
+_ASK_AGAIN: Final = "Leave the answer out, and let the model ask again."
+_APPROVAL_FAULTS: Final[Mapping[ApprovalFault, tuple[str, str]]] = {
+    "unknown": (
+        "approval_not_found",
+        f"this server knows no approval request '{{}}'. {_ASK_AGAIN}",
+    ),
+    "expired": ("approval_expired", f"the approval request '{{}}' has expired. {_ASK_AGAIN}"),
+    "used": (
+        "approval_already_used",
+        "the approval request '{}' was answered before, and an answer counts once. Continue the "
+        "response that it was answered with.",
+    ),
+    "mismatch": (
+        "approval_mismatch",
+        "what the approval request '{}' was made for is not what would be called now: its "
+        "arguments, the tool or the server have changed, or the request does not offer the server "
+        "any more. Offer the same server in 'tools' with the same credentials, or leave the answer "
+        "out and let the model ask again.",
+    ),
+}
+
+
+def refused_approval(request_id: str, fault: ApprovalFault) -> InvalidRequest:
+    """Return the refusal of an answer to an approval request that does not count."""
+    code, what = _APPROVAL_FAULTS[fault]
+    refusal = ApprovalUsed if fault == "used" else InvalidRequest
+    return refusal(f"Invalid 'input': {what.format(request_id)}", code=code, param="input")
 
 
 def unknown_place(param: str = "after") -> InvalidRequest:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import zipfile
+from contextlib import aclosing
 from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from gateway.store.tables import TABLES as ALL_TABLES
 from gateway.store.tables.columns import Kept, about, columns_of, keys_of_table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
     from _typeshed import ReadableBuffer
@@ -177,16 +178,18 @@ class TenantArchive:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         # The bytes can be read only once.
-        async with self._turns:
-            async for piece in self._generate():
+        async with self._turns, aclosing(self._generate()) as pieces:
+            async for piece in pieces:
                 yield piece
 
-    async def _generate(self) -> AsyncIterator[bytes]:
+    async def _generate(self) -> AsyncGenerator[bytes]:
         sink = _Sink()
         with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
             for table in TABLES:
-                async for piece in self._table(archive, sink, table):
-                    yield piece
+                # Whoever reads it may leave: then the file ends before its archive.
+                async with aclosing(self._table(archive, sink, table)) as pieces:
+                    async for piece in pieces:
+                        yield piece
             manifest = {
                 "tenant": {"id": str(self.tenant.id), "name": self.tenant.name},
                 "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -202,7 +205,7 @@ class TenantArchive:
 
     async def _table(
         self, archive: zipfile.ZipFile, sink: _Sink, table: str
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         digest, count, sealed = hashlib.sha256(), 0, 0
         with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
             async for page in pages(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -44,7 +45,7 @@ from gateway.store.tables.columns import about, keys_of_table
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Table
 
@@ -407,11 +408,12 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     }
     times = {"begins": begins, "ends": ends}
     async with database.runs_transaction() as connection:
-        if await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}):
+        # First: what ends meanwhile may be read.
+        if await connection.scalar(_RUNS, times):
             return True
         if await connection.scalar(_IS_HELD, {"day": day}):
             return True
-        return bool(await connection.scalar(_RUNS, times))
+        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}))
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
@@ -515,10 +517,25 @@ _NAMES: Final = {
     "approvals": "tool_approvals",
     "consents": "content_consents",
 }
-_SWEPT: Final = {
-    name: table for name in REMOVED if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED
+_DELETIONS: Final[Mapping[str, Callable[..., Awaitable[int]]]] = {
+    "log_rows": delete_logs,
+    "audit": delete_audit,
+    **{
+        name: partial(delete_expired, table)
+        for name in REMOVED
+        if (table := _NAMES.get(name, name)) in _DELETE_EXPIRED
+    },
+    "responses": delete_responses,
 }
-"""The tables that a round sweeps, by the names of their rows in a report."""
+"""Deletions of a round, by the names of their rows in a report."""
+
+
+@contextmanager
+def _noting(failures: list[StoreError]) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        failures.append(error)
 
 
 def _utc_today() -> date:
@@ -570,26 +587,31 @@ class Housekeeping:
         return len(await make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> RetentionReport:
-        """Do everything once. Raises `StoreError`; what was done by then stays done."""
+        """Do everything once. Raises the first `StoreError` after that: what runs out of time must
+        not keep all else from being removed.
+        """
         days_owned = await owns_partitions(self._database)
         days_made, dropped = 0, Dropped()
+        removed = dict.fromkeys(REMOVED, 0)
+        failures: list[StoreError] = []
         if days_owned:
-            days_made = await self.prepare()
-            dropped = await drop_partitions(self._database, self._keep.log_s)
-        removed = {
-            "log_rows": await self._remove(delete_logs)
-            + await flushes.remove_left(self._database, silent_s=SILENT_S),
-            "audit": await self._remove(delete_audit),
-        }
-        for kind, table in _SWEPT.items():
-            removed[kind] = await self._remove(partial(delete_expired, table))
-        # Last, because it looks at all that younger ones still need, and may run out of time.
-        removed["responses"] = await self._remove(delete_responses)
+            with _noting(failures):
+                days_made = await self.prepare()
+            with _noting(failures):
+                dropped = await drop_partitions(self._database, self._keep.log_s)
+        for kind, delete in _DELETIONS.items():
+            with _noting(failures):
+                removed[kind] = await self._remove(delete)
+        with _noting(failures):
+            removed["log_rows"] += await flushes.remove_left(self._database, silent_s=SILENT_S)
+        with _noting(failures):
+            await claim_order.forget_shares(self._database)
         report = RetentionReport(
             days_owned, days_made, len(dropped.days), len(dropped.busy), removed
         )
-        await claim_order.forget_shares(self._database)
         _tell(report)
+        if failures:
+            raise failures[0]
         return report
 
     async def _remove(self, delete: Callable[..., Awaitable[int]]) -> int:

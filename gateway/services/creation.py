@@ -19,12 +19,13 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 from typing_extensions import override
 
 from gateway import ids
+from gateway.concurrency import start_task
 from gateway.engine.row_mapping import QUEUED, output_context
 from gateway.engine.run_spec import head_of
 from gateway.engine.runner import Run
@@ -42,11 +43,11 @@ from gateway.limits.rules import NO_TERMS
 from gateway.limits.stored_bytes import RESPONSE_BYTES
 from gateway.models.format import SEES
 from gateway.protocol.call_items import unread
+from gateway.protocol.request_errors import ApprovalUsed
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_tier
-from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.events import LogRow
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal
+
+T = TypeVar("T")
 
 KEY_TRIES_MAX: Final = 3
 """Times a key may be taken, and be free again, while one request tries to use it."""
@@ -343,6 +346,8 @@ class Creation:
             generation = await self._start(command)
         else:
             generation = await self._create_once(command, command.key)
+        if generation.is_durable and (task := asyncio.current_task()) and task.cancelling():
+            raise asyncio.CancelledError  # its client left while it was accepted
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)
         return generation
@@ -505,15 +510,14 @@ class Creation:
 
     async def _begin(self, command: CreateCommand, spec: RunSpec) -> Generation:
         # The table in this module's docstring says where a run starts.
-        if spec.approvals:
-            # Before the user's answer is used up.
-            await self._check_acceptable(command, spec.conversation)
-            await self._builder.use_approvals(spec)
+        if spec.approvals and not spec.store:
+            await self._dependencies.archive.use_approvals(spec)
         if spec.durable:
+            accepting = start_task(self._accept(command, spec))
             try:
-                return await self._accept(command, spec)
+                return await _outcome_of(accepting)
             except asyncio.CancelledError:
-                # Its client has left, and it may be recorded all the same: whoever goes on with it
+                # The process ends, and it may be recorded all the same: whoever goes on with it
                 # settles. Settled here, too, it would give back twice what was reserved.
                 if spec.charge is not None:
                     spec.charge.hand_over()
@@ -572,6 +576,16 @@ class Creation:
             return None
         key_hash = _key_hash(command.principal, command.key)
         return IdempotencyKey(key_hash, command.key.fingerprint, self._key_ttl_s)
+
+
+async def _outcome_of(accepting: asyncio.Task[T]) -> T:
+    # Whether a response is recorded decides who begins it, and who counts what it has cost so far:
+    # a client that leaves meanwhile does not interrupt that. Cancelled twice, it is not awaited.
+    try:
+        return await asyncio.shield(accepting)
+    except asyncio.CancelledError:
+        await asyncio.wait([accepting])
+        return accepting.result()
 
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:

@@ -294,7 +294,7 @@ async def settle(connection: Connection, responses: Sequence[LockedResponse]) ->
 async def _pieces(
     responses: Sequence[LockedResponse], rows: Iterable[Row]
 ) -> list[tuple[LockedResponse, LogRow]]:
-    # Only entries that are not in the logs yet; at most one row for each response.
+    # Only entries that continue the logs; at most one row for each response.
     by_owner: dict[tuple[UUID, str], dict[bytes, LockedResponse]] = defaultdict(dict)
     for one in responses:
         by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
@@ -305,8 +305,8 @@ async def _pieces(
         while some := list(islice(sought, READ_AT_ONCE)):
             for uuid, epoch, part in some:
                 one = by_id[uuid]
-                if epoch == one.epoch and part.first_entry >= one.next_entry:
-                    parts.setdefault(one.uuid, []).append(part)
+                if epoch == one.epoch:
+                    _append(parts.setdefault(one.uuid, []), part, one.next_entry)
             await asyncio.sleep(0)
     pieces = []
     for one in responses:
@@ -315,6 +315,14 @@ async def _pieces(
             pieces.append((one, _as_stored(one, own)))
             await asyncio.sleep(0)
     return pieces
+
+
+def _append(parts: list[LogRow], part: LogRow, next_entry: int) -> None:
+    # Earlier parts are in the log already. Nothing follows on one that is missing, which a standby
+    # lacked that became the server.
+    end = parts[-1].first_entry + parts[-1].count if parts else next_entry
+    if part.first_entry == end:
+        parts.append(part)
 
 
 def _as_stored(one: LockedResponse, parts: Sequence[LogRow]) -> LogRow:
@@ -461,9 +469,9 @@ async def read(
 
 
 def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
-    parts = []
+    parts: list[LogRow] = []
     for row in rows:
         epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
-        if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
-            parts.append(part)
+        if part is not None and epoch == row.epoch:
+            _append(parts, part, row.next_entry)
     return parts

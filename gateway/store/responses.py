@@ -23,6 +23,7 @@ from gateway.store.postgres.database import turn_to, usable_groups
 from gateway.store.postgres.statements import Batch, Rows, Statement
 from gateway.store.schema import TERMINAL
 from gateway.store.tables.responses import ACCEPTED
+from gateway.store.tools import tool_calls
 
 if TYPE_CHECKING:
     from array import array
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.limits.rules import Terms
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.postgres.database import Connection, Database
+    from gateway.store.tools.tool_calls import Approvals
     from gateway.tenancy import ProjectId, TenantId
 
 
@@ -54,10 +56,10 @@ class NewResponse:
     of `queue_terms` how many of its project and key, where `insert` queues it; `running_max`
     (for `queue_all` alone) how many may be generated with it in the background.
 
-    `fold_version` is that of its log. `secrets` are what `run_secrets` keeps of its request; only
-    `insert` takes them. `tool_state` is what its conversation has for hosted tools: it stays with
-    the response whoever ends it, unless that has one of its own. Raises `ValueError` for an owner
-    without a lease, or a lease without an owner.
+    `fold_version` is that of its log. `secrets` are what `run_secrets` keeps of its request, and
+    `approvals` are used up by it; only `insert` takes them. `tool_state` is what its conversation
+    has for hosted tools: it stays with the response whoever ends it, unless that has one of its
+    own. Raises `ValueError` for an owner without a lease, or a lease without an owner.
     """
 
     uuid: UUID
@@ -87,6 +89,7 @@ class NewResponse:
     secrets: bytes | None = None
     tool_state: bytes | None = None
     project_id: ProjectId | None = None
+    approvals: Approvals = ()
 
     def __post_init__(self) -> None:
         if (self.owner is None) != (self.lease_s is None):
@@ -255,8 +258,9 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     """Insert an accepted response with everything that comes with it, or nothing.
 
     Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
-    another response, `RateLimited` when too many responses of its tenant wait already, and what
-    `turns.insert_writer` raises when it continues a conversation.
+    another response, `RateLimited` when too many responses of its tenant wait already, what
+    `insert_writer` raises when it continues a conversation, and `InvalidRequest` when one of its
+    `approvals` does not count.
     """
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
@@ -272,6 +276,7 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
         await messages.add(connection, tenant_id, new.uuid, new.items)
         if new.secrets is not None:
             await add_secrets(connection, tenant_id, new.uuid, new.secrets)
+        await tool_calls.use_approvals(connection, tenant_id, new.approvals, new.uuid)
         if new.entries is not None:
             claim = Claim(tenant_id, new.uuid, 0 if new.owner is None else 1)
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))

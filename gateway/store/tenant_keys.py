@@ -54,6 +54,12 @@ _DESTROY: Final = Statement("""
 UPDATE tenant_keys SET wrapped = '', destroyed_at = now()
 WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
 """)
+_HAS_DESTROYED: Final = Statement("""
+SELECT EXISTS (
+    SELECT FROM tenant_keys
+    WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NOT NULL
+)
+""")
 _TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
 _SEALING: Final = Statement("""
 SELECT tenant_id, max(number) AS number FROM tenant_keys
@@ -141,7 +147,9 @@ class TenantKeys:
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}
             destroyed = await connection.count(_DESTROY, of_it)
-        if destroyed:
+            has_destroyed = await connection.scalar(_HAS_DESTROYED, of_it)
+        if has_destroyed:
+            # Those of an earlier call, too: it may have ended before this.
             await self._database.maintain(_VACUUM)
         return destroyed
 

@@ -336,6 +336,7 @@ def _dependencies(
         announce=router.announce,
         metrics=base.metrics,
         sealer=base.sealer,
+        approval_key=settings.mcp_identity_key,
         adopt_charge=limiter.gates.adopt,
     )
     return RunDependencies(

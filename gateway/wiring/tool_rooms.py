@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gateway.protocol.grants import DomainRules
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.containers import Containers
-    from gateway.services.runs.tool_grants import Used
     from gateway.tenancy import Principal, TenantId
     from gateway.tenancy.policy import McpServersAllowed
     from gateway.tools.mcp.listing import Listing
@@ -244,11 +243,3 @@ class Sources:
         requested = [RequestedServer.of(tool, path) for path, tool in tools]
         terms = UrlTerms(allowed, domains)
         return await self._rooms.mcp.servers.list(tenant_id, requested, terms, anew=anew)
-
-    async def use_approval(
-        self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
-    ) -> Used:
-        key = self._base.settings.mcp_identity_key
-        return await tool_calls.consume_approval(
-            self._base.database, tenant_id, request_id, digest, response, key=key
-        )

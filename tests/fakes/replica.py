@@ -159,6 +159,7 @@ class Replica:
             announce=self.announced.append,
             metrics=self.metrics,
             sealer=SEALER,
+            approval_key=b"",
         )
         self.calls = RunningCalls()
         self.supervisor = Supervisor(

@@ -827,11 +827,6 @@ class RunBuilder:
         )
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
-    async def use_approvals(self, spec: RunSpec) -> None:
-        # To be called right before the run begins. Raises `InvalidRequest` for an approval that
-        # does not count, and `StoreUnavailable`.
-        await self._tool_grants.use_approvals(spec)
-
     def book(self, summary: Summary) -> None:
         # The caller of the summary pays for it.
         self._compactor.book(summary)

@@ -2,8 +2,8 @@
 
 The operator serves families of tools, the tenant may use some of them, and the request offers
 tools of these: `ToolGrants.decide` combines them into grants. MCP servers are listed here, and an
-approval in the request is matched with its approval request. It is used up only when the response
-begins (`use_approvals`), so that a request that is refused for another reason can be repeated.
+approval in the request is matched with its approval request. It is used up when the response is
+recorded (`engine.archive`): a request that is refused for another reason can be repeated.
 
 A response that may not call an MCP tool by itself ends with an `mcp_approval_request`. The next
 request answers it, and brings the context: a previous response, a conversation, or all the items
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -42,7 +42,7 @@ from gateway.protocol.hosted_tools import (
 )
 from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
-from gateway.protocol.request_errors import duplicate_name, unknown_approval
+from gateway.protocol.request_errors import duplicate_name, refused_approval, unknown_approval
 from gateway.protocol.tool_types import (
     FunctionTool,
     NamespaceTool,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpec
     from gateway.entries import ToolsListed
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.grants import McpTool, PythonGrant, ServerGrant, ToolState
@@ -84,8 +83,6 @@ INCLUDED: Final = frozenset(
 )
 """Values of `include` that concern hosted tools."""
 _COUNTRY_CHARS: Final = 2
-Used = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""Outcome of the use of an approval (`store.tools.tool_calls`)."""
 _OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})
 _PARAM: Final = "input"
 ASKING: Final = frozenset({"user", "system", "developer"})
@@ -134,11 +131,6 @@ class ToolSources(Protocol):
         `allowed` and `domains` apply to servers that the request names by URL. With `anew` cached
         lists are ignored. Raises `InvalidRequest` for a server that may not be used.
         """
-
-    async def use_approval(
-        self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
-    ) -> Used:
-        """Use up the approval that was requested under `request_id`, for this response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,19 +253,6 @@ class ToolGrants:
             {one.grant.label: one.secrets for one in listings if one.secrets},
             tuple((one.request_id, one.digest) for one in decided),
         )
-
-    async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the approvals that a response begins with. Repeating it for one response is safe.
-
-        Raises `InvalidRequest` if another response used one, it has expired, or it was for a
-        different call; and `StoreUnavailable`.
-        """
-        tenant, response = spec.principal.tenant_id, spec.head.uuid
-        for request_id, digest in spec.approvals:
-            assert self._sources is not None, "without them nothing was decided"
-            used = await self._sources.use_approval(tenant, request_id, digest, response)
-            if used != "consumed":
-                raise refused_use(request_id, used)
 
     def _lesser(self, policy: TenantPolicy, calls_max: int | None) -> ToolBudget:
         calls = policy.tool_calls_max
@@ -556,10 +535,6 @@ def _is_one(server: ServerGrant, tool: McpTool, wanted: Sequence[ToolName]) -> b
     )
 
 
-class ApprovalUsed(InvalidRequest):
-    """Refusal of an approval that another response has already used."""
-
-
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
     """Decision of the user about the request `request_id`, made for the call with this `digest`.
@@ -630,7 +605,7 @@ def decisions(
             call = ApprovedCall(request_id, name, request.arguments) if answer.approve else None
             decided.append(ApprovalDecision(request_id, digest, call))
         elif answer.approve:
-            raise _mismatch(request_id)
+            raise refused_approval(request_id, "mismatch")
     return tuple(decided)
 
 
@@ -642,42 +617,6 @@ def _tool(
             if (server.label, tool.name) == (request.server_label, request.name):
                 return server, tool
     return None
-
-
-def refused_use(request_id: str, used: Used) -> InvalidRequest:
-    """Return the error for an approval answer that does not count, by the result of using it."""
-    match used:
-        case "used":
-            return ApprovalUsed(
-                f"Invalid '{_PARAM}': the approval request '{request_id}' was answered before, and "
-                "an answer counts once. Continue the response that it was answered with.",
-                code="approval_already_used",
-                param=_PARAM,
-            )
-        case "expired":
-            return _invalid(
-                f"the approval request '{request_id}' has expired. Leave the answer out, and let "
-                "the model ask again.",
-                "approval_expired",
-            )
-        case "unknown":
-            return _invalid(
-                f"this server knows no approval request '{request_id}'. Leave the answer out, and "
-                "let the model ask again.",
-                "approval_not_found",
-            )
-        case _:
-            return _mismatch(request_id)
-
-
-def _mismatch(request_id: str) -> InvalidRequest:
-    return _invalid(
-        f"what the approval request '{request_id}' was made for is not what would be called now: "
-        "its arguments, the tool or the server have changed, or the request does not offer the "
-        "server any more. Offer the same server in 'tools' with the same credentials, or leave the "
-        "answer out and let the model ask again.",
-        "approval_mismatch",
-    )
 
 
 def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:

@@ -12,9 +12,11 @@ is not in the database, so that a reader of the database cannot guess arguments.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway.protocol.request_errors import refused_approval
 from gateway.store import content
 from gateway.store.packing import pack_text
 from gateway.store.postgres.database import turn_to
@@ -23,12 +25,12 @@ from gateway.store.tables.columns import typed
 from gateway.store.tables.tools import tool_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
-    from gateway.store.postgres.database import Database, Row
+    from gateway.protocol.request_errors import ApprovalFault
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 _COLUMNS: Final = typed(tool_calls, without="tenant_id")
@@ -128,10 +130,8 @@ def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
     return AuditedCall(**fields)
 
 
-Consumed = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""Outcome of the use of an approval: it counts; there is no such request any more; it came too
-late; another response used it; it was requested for another call, or its server or tool has
-changed."""
+Approvals = Sequence[tuple[str, bytes]]
+"""Answers to approval requests: the id of each request, and the keyed digest of its call."""
 
 _ASK_APPROVAL: Final = Statement("""
 INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)
@@ -140,7 +140,7 @@ ON CONFLICT (tenant_id, request_id) DO NOTHING
 """)
 # If two responses use the same approval at once, the second waits for the row, finds it used, and
 # changes nothing.
-_CONSUME_APPROVAL: Final = Statement("""
+_USE_APPROVAL: Final = Statement("""
 UPDATE tool_approvals SET used_by = :used_by, used_at = now()
 WHERE tenant_id = :tenant AND request_id = :request_id
   AND digest = :digest
@@ -166,40 +166,34 @@ async def ask_approval(
     `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A
     repeated request changes nothing: a replica that takes the response over asks again.
     """
-    row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": _keyed(digest, key)}
+    row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:
         await connection.execute(_ASK_APPROVAL, row | {"ttl_s": ttl_s})
 
 
-async def consume_approval(
-    database: Database,
-    tenant_id: TenantId,
-    request_id: str,
-    digest: bytes,
-    used_by: UUID,
-    *,
-    key: bytes,
-) -> Consumed:
-    """Use an approval, granted or denied, for a response, once only.
+async def use_approvals(
+    connection: Connection, tenant_id: TenantId, approvals: Approvals, used_by: UUID
+) -> None:
+    """Use approvals, granted or denied, for a response, each once only, in the transaction that
+    accepts it: they are used if it is accepted.
 
-    The same response may use it again, because a request that is retried after a lost commit must
-    not fail.
+    The same response may use them again. Raises `InvalidRequest` for an approval that does not
+    count.
     """
-    parameters = {"tenant": tenant_id, "request_id": pack_text(request_id)}
-    keyed = _keyed(digest, key)
-    async with database.transaction(tenant_id) as connection:
-        if await connection.count(
-            _CONSUME_APPROVAL, parameters | {"digest": keyed, "used_by": used_by}
-        ):
-            return "consumed"
-        return _why_not((await connection.execute(_FIND_APPROVAL, parameters)).one_or_none(), keyed)
+    for request_id, digest in sorted(approvals):  # so that no two transactions wait for each other
+        parameters = {"tenant": tenant_id, "request_id": pack_text(request_id)}
+        used = parameters | {"digest": digest, "used_by": used_by}
+        if not await connection.count(_USE_APPROVAL, used):
+            row = (await connection.execute(_FIND_APPROVAL, parameters)).one_or_none()
+            raise refused_approval(request_id, _why_not(row, digest))
 
 
-def _keyed(digest: bytes, key: bytes) -> bytes:
+def keyed(digest: bytes, key: bytes) -> bytes:
+    """Return the digest of an approved call as it is stored."""
     return hmac.digest(key, digest, "sha256")
 
 
-def _why_not(row: Row | None, digest: bytes) -> Consumed:
+def _why_not(row: Row | None, digest: bytes) -> ApprovalFault:
     if row is None:
         return "unknown"
     requested_digest, used_by, is_valid = row

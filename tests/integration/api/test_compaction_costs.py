@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import orjson
 import pytest
 
+from gateway.store.postgres.statements import Statement
+from tests.conftest import opened
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
+from tests.fakes.raw_http import request_bytes
 from tests.integration.api.bodies import MODEL, create, refused
 from tests.integration.api.following import created, id_in, is_delta, taken
 from tests.integration.api.summaries import misbehaving, summary_requests, user
@@ -145,3 +152,43 @@ async def test_a_summary_of_nothing_is_billed_and_changes_nothing(
     assert tokens > 0
     compacted = await create(payer, input=[TRIGGER], conversation=conversation)
     assert [item["type"] for item in compacted["output"]] == ["compaction"]
+
+
+WAITING = Statement("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+  AND query LIKE '%WITH new AS MATERIALIZED%'
+""")
+
+
+async def test_a_summary_is_billed_once_though_its_client_leaves_while_the_response_is_accepted(
+    gateway: RunningGateway,
+    settings: Settings,
+    postgres: PostgresServer,
+    shared_database_url: str,
+) -> None:
+    key = await new_key(settings, "leaver", {"on_disconnect": "continue"})
+    history = [user("Hello"), {"role": "assistant", "content": "Hi."}, TRIGGER]
+    lines = (
+        "SELECT kind FROM usage JOIN tenants ON tenants.id = tenant_id"
+        " WHERE tenants.name = 'leaver'"
+    )
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    async with http_client(gateway.url, headers=headers) as client:
+        async with opened(shared_database_url) as database, database.owner_transaction() as other:
+            await other.script("LOCK TABLE responses IN SHARE MODE")
+            body = orjson.dumps({"model": MODEL, "input": history})
+            _, leaving = await asyncio.open_connection("127.0.0.1", urlsplit(gateway.url).port)
+            leaving.write(request_bytes("POST", "/v1/responses", body, headers))
+            while not await other.scalar(WAITING):
+                # The row is not about to be inserted yet.
+                await other.script("SELECT pg_stat_clear_snapshot()")
+            # With a reset, which the gateway reads before what comes over other connections.
+            leaving.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+            leaving.transport.abort()
+            await client.get("/v1/models")
+        while not (billed := await postgres.fetch(lines, url=shared_database_url)):
+            """It goes on without its client."""
+        await client.get("/v1/models")
+    assert [row[0] for row in billed] == ["response"]
+    assert len(await postgres.fetch(lines, url=shared_database_url)) == 1

@@ -82,6 +82,7 @@ class Kept:
             announce=self.notices.append,
             metrics=self.metrics,
             sealer=SEALER,
+            approval_key=b"",
             adopt_charge=adopt_charge,
         )
 

@@ -12,7 +12,9 @@ from gateway.errors import StoreUnavailable
 from gateway.retention import sweep
 from gateway.retention.sweep import DAYS_AHEAD, Housekeeping, RetentionReport
 from gateway.settings.sections import Retention
+from gateway.store import tenants
 from gateway.store.migration.migrate import upgrade
+from gateway.store.postgres.database import Database
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import (
@@ -25,11 +27,11 @@ from tests.fakes.aged import (
     stored_ids,
 )
 from tests.fakes.logs import captured_logs
+from tests.fakes.rows import count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
@@ -121,6 +123,20 @@ async def test_partitions_are_there_soon_after_the_start(database: Database) -> 
     async with running(rounds(database)), asyncio.timeout(30):
         while len(await days(database)) < DAYS_AHEAD + 1:
             pass
+
+
+async def test_what_runs_out_of_time_keeps_nothing_else_from_being_removed(
+    database: Database, tenant: TenantId, database_url: str
+) -> None:
+    await tenants.set_policy(database, f"tenant-{tenant}", {"log_retention_s": 3600})
+    await store_key(database, tenant, await store_aged(database, tenant, DAY), 2 * DAY)
+    hasty = Database(database_url, pool_size_max=1, command_timeout_s=0.2)
+    async with database.owner_transaction() as connection:
+        await connection.script("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable):
+            await rounds(hasty).round()
+        assert await count(database, tenant, "idempotency_keys") == 0
+    await hasty.close()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import zipfile
@@ -437,6 +438,32 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
 
 
 @pytest.mark.slow
+async def test_an_archive_that_nobody_reads_to_its_end_is_closed(place: Place) -> None:
+    await place.fill(place.plain)
+    data, has_begun, faults = TenantData(place.plain), asyncio.Event(), []
+
+    async def read_some() -> None:
+        async for _ in (await data.export(place.name)).pieces():
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    try:
+        reading = asyncio.create_task(read_some())
+        await has_begun.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+        del reading
+        async for _ in (await data.export(place.name)).pieces():
+            """What the first one left is closed meanwhile."""
+        gc.collect()
+    finally:
+        loop.set_exception_handler(None)
+    assert faults == []
+
+
+@pytest.mark.slow
 async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)
@@ -628,6 +655,24 @@ async def test_what_was_destroyed_is_not_in_the_pages_of_its_table_either(place:
     assert (told[-1].type, told[-1].details) == (
         "harmony.tenant.shredded", b'{"data":{"keys":1}}',
     )  # fmt: skip
+
+
+@pytest.mark.slow
+async def test_a_destruction_that_was_broken_off_is_completed_by_the_next(
+    place: Place, empty_database_url: str
+) -> None:
+    await place.encryption.enable(place.tenant)
+    hasty = Database(empty_database_url, pool_size_max=1, command_timeout_s=0.2)
+    file = Statement("SELECT pg_relation_filenode('tenant_keys')")
+    async with place.keys_database.owner_transaction() as connection:
+        await connection.script("LOCK TABLE tenant_keys IN ROW SHARE MODE")
+        with pytest.raises(StoreUnavailable):
+            await TenantKeys(hasty).destroy(place.tenant)
+        before = await connection.scalar(file)
+    await hasty.close()
+    assert await place.keys.destroy(place.tenant) == 0
+    async with place.keys_database.owner_transaction() as connection:
+        assert await connection.scalar(file) != before
 
 
 @pytest.mark.slow

@@ -115,6 +115,23 @@ async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
     assert await owner.log(other) == [Queued(), *SAID[:1]]
 
 
+async def test_a_log_goes_on_before_a_flush_that_a_failover_lost(owner: Owner) -> None:
+    one, other = await owner.begin(), await owner.begin()
+    await owner.flush((one, 1, 3))
+    lost = await owner.flush((one, 3, 4))
+    await owner.flush((one, 4, 6), (other, 1, 2))
+    async with owner.database.runs_transaction() as connection:
+        await connection.execute(
+            Statement("DELETE FROM flushes WHERE number = :number"), {"number": lost}
+        )
+    assert await owner.log(one) == [Queued(), *SAID[:2]]
+    await claims.release(owner.database, [Claim(owner.tenant, uuid, 1) for uuid in (one, other)])
+    runs = await claims.claim(owner.database, "there", TERMS, limit=9, take_over=True)
+    assert {run.claim.uuid: run.next_entry for run in runs} == {one: 3, other: 2}
+    assert await owner.log(one) == [Queued(), *SAID[:2]]
+    assert await owner.log(other) == [Queued(), *SAID[:1]]
+
+
 @pytest.mark.slow
 async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner: Owner) -> None:
     one = await owner.begin()

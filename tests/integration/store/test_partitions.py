@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tests.fakes.postgres import PostgresServer
 
 LOG_S = 86_400
+WAITS_FOR_LOGS = Statement("""
+SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'events'::regclass AND NOT granted)
+""")
+END = Statement("UPDATE responses SET status = 'completed', completed_at = now() WHERE id = :id")
 
 
 def today() -> date:
@@ -156,6 +160,22 @@ async def test_a_response_that_runs_keeps_its_day(
     await sweep.make_partitions(database, day_of(3 * DAY), 0)
     running = await store_aged(database, tenant, 3 * DAY, status=status)
     assert await sweep.drop_partitions(database, 1) == Dropped()
+    assert await logged_ids(database, tenant) == {running}
+
+
+async def test_a_response_that_ends_while_its_day_is_looked_at_keeps_it(
+    database: Database, tenant: TenantId
+) -> None:
+    await sweep.make_partitions(database, day_of(3 * DAY), 0)
+    running = await store_aged(database, tenant, 3 * DAY, status="in_progress")
+    async with asyncio.TaskGroup() as group, database.owner_transaction() as other:
+        await other.script("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        dropping = group.create_task(sweep.drop_partitions(database, LOG_S))
+        while not (dropping.done() or await other.scalar(WAITS_FOR_LOGS)):
+            """It looks at other tables first."""
+        async with database.transaction(tenant) as connection:
+            await connection.execute(END, {"id": running})
+    assert dropping.result() == Dropped()
     assert await logged_ids(database, tenant) == {running}
 
 

@@ -10,11 +10,12 @@ from pydantic import TypeAdapter
 from gateway.errors import InvalidRequest
 from gateway.protocol.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
 from gateway.protocol.items import AnyInputItem, McpApprovalRequest, McpApprovalResponse
-from gateway.services.runs.tool_grants import ApprovalDecision, decisions, pending, refused_use
+from gateway.protocol.request_errors import refused_approval
+from gateway.services.runs.tool_grants import ApprovalDecision, decisions, pending
 from tests.fakes.cases import each
 
 if TYPE_CHECKING:
-    from gateway.services.runs.tool_grants import Used
+    from gateway.protocol.request_errors import ApprovalFault
 
 ITEMS: TypeAdapter[Any] = TypeAdapter(tuple[AnyInputItem, ...])
 USER = {"role": "user", "content": "Go on."}
@@ -121,7 +122,7 @@ def test_an_answer_to_nothing_is_refused(*, approve: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "code"),
+    ("fault", "code"),
     [
         ("used", "approval_already_used"),
         ("expired", "approval_expired"),
@@ -129,7 +130,7 @@ def test_an_answer_to_nothing_is_refused(*, approve: bool) -> None:
         ("mismatch", "approval_mismatch"),
     ],
 )
-def test_why_an_answer_does_not_count_says_what_to_do(used: Used, code: str) -> None:
-    refusal = refused_use("mcpr_1", used)
+def test_why_an_answer_does_not_count_says_what_to_do(fault: ApprovalFault, code: str) -> None:
+    refusal = refused_approval("mcpr_1", fault)
     assert (refusal.code, refusal.param) == (code, "input")
     assert "mcpr_1" in refusal.message

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
-    from gateway.services.runs.tool_grants import Used
     from gateway.tenancy.policy import McpServersAllowed
 
 ALL: frozenset[HostedFamily] = frozenset({"web_search", "code_interpreter", "mcp"})
@@ -74,7 +73,6 @@ class Rooms:
     """Rooms in which everything is there; `asked` is what they were asked for."""
 
     listed: tuple[Listing, ...] = ()
-    used: Used = "consumed"
     domains: DomainRules | None = None
     anew: bool | None = None
     asked: list[Any] = field(default_factory=list)
@@ -108,12 +106,6 @@ class Rooms:
         self.asked.append((*((param, tool.server_label) for param, tool in tools), allowed))
         self.domains = domains
         return self.listed
-
-    async def use_approval(
-        self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
-    ) -> Used:
-        self.asked.append((request_id, digest, response))
-        return self.used
 
 
 def shown(*tools: McpTool) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -253,6 +254,50 @@ async def test_a_server_that_takes_no_formats_says_so(
     assert (made["status"], made["error"]["code"]) == ("failed", "unsupported_parameter")
     server.refuses = 400, {"error": {"message": "the prompt has too many vowels"}}
     assert (await refused(passing.client, 502, **body))["code"] is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [
+        ((400, "response_format is not supported"), 400, "unsupported_parameter"),
+        ((500, "it died"), 500, "server_error"),
+    ],
+)
+async def test_a_failed_completion_is_the_same_for_who_sent_it_twice(
+    passing: Passing, refusal: tuple[int, str], status: int, code: str
+) -> None:
+    server, metrics = passing.servers["toy-vllm"], passing.gateway.process.foundation.metrics
+    begun, held = asyncio.Event(), asyncio.Event()
+
+    def refuse_the_next(_: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        if begun.is_set():
+            return refusal[0], {"error": {"message": refusal[1], "code": refusal[0]}}
+        begun.set()
+        return None
+
+    server.script = lambda _: text('{"a": 1, "b": 2, "c": 3}')
+    server.holds, server.breaks_after, server.refuses_if = held, 4, refuse_the_next
+    body = {
+        "model": "toy-vllm",
+        "messages": [{"role": "user", "content": "One? JSON."}],
+        "response_format": {"type": "json_object"},
+        "store": True,
+    }
+    headers = {"idempotency-key": f"refused-with-{status}"}
+    try:
+        async with asyncio.TaskGroup() as group:
+            post = partial(passing.client.post, "/v1/chat/completions", json=body, headers=headers)
+            both = [group.create_task(post())]
+            await begun.wait()
+            both.append(group.create_task(post()))
+            while b"gateway_followers 2.0" not in metrics.exposition():
+                await passing.client.get("/v1/models")
+            held.set()
+    finally:
+        server.breaks_after, server.refuses_if = None, lambda _: None
+    assert [one.result().headers.get("idempotent-replayed") for one in both] == [None, "true"]
+    repeated = both[1].result()
+    assert (repeated.status_code, repeated.json()["error"]["code"]) == (status, code)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ TOOLS = {
         "list_timeout_s": 60,
     },
 }
+FAIL = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE 'too many connections' USING ERRCODE = '53300'; END $$;
+CREATE TRIGGER fail BEFORE INSERT ON responses FOR EACH ROW
+WHEN (NEW.parent_id = '{parent}') EXECUTE FUNCTION fail();
+"""
 PAGE = StoredPage(
     "https://zebra.example/stripes",
     "Quaggas",
@@ -245,6 +251,23 @@ async def test_what_cannot_be_accepted_uses_no_approval(
         for one in (waiting.json()["id"], running):
             await client.post(f"/v1/responses/{one}/cancel")
         assert "mcp_call" in types(await post(client, **body))
+
+
+async def test_an_answer_is_not_used_up_by_a_response_that_the_database_did_not_take(
+    hosting: RunningGateway, hosted: httpx2.AsyncClient, server: str
+) -> None:
+    tools = [mcp(server)]
+    first = await post(hosted, input=ADD, tools=tools)
+    body = {"tools": tools, "previous_response_id": first["id"], "input": [answer_to(first)]}
+    parent = ids.parse_response_id(first["id"])
+    async with hosting.process.foundation.database.owner_transaction() as connection:
+        await connection.script(FAIL.format(parent=parent))
+    for fields in ({}, {"stream": True}, {"background": True}):
+        refusal = await hosted.post("/v1/responses", json={"model": MODEL, **body, **fields})
+        assert refusal.status_code == 503, refusal.text
+    async with hosting.process.foundation.database.owner_transaction() as connection:
+        await connection.script("DROP FUNCTION fail CASCADE")
+    assert "mcp_call" in types(await post(hosted, **body))
 
 
 @pytest.mark.slow
