@@ -144,7 +144,7 @@ _PAGE: Final = (
     Parameter("before", "query", "The id of the item that the page ends before.", _TEXT),
     _INCLUDE,
 )
-_PLAIN_PAGE: Final = _PAGE[:3]
+_PLAIN_PAGE: Final = _PAGE[:4]
 _IDEMPOTENCY: Final = Parameter(
     "Idempotency-Key",
     "header",
