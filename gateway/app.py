@@ -230,7 +230,7 @@ def routes(process: Process) -> list[BaseRoute]:
 
 def _container_routes(process: Process, bodies: BodyReader) -> list[Route]:
     python = process.foundation.settings.tools.python
-    forms = FormReader(python.file_bytes_max)
+    forms = FormReader(python.file_bytes_max, strict=bodies.strict)
     is_on = bool(python.enabled)
     files = FileEndpoints(process.files, forms, is_on=is_on)
     containers = ContainerEndpoints(process.containers, bodies, forms, is_on=is_on)

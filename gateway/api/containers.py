@@ -11,6 +11,7 @@ from gateway.api.query import choice, json_response, list_body, page_query
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
+    UPLOAD_FIELDS,
     deleted,
     parse_container,
     parse_container_file,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.api.multipart import FormReader
     from gateway.api.request_body import BodyReader
-    from gateway.services.containers import Containers, Download, Files
+    from gateway.services.containers import Containers, Download, Files, Json
     from gateway.tenancy import Principal
 
 
@@ -78,15 +79,21 @@ class ContainerEndpoints:
             return json_response(list_body(listed, has_more=has_more))
         require_file_storage(principal)
         if self._forms.is_form(request):
-            async with self._forms.read(request) as form:
-                made = await self._containers.add_file(principal, container_id, form.upload)
-            return json_response(made)
+            return json_response(await self._add_form(request, principal, container_id))
         params, _ = await self._bodies.read_fields(
             request.scope, request.receive, parse_container_file
         )
         return json_response(
             await self._containers.copy_file(principal, container_id, params.file_id)
         )
+
+    async def _add_form(self, request: Request, principal: Principal, container_id: str) -> Json:
+        # Many releases of OpenAI's SDKs send a form in any case, and in it `file_id` alone.
+        async with self._forms.read(request, {"file_id"}) as form:
+            file_id = form.fields.get("file_id")
+            if form.file is None and file_id is not None:
+                return await self._containers.copy_file(principal, container_id, file_id)
+            return await self._containers.add_file(principal, container_id, form.upload)
 
     async def file(self, request: Request) -> Response:
         """Retrieve or delete `/v1/containers/{id}/files/{file_id}`, by the method."""
@@ -122,7 +129,7 @@ class FileEndpoints:
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             require_file_storage(principal)
-            async with self._forms.read(request) as form:
+            async with self._forms.read(request, UPLOAD_FIELDS) as form:
                 purpose, expires_after_s = parse_upload(form.fields)
                 made = await self._files.create(principal, form.upload, purpose, expires_after_s)
             return json_response(made)

@@ -1,4 +1,4 @@
-"""Uploads: the form of a request with one file, within bounds, its bytes in a file of this machine.
+"""Uploads: the form of a request with a file, within bounds, its bytes in a file of this machine.
 
 Bytes are parsed as they come: no more of them are in memory than one part of a body and what a file
 that is spooled keeps there.
@@ -18,13 +18,14 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
+from gateway.protocol.base import presentable
 from gateway.protocol.container_bodies import check_file_name
-from gateway.protocol.request_errors import missing
+from gateway.protocol.request_errors import missing, unknown
 from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.containers import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive
@@ -41,26 +42,39 @@ could repeat: lone surrogates."""
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The file of a form, and its other fields."""
+    """The file of a form, if it has one, and its other fields."""
 
-    upload: Upload
+    file: Upload | None
     fields: Mapping[str, str]
+
+    @property
+    def upload(self) -> Upload:
+        """Return the file. Raises `InvalidRequest` if there is none."""
+        if self.file is None:
+            raise missing("file")
+        return self.file
 
 
 @dataclass(frozen=True, slots=True)
 class FormReader:
-    """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`."""
+    """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`.
+
+    `strict`: fields that mean nothing are refused.
+    """
 
     file_bytes_max: int
     timeout_s: float = FILE_TIMEOUT_S
+    strict: bool = False
 
     @staticmethod
     def is_form(request: Request) -> bool:
         return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
     @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[Form]:
+    async def read(self, request: Request, served: Collection[str]) -> AsyncIterator[Form]:
         """Read the form of a request; its file is deleted at the end of the block.
+
+        Fields beside the file that are not `served` are noted as ignored.
 
         Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """
@@ -95,15 +109,21 @@ class FormReader:
                 f"The file did not arrive within {self.timeout_s:g} seconds. Please send it again."
             ) from None
         try:
-            file = form.get("file")
-            if not isinstance(file, UploadFile):
-                raise missing("file")
-            if (file.size or 0) > self.file_bytes_max:
-                raise self._too_large()
+            others = tuple(name for name in form if name != "file" and name not in served)
+            if self.strict and others:
+                raise unknown(others[0])
+            request.scope["record"].note_ignored(presentable(others))
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
-            yield Form(Upload(check_file_name(file.filename or ""), file.file), fields)
+            yield Form(self._upload(form.get("file")), fields)
         finally:
             await form.close()
+
+    def _upload(self, file: UploadFile | str | None) -> Upload | None:
+        if not isinstance(file, UploadFile):
+            return None
+        if (file.size or 0) > self.file_bytes_max:
+            raise self._too_large()
+        return Upload(check_file_name(file.filename or ""), file.file)
 
     async def _parts(self, receive: Receive) -> AsyncGenerator[bytes, None]:
         size, more = 0, True

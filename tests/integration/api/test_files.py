@@ -121,6 +121,44 @@ async def test_what_means_nothing_is_named_in_a_header(raw: httpx2.AsyncClient) 
     added = await raw.post(path, json={"file_id": file.json()["id"], "path": "/b"})
     assert added.status_code == 200
     assert added.headers["x-ignored-parameters"] == "path"
+    # OpenAI's clients send `expires_after[anchor]` and `expires_after[seconds]`.
+    fields = {"purpose": "evals", "expires_after": '{"anchor":"created_at","seconds":3600}'}
+    file = await raw.post("/v1/files", files=form, data=fields)
+    assert file.headers["x-ignored-parameters"] == "expires_after"
+    assert file.json()["expires_at"] is None
+
+
+async def test_a_form_may_name_an_uploaded_file(raw: httpx2.AsyncClient) -> None:
+    form = {"file": ("a.txt", b"a")}
+    file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
+    container = await raw.post("/v1/containers", json={"name": "c"})
+    path = f"/v1/containers/{container.json()['id']}/files"
+    copied = await raw.post(path, files={"file_id": (None, file.json()["id"])})
+    assert copied.status_code == 200, copied.text
+    assert copied.json()["path"] == "/mnt/data/a.txt"
+    unknown = await raw.post(path, files={"file_id": (None, "file-x")})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "file_id")
+    neither = await raw.post(path, files={"other": (None, "x")})
+    assert (neither.status_code, neither.json()["error"]["param"]) == (400, "file")
+
+
+async def test_lists_are_read_backwards(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient) -> None:
+    container = await sdk.containers.create(name="c")
+    inside = f"/v1/containers/{container.id}/files"
+    for name in "abcd":
+        await sdk.files.create(file=(name, b""), purpose="evals")
+        await sdk.containers.create(name=name)
+        await sdk.containers.files.create(container.id, file=(name, b""))
+    for path in ("/v1/files", "/v1/containers", inside):
+        ids_ = [one["id"] for one in (await raw.get(path)).json()["data"]]
+        page = (await raw.get(path, params={"before": ids_[3], "limit": 2})).json()
+        assert [one["id"] for one in page["data"]] == ids_[1:3]
+        assert page["has_more"]
+        first = (await raw.get(path, params={"before": ids_[1], "limit": 2})).json()
+        assert [one["id"] for one in first["data"]] == ids_[:1]
+        assert not first["has_more"]
+        unknown = (await raw.get(path, params={"before": "x"})).json()
+        assert unknown["error"]["param"] == "before"
 
 
 @pytest.mark.slow
