@@ -66,7 +66,7 @@ class ContainerEndpoints:
         principal, container_id = self._caller_and_id(request)
         if request.method == "DELETE":
             await self._containers.delete(principal, container_id)
-            return Response(status_code=204)
+            return json_response(deleted("container.deleted", container_id))
         return json_response(await self._containers.get(principal, container_id))
 
     async def files(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class ContainerEndpoints:
         file_id = request.path_params["file_id"]
         if request.method == "DELETE":
             await self._containers.delete_file(principal, container_id, file_id)
-            return Response(status_code=204)
+            return json_response(deleted("container.file.deleted", file_id))
         return json_response(await self._containers.get_file(principal, container_id, file_id))
 
     async def content(self, request: Request) -> Response:

@@ -304,6 +304,7 @@ def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:
             f"Your files have {bounds.tenant_bytes_max} bytes together, which is all they may. "
             "Delete some that are not needed any more.",
             code="file_storage_full",
+            is_final=True,
         )
     if row.container is None:
         return

@@ -357,7 +357,9 @@ async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -
         assert (await refusal(sdk.containers.list(after=place))).param == "after"
     (copied,) = [each async for each in sdk.containers.files.list(made.id)]
     assert (copied.path, copied.bytes, copied.source) == ("/mnt/data/a.csv", 3, "user")
-    await sdk.containers.delete(made.id)
+    gone = await sdk.containers.with_raw_response.delete(made.id)
+    named = {"id": made.id, "object": "container.deleted", "deleted": True}
+    assert (gone.status_code, gone.http_response.json()) == (200, named)
     for ask in (sdk.containers.retrieve, sdk.containers.delete):
         error = await refusal(ask(made.id))
         assert (error.status_code, error.code) == (404, "container_not_found")
@@ -381,7 +383,9 @@ async def test_files_of_a_container(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncCl
     assert copied.json()["path"] == "/mnt/data/two.txt"
     found = await sdk.containers.files.retrieve(made.id, container_id=container.id)
     assert found.model_dump() == again.model_dump()
-    await sdk.containers.files.delete(made.id, container_id=container.id)
+    gone = await raw.delete(f"/v1/containers/{container.id}/files/{made.id}")
+    named = {"id": made.id, "object": "container.file.deleted", "deleted": True}
+    assert (gone.status_code, gone.json()) == (200, named)
     for wrong in (made.id, uploaded.id, "cfile_" + UNKNOWN, "x"):
         error = await refusal(sdk.containers.files.retrieve(wrong, container_id=container.id))
         assert error.status_code == 404
@@ -436,6 +440,8 @@ async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
         await sdk.containers.create(name="c")
     error = await refusal(sdk.containers.create(name="c"))
     assert (error.status_code, error.code) == (429, "too_many_containers")
+    assert error.response.headers["x-should-retry"] == "false"
+    assert "retry-after" not in error.response.headers
     await sdk.containers.delete(made.id)
     await sdk.containers.create(name="c")
 
