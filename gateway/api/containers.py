@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
+from typing_extensions import override
 
+from gateway.api.client_connection import ClientDisconnected
 from gateway.api.query import choice, json_response, list_body, page_query
+from gateway.api.streaming import StreamLimits
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
@@ -21,7 +25,10 @@ from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
     from starlette.requests import Request
+    from starlette.types import Message, Send
 
     from gateway.api.multipart import FormReader
     from gateway.api.request_body import BodyReader
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _BYTES: Final = "application/octet-stream"
+_LIMITS: Final = StreamLimits()
 FILES_MAX: Final = 10_000
 """OpenAI's bound on the files of one page, and as many as there are in one by default."""
 
@@ -174,7 +182,38 @@ def require_file_storage(principal: Principal) -> None:
     require_storage(principal, "A file")
 
 
-def download_response(request: Request, download: Download) -> Response:
+class FileResponse(StreamingResponse):
+    """The bytes of a file, for a client that takes each write in time, as those of streams do."""
+
+    def __init__(
+        self, chunks: AsyncIterator[bytes], headers: Mapping[str, str], limits: StreamLimits
+    ) -> None:
+        super().__init__(_parts(chunks, limits.write_bytes_max), 200, headers, _BYTES)
+        self._timeout_s = limits.write_timeout_s
+
+    @override
+    async def stream_response(self, send: Send) -> None:
+        """Send all parts. Raises `ClientDisconnected` if the client does not read one."""
+
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnected from None
+
+        await super().stream_response(send_in_time)
+
+
+async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        for start in range(0, len(chunk), bytes_max):
+            yield chunk[start : start + bytes_max]
+
+
+def download_response(
+    request: Request, download: Download, limits: StreamLimits = _LIMITS
+) -> Response:
     """Send an uploaded file as an attachment: browsers must never show it as a page of ours.
 
     `HEAD` reads nothing of it.
@@ -187,4 +226,4 @@ def download_response(request: Request, download: Download) -> Response:
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_BYTES)
-    return StreamingResponse(download.chunks, headers=headers, media_type=_BYTES)
+    return FileResponse(download.chunks, headers, limits)

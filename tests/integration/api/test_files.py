@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from starlette.requests import Request
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.api.client_connection import ClientDisconnected
 from gateway.api.containers import download_response
+from gateway.api.streaming import StreamLimits
 from gateway.services.containers import Download
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
@@ -225,6 +228,28 @@ async def test_head_reads_nothing_of_a_file() -> None:
     await response(scope, Request(scope).receive, send)
     assert response.headers["content-length"] == "1"
     assert sent == ["http.response.start", "http.response.body"]
+
+
+async def test_a_download_waits_only_so_long_for_its_client() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async def never(_: Any = None) -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(len(message.get("body", b"")))
+        if len(sent) == 4:
+            await never()
+
+    sent: list[int] = []
+    scope = {"type": "http", "method": "GET", "headers": []}
+    limits = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536)
+    response = download_response(Request(scope), Download("a.txt", 1 << 30, chunks()), limits)
+    with pytest.raises(ClientDisconnected):
+        await response(scope, never, send)
+    assert sent == [0, 65_536, 65_536, 65_536]
 
 
 @pytest.mark.parametrize(
