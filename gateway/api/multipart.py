@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.content_encoding import check_unencoded
-from gateway.errors import InvalidRequest, PayloadTooLarge
+from gateway.errors import InvalidRequest, PayloadTooLarge, RateLimited
 from gateway.protocol.base import presentable
 from gateway.protocol.container_bodies import check_file_name
 from gateway.protocol.request_errors import missing, unknown
@@ -25,15 +26,27 @@ from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.containers import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Collection,
+        Iterator,
+        Mapping,
+    )
 
     from starlette.requests import Request
     from starlette.types import Receive
+
+    from gateway.tenancy import TenantId
 
 FORM_BYTES: Final = 64 * 1024
 """Bytes of a form around its file, at most: other fields, and the heads of all."""
 FIELDS_MAX: Final = 16
 FILE_TIMEOUT_S: Final = 300.0
+HELD_BYTES_MAX: Final = 768 << 20
+"""Bytes of forms that a process holds at once, most of them in temporary files, for which the chart
+has 1 GiB (`tmpSizeLimit`): Kubernetes evicts a pod that has more."""
 _CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
 """Pattern of a charset, which is removed: the names and fields of a form are UTF-8 (RFC 7578 §5.1).
 Python would read them in any codec that it has, of which some fail, and others make what no answer
@@ -55,6 +68,46 @@ class Form:
         return self.file
 
 
+class HeldForms:
+    """Count of the bytes of forms that this process holds at once, of all tenants and of each.
+
+    One form alone may be larger than the bounds: how large a file may be is a setting.
+    """
+
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
+        """Hold `bytes_max` bytes at once, of one tenant half as many."""
+        self._bytes_max = bytes_max
+        self._held: Counter[TenantId] = Counter()
+
+    @contextmanager
+    def one(self, tenant_id: TenantId) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of one form for the block, with each call of what is returned.
+
+        That raises `RateLimited` if they are too many beside those of others.
+        """
+        own = 0
+
+        def add(size: int) -> None:
+            nonlocal own
+            of_all, of_tenant = self._held.total(), self._held[tenant_id]
+            is_full = of_all > own and of_all + size > self._bytes_max
+            if is_full or (of_tenant > own and of_tenant + size > self._bytes_max // 2):
+                raise RateLimited(
+                    "More files are sent at once than this server takes. Send them one after the "
+                    "other, or try again in a moment.",
+                    code="rate_limit_exceeded",
+                )
+            own += size
+            self._held[tenant_id] += size
+
+        try:
+            yield add
+        finally:
+            self._held[tenant_id] -= own
+            if not self._held[tenant_id]:
+                del self._held[tenant_id]
+
+
 @dataclass(frozen=True, slots=True)
 class FormReader:
     """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`.
@@ -65,6 +118,7 @@ class FormReader:
     file_bytes_max: int
     timeout_s: float = FILE_TIMEOUT_S
     strict: bool = False
+    held: HeldForms = field(default_factory=HeldForms)
 
     @staticmethod
     def is_form(request: Request) -> bool:
@@ -74,9 +128,8 @@ class FormReader:
     async def read(self, request: Request, served: Collection[str]) -> AsyncIterator[Form]:
         """Read the form of a request; its file is deleted at the end of the block.
 
-        Fields beside the file that are not `served` are noted as ignored.
-
-        Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
+        Fields beside the file that are not `served` are noted as ignored. Raises `InvalidRequest`,
+        `PayloadTooLarge`, `UnsupportedEncoding`, `RateLimited`, `ClientDisconnected`.
         """
         check_unencoded(request.headers.raw)
         refuse_key(request.headers.raw)
@@ -88,17 +141,30 @@ class FormReader:
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self.file_bytes_max + FORM_BYTES:
             raise self._too_large()
+        with self.held.one(request.scope["principal"].tenant_id) as count:
+            form = await self._parse(request, count)
+            try:
+                others = tuple(name for name in form if name != "file" and name not in served)
+                if self.strict and others:
+                    raise unknown(others[0])
+                request.scope["record"].note_ignored(presentable(others))
+                fields = {name: value for name, value in form.items() if isinstance(value, str)}
+                yield Form(self._upload(form.get("file")), fields)
+            finally:
+                await form.close()
+
+    async def _parse(self, request: Request, count: Callable[[int], None]) -> FormData:
         content_type = _CHARSET.sub("", request.headers["content-type"])
         parser = MultiPartParser(
             Headers({"content-type": content_type}),
-            self._parts(request.receive),
+            self._parts(request.receive, count),
             max_files=1,
             max_fields=FIELDS_MAX,
             max_part_size=FORM_BYTES,
         )
         try:
             async with asyncio.timeout(self.timeout_s):
-                form = await parser.parse()
+                return await parser.parse()
         except MultiPartException as error:
             raise InvalidRequest(
                 f"We could not read the form of your request: {error.message}",
@@ -108,15 +174,6 @@ class FormReader:
             raise InvalidRequest(
                 f"The file did not arrive within {self.timeout_s:g} seconds. Please send it again."
             ) from None
-        try:
-            others = tuple(name for name in form if name != "file" and name not in served)
-            if self.strict and others:
-                raise unknown(others[0])
-            request.scope["record"].note_ignored(presentable(others))
-            fields = {name: value for name, value in form.items() if isinstance(value, str)}
-            yield Form(self._upload(form.get("file")), fields)
-        finally:
-            await form.close()
 
     def _upload(self, file: UploadFile | str | None) -> Upload | None:
         if not isinstance(file, UploadFile):
@@ -125,7 +182,9 @@ class FormReader:
             raise self._too_large()
         return Upload(check_file_name(file.filename or ""), file.file)
 
-    async def _parts(self, receive: Receive) -> AsyncGenerator[bytes, None]:
+    async def _parts(
+        self, receive: Receive, count: Callable[[int], None]
+    ) -> AsyncGenerator[bytes, None]:
         size, more = 0, True
         while more:
             message = await receive()
@@ -136,6 +195,7 @@ class FormReader:
             size += len(part)
             if size > self.file_bytes_max + FORM_BYTES:
                 raise self._too_large()
+            count(len(part))
             yield part
 
     def _too_large(self) -> PayloadTooLarge:

@@ -11,6 +11,7 @@ from base64 import urlsafe_b64encode
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.robotparser import RobotFileParser
 
@@ -222,7 +223,7 @@ def request_of(body: bytes) -> Request:
 
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": headers}
-    scope["record"] = RequestRecord(scope)
+    scope |= {"principal": SimpleNamespace(tenant_id=None), "record": RequestRecord(scope)}
     return Request(scope, receive)
 
 
