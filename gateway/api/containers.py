@@ -85,6 +85,7 @@ class ContainerEndpoints:
                 principal, container_id, page_query(request.query_params)
             )
             return json_response(list_body(listed, has_more=has_more))
+        refuse_key(request.headers.raw)
         require_file_storage(principal)
         if self._forms.is_form(request):
             return json_response(await self._add_form(request, principal, container_id))
@@ -136,6 +137,7 @@ class FileEndpoints:
         """Upload or list files, by the method of `/v1/files`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
+            refuse_key(request.headers.raw)
             require_file_storage(principal)
             async with self._forms.read(request, UPLOAD_FIELDS) as form:
                 purpose, expires_after_s = parse_upload(form.fields)

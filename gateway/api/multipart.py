@@ -22,7 +22,6 @@ from gateway.errors import InvalidRequest, PayloadTooLarge, RateLimited
 from gateway.protocol.base import presentable
 from gateway.protocol.container_bodies import check_file_name
 from gateway.protocol.request_errors import missing, unknown
-from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.containers import Upload
 
 if TYPE_CHECKING:
@@ -132,7 +131,6 @@ class FormReader:
         `PayloadTooLarge`, `UnsupportedEncoding`, `RateLimited`, `ClientDisconnected`.
         """
         check_unencoded(request.headers.raw)
-        refuse_key(request.headers.raw)
         if not self.is_form(request):
             raise InvalidRequest(
                 "Send the file as multipart/form-data, in the field 'file'.",

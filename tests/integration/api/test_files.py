@@ -131,6 +131,24 @@ async def test_what_means_nothing_is_named_in_a_header(raw: httpx2.AsyncClient) 
     assert file.json()["expires_at"] is None
 
 
+async def test_a_key_is_refused_where_a_request_would_be_done_twice(
+    raw: httpx2.AsyncClient,
+) -> None:
+    form = {"file": ("a", b"a")}
+    file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
+    container = await raw.post("/v1/containers", json={"name": "c"})
+    inside = f"/v1/containers/{container.json()['id']}/files"
+    raw.headers["idempotency-key"] = "order-4711"
+    for answer in (
+        await raw.post("/v1/files", files=form, data={"purpose": "evals"}),
+        await raw.post("/v1/containers", json={"name": "c"}),
+        await raw.post(inside, files=form),
+        await raw.post(inside, json={"file_id": file.json()["id"]}),
+    ):
+        refused = answer.json()["error"]
+        assert (answer.status_code, refused["param"]) == (400, "Idempotency-Key")
+
+
 async def test_a_form_may_name_an_uploaded_file(raw: httpx2.AsyncClient) -> None:
     form = {"file": ("a.txt", b"a")}
     file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
