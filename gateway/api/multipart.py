@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import FormData, Headers, UploadFile
@@ -18,11 +18,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.content_encoding import check_unencoded
-from gateway.errors import InvalidRequest, PayloadTooLarge, RateLimited
+from gateway.errors import InvalidRequest, PayloadTooLarge
+from gateway.held_bytes import HeldBytes
 from gateway.protocol.base import presentable
 from gateway.protocol.container_bodies import check_file_name
 from gateway.protocol.request_errors import missing, unknown
 from gateway.services.containers import Upload
+from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -30,14 +32,11 @@ if TYPE_CHECKING:
         AsyncIterator,
         Callable,
         Collection,
-        Iterator,
         Mapping,
     )
 
     from starlette.requests import Request
     from starlette.types import Receive
-
-    from gateway.tenancy import TenantId
 
 FORM_BYTES: Final = 64 * 1024
 """Bytes of a form around its file, at most: other fields, and the heads of all."""
@@ -46,6 +45,10 @@ FILE_TIMEOUT_S: Final = 300.0
 HELD_BYTES_MAX: Final = 768 << 20
 """Bytes of forms that a process holds at once, most of them in temporary files, for which the chart
 has 1 GiB (`tmpSizeLimit`): Kubernetes evicts a pod that has more."""
+_NO_ROOM: Final = (
+    "More files are sent at once than this server takes. Send them one after the other, or try "
+    "again in a moment."
+)
 _CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
 """Pattern of a charset, which is removed: the names and fields of a form are UTF-8 (RFC 7578 §5.1).
 Python would read them in any codec that it has, of which some fail, and others make what no answer
@@ -67,46 +70,6 @@ class Form:
         return self.file
 
 
-class HeldForms:
-    """Count of the bytes of forms that this process holds at once, of all tenants and of each.
-
-    One form alone may be larger than the bounds: how large a file may be is a setting.
-    """
-
-    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
-        """Hold `bytes_max` bytes at once, of one tenant half as many."""
-        self._bytes_max = bytes_max
-        self._held: Counter[TenantId] = Counter()
-
-    @contextmanager
-    def one(self, tenant_id: TenantId) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of one form for the block, with each call of what is returned.
-
-        That raises `RateLimited` if they are too many beside those of others.
-        """
-        own = 0
-
-        def add(size: int) -> None:
-            nonlocal own
-            of_all, of_tenant = self._held.total(), self._held[tenant_id]
-            is_full = of_all > own and of_all + size > self._bytes_max
-            if is_full or (of_tenant > own and of_tenant + size > self._bytes_max // 2):
-                raise RateLimited(
-                    "More files are sent at once than this server takes. Send them one after the "
-                    "other, or try again in a moment.",
-                    code="rate_limit_exceeded",
-                )
-            own += size
-            self._held[tenant_id] += size
-
-        try:
-            yield add
-        finally:
-            self._held[tenant_id] -= own
-            if not self._held[tenant_id]:
-                del self._held[tenant_id]
-
-
 @dataclass(frozen=True, slots=True)
 class FormReader:
     """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`.
@@ -117,7 +80,7 @@ class FormReader:
     file_bytes_max: int
     timeout_s: float = FILE_TIMEOUT_S
     strict: bool = False
-    held: HeldForms = field(default_factory=HeldForms)
+    held: HeldBytes = field(default_factory=partial(HeldBytes, HELD_BYTES_MAX, _NO_ROOM))
 
     @staticmethod
     def is_form(request: Request) -> bool:
@@ -139,7 +102,7 @@ class FormReader:
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self.file_bytes_max + FORM_BYTES:
             raise self._too_large()
-        with self.held.one(request.scope["principal"].tenant_id) as count:
+        with self.held.one(WORKS_FOR.get()) as count:
             form = await self._parse(request, count)
             try:
                 others = tuple(name for name in form if name != "file" and name not in served)

@@ -11,7 +11,6 @@ from base64 import urlsafe_b64encode
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.robotparser import RobotFileParser
 
@@ -223,7 +222,7 @@ def request_of(body: bytes) -> Request:
 
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": headers}
-    scope |= {"principal": SimpleNamespace(tenant_id=None), "record": RequestRecord(scope)}
+    scope["record"] = RequestRecord(scope)
     return Request(scope, receive)
 
 
