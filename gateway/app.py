@@ -17,7 +17,7 @@ from gateway.api.chat import ChatCreateRequest
 from gateway.api.containers import ContainerEndpoints, FileEndpoints
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
-from gateway.api.cross_origin import cross_origin
+from gateway.api.cross_origin import CrossOrigin
 from gateway.api.multipart import FormReader
 from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.proxy import ProxyEndpoint
@@ -70,12 +70,13 @@ class Gateway(RequestContext):
 
 
 class BrowserGateway(Gateway):
-    """Gateway that pages of other origins may call: it answers browsers' checks before all else."""
+    """Gateway that pages of other origins may call."""
 
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         super().__init__(process, routes)
         server = process.foundation.settings.server
-        self._cross_origin = cross_origin(super().__call__, server.cors_origins)
+        self._cross_origin = CrossOrigin(super().__call__, server.cors_origins)
+        self._app = self._cross_origin.with_preflights(self._app)
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -229,7 +230,7 @@ def routes(process: Process) -> list[BaseRoute]:
 
 def _container_routes(process: Process, bodies: BodyReader) -> list[Route]:
     python = process.foundation.settings.tools.python
-    forms = FormReader(python.file_bytes_max)
+    forms = FormReader(python.file_bytes_max, strict=bodies.strict)
     is_on = bool(python.enabled)
     files = FileEndpoints(process.files, forms, is_on=is_on)
     containers = ContainerEndpoints(process.containers, bodies, forms, is_on=is_on)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
+from typing_extensions import override
 
+from gateway.api.client_connection import ClientDisconnected
 from gateway.api.query import choice, json_response, list_body, page_query
+from gateway.api.streaming import StreamLimits
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
+    UPLOAD_FIELDS,
     deleted,
     parse_container,
     parse_container_file,
@@ -20,15 +25,19 @@ from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
     from starlette.requests import Request
+    from starlette.types import Message, Send
 
     from gateway.api.multipart import FormReader
     from gateway.api.request_body import BodyReader
-    from gateway.services.containers import Containers, Download, Files
+    from gateway.services.containers import Containers, Download, Files, Json
     from gateway.tenancy import Principal
 
 
 _BYTES: Final = "application/octet-stream"
+_LIMITS: Final = StreamLimits()
 FILES_MAX: Final = 10_000
 """OpenAI's bound on the files of one page, and as many as there are in one by default."""
 
@@ -65,7 +74,7 @@ class ContainerEndpoints:
         principal, container_id = self._caller_and_id(request)
         if request.method == "DELETE":
             await self._containers.delete(principal, container_id)
-            return Response(status_code=204)
+            return json_response(deleted("container.deleted", container_id))
         return json_response(await self._containers.get(principal, container_id))
 
     async def files(self, request: Request) -> Response:
@@ -76,11 +85,10 @@ class ContainerEndpoints:
                 principal, container_id, page_query(request.query_params)
             )
             return json_response(list_body(listed, has_more=has_more))
+        refuse_key(request.headers.raw)
         require_file_storage(principal)
         if self._forms.is_form(request):
-            async with self._forms.read(request) as form:
-                made = await self._containers.add_file(principal, container_id, form.upload)
-            return json_response(made)
+            return json_response(await self._add_form(request, principal, container_id))
         params, _ = await self._bodies.read_fields(
             request.scope, request.receive, parse_container_file
         )
@@ -88,13 +96,21 @@ class ContainerEndpoints:
             await self._containers.copy_file(principal, container_id, params.file_id)
         )
 
+    async def _add_form(self, request: Request, principal: Principal, container_id: str) -> Json:
+        # Many releases of OpenAI's SDKs send a form in any case, and in it `file_id` alone.
+        async with self._forms.read(request, {"file_id"}) as form:
+            file_id = form.fields.get("file_id")
+            if form.file is None and file_id is not None:
+                return await self._containers.copy_file(principal, container_id, file_id)
+            return await self._containers.add_file(principal, container_id, form.upload)
+
     async def file(self, request: Request) -> Response:
         """Retrieve or delete `/v1/containers/{id}/files/{file_id}`, by the method."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         if request.method == "DELETE":
             await self._containers.delete_file(principal, container_id, file_id)
-            return Response(status_code=204)
+            return json_response(deleted("container.file.deleted", file_id))
         return json_response(await self._containers.get_file(principal, container_id, file_id))
 
     async def content(self, request: Request) -> Response:
@@ -121,8 +137,9 @@ class FileEndpoints:
         """Upload or list files, by the method of `/v1/files`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
+            refuse_key(request.headers.raw)
             require_file_storage(principal)
-            async with self._forms.read(request) as form:
+            async with self._forms.read(request, UPLOAD_FIELDS) as form:
                 purpose, expires_after_s = parse_upload(form.fields)
                 made = await self._files.create(principal, form.upload, purpose, expires_after_s)
             return json_response(made)
@@ -167,7 +184,38 @@ def require_file_storage(principal: Principal) -> None:
     require_storage(principal, "A file")
 
 
-def download_response(request: Request, download: Download) -> Response:
+class FileResponse(StreamingResponse):
+    """The bytes of a file, for a client that takes each write in time, as those of streams do."""
+
+    def __init__(
+        self, chunks: AsyncIterator[bytes], headers: Mapping[str, str], limits: StreamLimits
+    ) -> None:
+        super().__init__(_parts(chunks, limits.write_bytes_max), 200, headers, _BYTES)
+        self._timeout_s = limits.write_timeout_s
+
+    @override
+    async def stream_response(self, send: Send) -> None:
+        """Send all parts. Raises `ClientDisconnected` if the client does not read one."""
+
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnected from None
+
+        await super().stream_response(send_in_time)
+
+
+async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        for start in range(0, len(chunk), bytes_max):
+            yield chunk[start : start + bytes_max]
+
+
+def download_response(
+    request: Request, download: Download, limits: StreamLimits = _LIMITS
+) -> Response:
     """Send an uploaded file as an attachment: browsers must never show it as a page of ours.
 
     `HEAD` reads nothing of it.
@@ -180,4 +228,4 @@ def download_response(request: Request, download: Download) -> Response:
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_BYTES)
-    return StreamingResponse(download.chunks, headers=headers, media_type=_BYTES)
+    return FileResponse(download.chunks, headers, limits)

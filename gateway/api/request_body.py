@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.api import content_encoding
 from gateway.api.client_connection import ClientDisconnected
 from gateway.errors import InvalidRequest, PayloadTooLarge
+from gateway.held_bytes import HeldBytes
+from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AnyBody = TypeVar("AnyBody", bound="BodyModel")
 
+ARRIVING_BYTES_MAX: Final = 512 << 20
+"""Bytes of request bodies that a process holds while the rest of them is on its way: senders may
+take as long as they are allowed to, on as many connections."""
+_NO_ROOM: Final = (
+    "More large requests are sent at once than this server takes. Please retry in a moment."
+)
 TYPICAL_RATIO: Final = 10
 """About how many times its size a compressed body has once it is decoded."""
 
@@ -53,6 +61,7 @@ class BodyReader:
     strict: bool
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
     own_bytes_max: int | None = None
+    arriving: HeldBytes = field(default_factory=partial(HeldBytes, ARRIVING_BYTES_MAX, _NO_ROOM))
 
     @property
     def bytes_max(self) -> int:
@@ -62,36 +71,50 @@ class BodyReader:
         """Read the whole body of a request; a compressed one is decoded in a thread.
 
         Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` for a
-        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`
-        does.
+        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` if too many
+        arrive at once, or as `parse` does.
         """
         coding = content_encoding.coding_of(scope["headers"])
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
                 raise self.too_large("request body")
-        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.bounds.timeout_s):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnected
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
-                    if len(body) > self.bytes_max:
-                        raise self.too_large("request body")
+                content = await self._whole(receive)
         except TimeoutError:
             raise InvalidRequest(
                 f"The request body did not arrive within {self.bounds.timeout_s:g} seconds. Please "
                 "send it again."
             ) from None
-        content = bytes(body)
         if coding is None:
             content_encoding.check_plain(content)
             return content
         size_bytes = max(TYPICAL_RATIO * len(content), self.executor.inline_bytes_max + 1)
         decode = partial(content_encoding.decoded, coding, content, self.bytes_max)
         return await self.executor.run(decode, size_bytes=size_bytes)
+
+    async def _whole(self, receive: Receive) -> bytes:
+        content, more = await self._part(receive, 0)
+        if not more:
+            return content
+        with self.arriving.one(WORKS_FOR.get()) as hold:
+            body = bytearray(content)
+            hold(len(body))
+            while more:
+                content, more = await self._part(receive, len(body))
+                hold(len(content))
+                body += content
+            return bytes(body)
+
+    async def _part(self, receive: Receive, size_bytes: int) -> tuple[bytes, bool]:
+        # One part behind so many bytes, and True if there are more.
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        part: bytes = message.get("body", b"")
+        if size_bytes + len(part) > self.bytes_max:
+            raise self.too_large("request body")
+        return part, message.get("more_body", False)
 
     async def read_fields(
         self, scope: Scope, receive: Receive, parse: Callable[..., AnyBody]

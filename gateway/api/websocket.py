@@ -103,6 +103,9 @@ class WebSocketEndpoint:
                     count=connection.turns.count,
                     reason=connection.reason,
                 )
+                # The two refer to each other: all that they remember, and what the client has sent
+                # of a frame, would stay until a collection.
+                del connection.turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ NAME_CHARS_MAX: Final = 256
 MINUTES_MAX: Final = 20
 """OpenAI's bound on the minutes after which a container expires that is not used."""
 PURPOSES: Final = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+ANCHOR: Final = "expires_after[anchor]"
+SECONDS: Final = "expires_after[seconds]"
+UPLOAD_FIELDS: Final = ("purpose", ANCHOR, SECONDS)
+"""Fields of the form of an uploaded file, beside the file."""
 SECONDS_MIN, SECONDS_MAX = 3600, 2_592_000
 """OpenAI's bounds on the seconds after which an uploaded file expires."""
 
@@ -116,7 +120,7 @@ def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
         raise missing("purpose")
     if purpose not in PURPOSES:
         raise wrong_value("purpose", purpose, PURPOSES)
-    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    anchor, seconds = fields.get(ANCHOR), fields.get(SECONDS)
     if anchor is None and seconds is None:
         return purpose, None
     if anchor != "created_at":

@@ -36,6 +36,11 @@ class PageParams(NamedTuple):
             return self.order
         return "desc" if self.order == "asc" else "asc"
 
+    def of(self, rows: Sequence[T]) -> Page[T]:
+        """Make the page from its rows in the order from the cursor, and one more if there is."""
+        step = 1 if self.before is None else -1
+        return Page(rows[: self.limit][::step], len(rows) > self.limit)
+
 
 class Page(NamedTuple, Generic[T]):
     """Some items of a list, and whether there are more behind them."""

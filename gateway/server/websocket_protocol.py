@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
 
 from gateway.api.client_connection import EXTENSION
+from gateway.api.request_body import ARRIVING_BYTES_MAX
+from gateway.errors import RateLimited
+from gateway.held_bytes import HeldBytes
 from gateway.server.refusals import response_bytes, unreadable
 
 if TYPE_CHECKING:
@@ -25,6 +29,9 @@ request. A longer one ends its connection."""
 FRAGMENTS_MAX: Final = 16_384
 """Fragments of a message, at most. Without this bound, empty ones would cost memory and time and
 never be too many bytes."""
+FREE_BYTES: Final = 65_536
+"""Bytes of a message that are not counted while the rest of it is on its way."""
+FULL: Final = "too many large frames arrive at once"
 LINGER_S: Final = 1.0
 """Seconds that input is read and ignored after a client broke a rule."""
 NO_UPGRADE: Final = (
@@ -43,6 +50,12 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     cancelled when the grace is over.
     """
 
+    arriving = HeldBytes(ARRIVING_BYTES_MAX, FULL)
+    """Bytes of messages that have begun, on all connections of the process."""
+    _arrival: ExitStack | None = None
+    _hold: Callable[[int], None]
+    _held_bytes = 0
+    _fragment_bytes = 0
     _trust: Callable[[], None] | None = None
     _lost: Callable[[], None] | None = None
 
@@ -62,6 +75,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._let_go()
         if self._lost is not None:
             self._lost()
 
@@ -99,6 +113,30 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             # RFC 6455, section 4.2.2: the versions that would be accepted.
             self.transport.write(response_bytes(unreadable(NO_UPGRADE), sec_websocket_version="13"))
             self.transport.close()
+        self._hold_arriving()
+
+    def _hold_arriving(self) -> None:
+        size = self._fragment_bytes + len(self.conn.reader.buffer)
+        if size <= FREE_BYTES or self.close_sent or not self.handshake_complete:
+            self._let_go()
+            return
+        if self._arrival is None:
+            self._arrival = ExitStack()
+            principal = cast("dict[str, Any]", self.scope).get("principal")
+            tenant = principal and principal.tenant_id
+            self._hold = self._arrival.enter_context(self.arriving.one(tenant))
+        more, self._held_bytes = size - self._held_bytes, max(size, self._held_bytes)
+        if more > 0:
+            try:
+                self._hold(more)
+            except RateLimited:
+                self._break_off(CloseCode.TRY_AGAIN_LATER, FULL)
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._arrival is not None:
+            self._arrival.close()
+            self._arrival, self._held_bytes = None, 0
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
@@ -115,7 +153,18 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.conn.data_to_send()
 
     @override
+    def handle_text(self, event: Frame) -> None:
+        self._fragment_bytes = len(event.data)
+        super().handle_text(event)
+
+    @override
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragment_bytes = len(event.data)
+        super().handle_bytes(event)
+
+    @override
     def handle_cont(self, event: Frame) -> None:
+        self._fragment_bytes += len(event.data)
         if len(self.frames) < FRAGMENTS_MAX:
             super().handle_cont(event)
         else:
@@ -124,6 +173,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     @override
     def send_receive_event_to_app(self) -> None:
         # Invalid UTF-8 is the client's mistake; uvicorn would log an error of the server.
+        self._fragment_bytes = 0
         self.frames = [b"".join(self.frames)]
         if self.curr_msg_data_type == "bytes" or _is_text(self.frames[0]):
             super().send_receive_event_to_app()

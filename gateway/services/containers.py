@@ -143,6 +143,7 @@ class Containers:
                     f"You have {count} containers, which is as many as may be. Delete some that "
                     "are not needed any more.",
                     code="too_many_containers",
+                    is_final=True,
                 )
             try:
                 for source in copied:

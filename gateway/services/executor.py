@@ -6,13 +6,12 @@ import asyncio
 import os
 import sys
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
-from gateway.errors import RateLimited
 from gateway.fair_queue import FairSlots
+from gateway.held_bytes import HeldBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -25,8 +24,6 @@ INLINE_BYTES_MAX: Final = 20_000
 WAITING_BYTES_MAX: Final = 256 << 20
 """Bytes of requests in the threads and waiting for them, at most; a request beyond is answered
 429."""
-SHARE_OF_FREE: Final = 4
-"""Multiple of the free bytes that the work of one tenant may take: four fifths if it is alone."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 """The tenant whose request the current task answers."""
 
@@ -64,9 +61,10 @@ class ThreadExecutor:
         added to the threads' nice value.
         """
         self.inline_bytes_max = inline_bytes_max
-        self._waiting_bytes_max = waiting_bytes_max
-        self._bytes_of: Counter[Hashable] = Counter()
-        """Bytes of requests in the threads and waiting for them, by tenant."""
+        self._held = HeldBytes(
+            waiting_bytes_max,
+            "The server is reading as many large requests as it can. Please retry in a moment.",
+        )
         self._slots = FairSlots(threads_max)
         self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))
         self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
@@ -80,25 +78,11 @@ class ThreadExecutor:
         if size_bytes <= self.inline_bytes_max:
             return work(*args)
         tenant = WORKS_FOR.get()
-        self._check_room(tenant, size_bytes)
-        self._bytes_of[tenant] += size_bytes
-        try:
+        with self._held.one(tenant) as hold:
+            hold(size_bytes)
             async with self._slots.taken(tenant):
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._executor, work, *args)
-        finally:
-            self._bytes_of[tenant] -= size_bytes
-            if not self._bytes_of[tenant]:
-                del self._bytes_of[tenant]
-
-    def _check_room(self, tenant: Hashable, size_bytes: int) -> None:
-        own, taken = self._bytes_of[tenant], self._bytes_of.total()
-        left = self._waiting_bytes_max - taken - size_bytes
-        if (taken and left < 0) or (own and own + size_bytes > SHARE_OF_FREE * left):
-            raise RateLimited(
-                "The server is reading as many large requests as it can. Please retry in a moment.",
-                code="rate_limit_exceeded",
-            )
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """Run `work` of a run in a thread and return its result.

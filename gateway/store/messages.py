@@ -14,7 +14,6 @@ from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
 from gateway.protocol.items import INCLUDABLE, included_json
-from gateway.protocol.pages import Page, PageParams
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
@@ -451,8 +451,7 @@ def page_of(
     if page.cursor is not None and rows[0].start is None:
         raise unknown_place(page.cursor_name)
     items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
-    step = 1 if page.before is None else -1
-    return Page(items[: page.limit][::step], len(items) > page.limit)
+    return page.of(items)
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:

@@ -253,6 +253,15 @@ def _list_of(name: str) -> Json:
     return {"type": "object", "properties": {"object": {"const": "list"}, "data": items}}
 
 
+def _deleted(kind: str) -> Json:
+    properties = {
+        "id": {"type": "string"},
+        "object": {"const": kind},
+        "deleted": {"const": True},
+    }
+    return {"type": "object", "properties": properties}
+
+
 _OWN: Final[Json] = {
     "Error": ERROR,
     "Object": {"type": "object"},
@@ -260,14 +269,9 @@ _OWN: Final[Json] = {
     "CreateEmbeddings": _CREATE_EMBEDDINGS,
     "Rerank": _RERANK,
     "ModelList": _list_of("Model"),
-    "Deleted": {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "object": {"const": "response"},
-            "deleted": {"const": True},
-        },
-    },
+    "Deleted": _deleted("response"),
+    "DeletedContainer": _deleted("container.deleted"),
+    "DeletedContainerFile": _deleted("container.file.deleted"),
     "ContainerList": _list_of("Container"),
     "ContainerFileList": _list_of("ContainerFile"),
     "FileList": _list_of("File"),
@@ -278,8 +282,10 @@ _OWN: Final[Json] = {
     },
     "UploadContainerFile": {
         "type": "object",
-        "required": ["file"],
-        "properties": {"file": {"type": "string", "format": "binary"}},
+        "properties": {
+            "file": {"type": "string", "format": "binary"},
+            "file_id": {"type": "string"},
+        },
     },
     "CreateFile": {
         "type": "object",

@@ -144,7 +144,7 @@ _PAGE: Final = (
     Parameter("before", "query", "The id of the item that the page ends before.", _TEXT),
     _INCLUDE,
 )
-_PLAIN_PAGE: Final = _PAGE[:3]
+_PLAIN_PAGE: Final = _PAGE[:4]
 _IDEMPOTENCY: Final = Parameter(
     "Idempotency-Key",
     "header",
@@ -297,13 +297,13 @@ OPERATIONS: Final = (
         "DELETE /v1/containers/{container_id}",
         "deleteContainer",
         "Delete a container with its files",
-        statuses=(204,),
+        answer="DeletedContainer",
     ),
     Operation(
         "POST /v1/containers/{container_id}/files",
         "createContainerFile",
         "Put a file into a container",
-        "A form with a `file`, or JSON with the `file_id` of an uploaded one.",
+        "A form with a `file`, or a form or JSON with the `file_id` of an uploaded one.",
         body="CreateContainerFile",
         form="UploadContainerFile",
         answer="ContainerFile",
@@ -325,7 +325,7 @@ OPERATIONS: Final = (
         "DELETE /v1/containers/{container_id}/files/{file_id}",
         "deleteContainerFile",
         "Delete a file of a container",
-        statuses=(204,),
+        answer="DeletedContainerFile",
     ),
     Operation(
         "GET /v1/containers/{container_id}/files/{file_id}/content",

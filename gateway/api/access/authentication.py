@@ -113,7 +113,8 @@ class Authentication:
     its answer into `scope["dialect"]`, tells the server to trust the client, or answers 401.
 
     Below `BASE_PATH` the same is served, in Open Responses whatever the key says. A request without
-    a key for a path that is not served goes on, to be answered with 404.
+    a key for a path that is not served goes on, to be answered with 404, and so does a preflight of
+    a browser, which has none: no path is served with `OPTIONS`.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Authentication:
                     self.reads.take(principal.key_id, time.monotonic())
                 if (turn := self._turns.begin(principal.tenant_id)) is not None:
                     await turn
-            elif is_served(path_of(scope), self._routes):
+            elif scope.get("method") != "OPTIONS" and is_served(path_of(scope), self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.protocol.pages import Page, PageParams
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import holds
 from gateway.store.content import place_of
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
 
@@ -112,8 +112,8 @@ WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
   AND (CAST(:names AS bytea[]) IS NULL OR name = ANY(CAST(:names AS bytea[])))
 """  # noqa: S608 - constants only
 _PAGE: Final = """
-  AND (CAST(:after AS uuid) IS NULL
-       OR (created_at, id) {beyond} (CAST(:after_at AS timestamptz), CAST(:after AS uuid)))
+  AND (CAST(:cursor AS uuid) IS NULL
+       OR (created_at, id) {beyond} (CAST(:cursor_at AS timestamptz), CAST(:cursor AS uuid)))
 ORDER BY created_at {direction}, id {direction}
 LIMIT :row_limit
 """
@@ -228,25 +228,24 @@ async def list_containers(
 ) -> Page[ContainerRow]:
     """Return a page of containers that have not expired.
 
-    Raises `InvalidRequest` for an unknown `after`.
+    Raises `InvalidRequest` for an unknown `after` or `before`.
     """
     wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:
         if name is not None:
             wanted["names"] = connection.cipher(tenant_id).names(pack_text(name), _NAME)
-        wanted["container"] = wanted["after"] = row_after(page, ids.parse_container_id)
+        wanted["container"] = wanted["cursor"] = row_at_cursor(page, ids.parse_container_id)
         rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
-        containers = [_container(connection, tenant_id, row) for row in rows]
-    return Page(containers[: page.limit], len(containers) > page.limit)
+        return page.of([_container(connection, tenant_id, row) for row in rows])
 
 
-def row_after(page: PageParams, parse_id: Callable[[str], UUID | None]) -> UUID | None:
-    """Return the row that a page begins behind, if any. Raises `InvalidRequest`."""
-    if page.after is None:
+def row_at_cursor(page: PageParams, parse_id: Callable[[str], UUID | None]) -> UUID | None:
+    """Return the row that a page begins behind or ends before. Raises `InvalidRequest`."""
+    if page.cursor is None:
         return None
-    uuid = parse_id(page.after)
+    uuid = parse_id(page.cursor)
     if uuid is None:
-        raise unknown_place()
+        raise unknown_place(page.cursor_name)
     return uuid
 
 
@@ -257,18 +256,17 @@ async def page_rows(
     page: PageParams,
     load: Statement,
 ) -> Sequence[Row]:
-    """Return the rows of a page, and one more if there is any.
+    """Return the rows of a page in the order from its cursor, and one more if there is any.
 
-    `load` reads the row `after` that the page begins behind, by `wanted`. Raises `InvalidRequest`
-    if it is unknown.
+    `load` reads the row at the `cursor` of `wanted`. Raises `InvalidRequest` if it is unknown.
     """
-    parameters = {**wanted, "after_at": None, "row_limit": page.limit + 1}
-    if wanted["after"] is not None:
+    parameters = {**wanted, "cursor_at": None, "row_limit": page.limit + 1}
+    if wanted["cursor"] is not None:
         last = (await connection.execute(load, parameters)).one_or_none()
         if last is None:
-            raise unknown_place()
-        parameters["after_at"] = last.created_at
-    rows: Sequence[Row] = await connection.execute(statements[page.order], parameters)
+            raise unknown_place(page.cursor_name)
+        parameters["cursor_at"] = last.created_at
+    rows: Sequence[Row] = await connection.execute(statements[page.order_from_cursor], parameters)
     return rows
 
 

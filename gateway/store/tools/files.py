@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Final, Literal
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.container_bodies import unknown_file
-from gateway.protocol.pages import Page
 from gateway.store import holds
 from gateway.store.content import place_of
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.tools.containers import in_pages, page_rows, row_after
+from gateway.store.tools.containers import in_pages, page_rows, row_at_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.protocol.pages import PageParams
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
 
@@ -243,21 +242,20 @@ async def list_files(
     purpose: str | None = None,
     now: datetime,
 ) -> Page[FileRow]:
-    """Return a page of files. Raises `InvalidRequest` for an unknown `after`."""
+    """Return a page of files. Raises `InvalidRequest` for an unknown `after` or `before`."""
     parse_id = ids.parse_file_id if container is None else ids.parse_container_file_id
-    after = row_after(page, parse_id)
+    cursor = row_at_cursor(page, parse_id)
     wanted = {
         "tenant": tenant_id,
         "container": container,
         "now": now,
         "purpose": purpose,
-        "file": after,
-        "after": after,
+        "file": cursor,
+        "cursor": cursor,
     }
     async with database.transaction(tenant_id) as connection:
         rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
-        files = [_row(connection, tenant_id, row) for row in rows]
-    return Page(files[: page.limit], len(files) > page.limit)
+        return page.of([_row(connection, tenant_id, row) for row in rows])
 
 
 async def _write_row(
@@ -306,6 +304,7 @@ def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:
             f"Your files have {bounds.tenant_bytes_max} bytes together, which is all they may. "
             "Delete some that are not needed any more.",
             code="file_storage_full",
+            is_final=True,
         )
     if row.container is None:
         return

@@ -51,10 +51,16 @@ async def test_a_browser_is_told_what_a_page_may_send_and_read(
         allowed = told["access-control-allow-headers"].lower()
         assert all(name in allowed for name in ASKED["access-control-request-headers"].split(","))
         assert "access-control-allow-credentials" not in told
+        assert told["x-request-id"].startswith("req_")
         foreign = {"origin": "https://elsewhere.example.com"}
         refused = await client.options("/v1/responses", headers={**foreign, **ASKED})
         assert refused.status_code == 400
         assert "access-control-allow-origin" not in refused.headers
+        assert refused.json()["error"]["message"].startswith("Disallowed CORS origin. ")
+        assert refused.headers["x-request-id"].startswith("req_")
+        # It has no preflight's header, so it is any other request.
+        other = await client.options("/v1/responses", headers={"origin": ORIGIN})
+        assert other.status_code == 405
         # Refusals, health checks and answers alike, streams among them.
         key = {"authorization": f"Bearer {gateway.key}"}
         asked = {"model": "gpt-oss-20b", "input": "x", "stream": True}
@@ -116,6 +122,8 @@ def test_what_is_no_origin_is_refused(database_url: str, origin: str) -> None:
 async def test_a_browser_that_may_not_ask_is_told_which_setting_lets_it(
     client: httpx2.AsyncClient,
 ) -> None:
+    # A browser sends no key with it.
+    del client.headers["authorization"]
     preflight = await client.options("/v1/responses", headers={"origin": ORIGIN, **ASKED})
     assert preflight.status_code == 405
     assert "`server.cors_origins`" in preflight.json()["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from starlette.requests import Request
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.api.client_connection import ClientDisconnected
 from gateway.api.containers import download_response
+from gateway.api.streaming import StreamLimits
 from gateway.services.containers import Download
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
@@ -121,6 +124,62 @@ async def test_what_means_nothing_is_named_in_a_header(raw: httpx2.AsyncClient) 
     added = await raw.post(path, json={"file_id": file.json()["id"], "path": "/b"})
     assert added.status_code == 200
     assert added.headers["x-ignored-parameters"] == "path"
+    # OpenAI's clients send `expires_after[anchor]` and `expires_after[seconds]`.
+    fields = {"purpose": "evals", "expires_after": '{"anchor":"created_at","seconds":3600}'}
+    file = await raw.post("/v1/files", files=form, data=fields)
+    assert file.headers["x-ignored-parameters"] == "expires_after"
+    assert file.json()["expires_at"] is None
+
+
+async def test_a_key_is_refused_where_a_request_would_be_done_twice(
+    raw: httpx2.AsyncClient,
+) -> None:
+    form = {"file": ("a", b"a")}
+    file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
+    container = await raw.post("/v1/containers", json={"name": "c"})
+    inside = f"/v1/containers/{container.json()['id']}/files"
+    raw.headers["idempotency-key"] = "order-4711"
+    for answer in (
+        await raw.post("/v1/files", files=form, data={"purpose": "evals"}),
+        await raw.post("/v1/containers", json={"name": "c"}),
+        await raw.post(inside, files=form),
+        await raw.post(inside, json={"file_id": file.json()["id"]}),
+    ):
+        refused = answer.json()["error"]
+        assert (answer.status_code, refused["param"]) == (400, "Idempotency-Key")
+
+
+async def test_a_form_may_name_an_uploaded_file(raw: httpx2.AsyncClient) -> None:
+    form = {"file": ("a.txt", b"a")}
+    file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
+    container = await raw.post("/v1/containers", json={"name": "c"})
+    path = f"/v1/containers/{container.json()['id']}/files"
+    copied = await raw.post(path, files={"file_id": (None, file.json()["id"])})
+    assert copied.status_code == 200, copied.text
+    assert copied.json()["path"] == "/mnt/data/a.txt"
+    unknown = await raw.post(path, files={"file_id": (None, "file-x")})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "file_id")
+    neither = await raw.post(path, files={"other": (None, "x")})
+    assert (neither.status_code, neither.json()["error"]["param"]) == (400, "file")
+
+
+async def test_lists_are_read_backwards(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient) -> None:
+    container = await sdk.containers.create(name="c")
+    inside = f"/v1/containers/{container.id}/files"
+    for name in "abcd":
+        await sdk.files.create(file=(name, b""), purpose="evals")
+        await sdk.containers.create(name=name)
+        await sdk.containers.files.create(container.id, file=(name, b""))
+    for path in ("/v1/files", "/v1/containers", inside):
+        ids_ = [one["id"] for one in (await raw.get(path)).json()["data"]]
+        page = (await raw.get(path, params={"before": ids_[3], "limit": 2})).json()
+        assert [one["id"] for one in page["data"]] == ids_[1:3]
+        assert page["has_more"]
+        first = (await raw.get(path, params={"before": ids_[1], "limit": 2})).json()
+        assert [one["id"] for one in first["data"]] == ids_[:1]
+        assert not first["has_more"]
+        unknown = (await raw.get(path, params={"before": "x"})).json()
+        assert unknown["error"]["param"] == "before"
 
 
 @pytest.mark.slow
@@ -187,6 +246,28 @@ async def test_head_reads_nothing_of_a_file() -> None:
     await response(scope, Request(scope).receive, send)
     assert response.headers["content-length"] == "1"
     assert sent == ["http.response.start", "http.response.body"]
+
+
+async def test_a_download_waits_only_so_long_for_its_client() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async def never(_: Any = None) -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(len(message.get("body", b"")))
+        if len(sent) == 4:
+            await never()
+
+    sent: list[int] = []
+    scope = {"type": "http", "method": "GET", "headers": []}
+    limits = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536)
+    response = download_response(Request(scope), Download("a.txt", 1 << 30, chunks()), limits)
+    with pytest.raises(ClientDisconnected):
+        await response(scope, never, send)
+    assert sent == [0, 65_536, 65_536, 65_536]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +400,9 @@ async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -
         assert (await refusal(sdk.containers.list(after=place))).param == "after"
     (copied,) = [each async for each in sdk.containers.files.list(made.id)]
     assert (copied.path, copied.bytes, copied.source) == ("/mnt/data/a.csv", 3, "user")
-    await sdk.containers.delete(made.id)
+    gone = await sdk.containers.with_raw_response.delete(made.id)
+    named = {"id": made.id, "object": "container.deleted", "deleted": True}
+    assert (gone.status_code, gone.http_response.json()) == (200, named)
     for ask in (sdk.containers.retrieve, sdk.containers.delete):
         error = await refusal(ask(made.id))
         assert (error.status_code, error.code) == (404, "container_not_found")
@@ -343,7 +426,9 @@ async def test_files_of_a_container(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncCl
     assert copied.json()["path"] == "/mnt/data/two.txt"
     found = await sdk.containers.files.retrieve(made.id, container_id=container.id)
     assert found.model_dump() == again.model_dump()
-    await sdk.containers.files.delete(made.id, container_id=container.id)
+    gone = await raw.delete(f"/v1/containers/{container.id}/files/{made.id}")
+    named = {"id": made.id, "object": "container.file.deleted", "deleted": True}
+    assert (gone.status_code, gone.json()) == (200, named)
     for wrong in (made.id, uploaded.id, "cfile_" + UNKNOWN, "x"):
         error = await refusal(sdk.containers.files.retrieve(wrong, container_id=container.id))
         assert error.status_code == 404
@@ -398,6 +483,8 @@ async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
         await sdk.containers.create(name="c")
     error = await refusal(sdk.containers.create(name="c"))
     assert (error.status_code, error.code) == (429, "too_many_containers")
+    assert error.response.headers["x-should-retry"] == "false"
+    assert "retry-after" not in error.response.headers
     await sdk.containers.delete(made.id)
     await sdk.containers.create(name="c")
 

@@ -146,8 +146,9 @@ async def test_rooms_are_bounded(database: Database, tenant: TenantId) -> None:
 
     assert await put(FileBounds(3, 3, 1))
     assert await put(FileBounds(3, 3, 1)), "in the place of the same file"
-    with pytest.raises(RateLimited):
+    with pytest.raises(RateLimited) as full:
         await put(FileBounds(5, 9, 9), name="/mnt/data/b")
+    assert full.value.is_final, "nobody should send all of it again"
     with pytest.raises(InvalidRequest, match="bytes together"):
         await put(FileBounds(9, 5, 9), name="/mnt/data/b")
     with pytest.raises(InvalidRequest, match="at most 1 files"):

@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from gateway.api.content_encoding import decoded
 from gateway.api.multipart import FormReader
+from gateway.api.request_context import RequestRecord
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
@@ -205,7 +206,7 @@ async def hostile_events() -> None:
 async def hostile_forms() -> None:
     for body in hostile_bytes.forms():
         with suppress(InvalidRequest):
-            async with FormReader(1 << 24, 60.0).read(request_of(body)):
+            async with FormReader(1 << 24, 60.0).read(request_of(body), ()):
                 pass
 
 
@@ -220,7 +221,9 @@ def request_of(body: bytes) -> Request:
         }  # fmt: skip
 
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
-    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": headers}
+    scope["record"] = RequestRecord(scope)
+    return Request(scope, receive)
 
 
 def doubled(levels: int, leaf: str) -> str:

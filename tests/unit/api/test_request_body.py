@@ -9,7 +9,8 @@ import pytest
 
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.request_body import BodyBounds, BodyReader
-from gateway.errors import InvalidRequest, PayloadTooLarge, UnsupportedEncoding
+from gateway.errors import InvalidRequest, PayloadTooLarge, RateLimited, UnsupportedEncoding
+from gateway.held_bytes import HeldBytes
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -48,6 +49,33 @@ async def test_chunks_are_joined() -> None:
 async def test_a_body_above_the_bound_is_refused_before_it_is_all_there() -> None:
     with pytest.raises(PayloadTooLarge, match="larger than 10 bytes"):
         await read(receiving(chunk(b"x" * 11, more=True)))
+
+
+async def test_bodies_that_arrive_at_once_have_bounds() -> None:
+    unused: Any = None
+    arriving = HeldBytes(16, "Too many.")
+    reader = BodyReader(
+        unused, BodyBounds(10, 5), unused, strict=False, served=unused, arriving=arriving
+    )
+    scope, rest, waits = {"type": "http", "headers": []}, asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> dict[str, Any]:
+        if not arriving.of_tenants:
+            return chunk(b"x" * 9, more=True)
+        waits.set()
+        await rest.wait()
+        return chunk(b"y")
+
+    async with asyncio.TaskGroup() as group:
+        slow = group.create_task(reader.read(scope, slowly))
+        await waits.wait()
+        with pytest.raises(RateLimited, match="Too many"):
+            await reader.read(scope, receiving(chunk(b"x" * 9, more=True)))
+        # What came whole is not held.
+        assert await reader.read(scope, receiving(chunk(b"x" * 9))) == b"x" * 9
+        rest.set()
+    assert slow.result() == b"x" * 9 + b"y"
+    assert not arriving.of_tenants
 
 
 async def test_a_declared_length_above_the_bound_is_refused_unread() -> None:

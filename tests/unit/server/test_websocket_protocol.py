@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
 from websockets.frames import Frame, Opcode
 
-from gateway.server.websocket_protocol import FRAGMENTS_MAX
+from gateway.held_bytes import HeldBytes
+from gateway.server.websocket_protocol import FRAGMENTS_MAX, BoundedWebSocketProtocol
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Wire:
     def send(self, opcode: Opcode, data: bytes, *, fin: bool = True) -> None:
         frame = Frame(opcode, data, fin=fin)
         self._writer.write(frame.serialize(mask=True))
+
+    def send_bytes(self, part: bytes) -> None:
+        self._writer.write(part)
 
     def send_fragments(self, count: int) -> None:
         """The message `xy` in so many frames."""
@@ -204,6 +208,26 @@ async def test_a_message_has_so_many_fragments_and_no_more() -> None:
         wire.send_fragments(FRAGMENTS_MAX + 1)
         opcode, data = await wire.hear()
         assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1009)
+
+
+async def test_messages_that_arrive_at_once_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    arriving = HeldBytes(500_000, "Too many.")
+    monkeypatch.setattr(BoundedWebSocketProtocol, "arriving", arriving)
+    async with connected() as wire, connected() as other:
+        await wire.upgrade()
+        wire.send(Opcode.TEXT, b"x" * 300_000, fin=False)
+        wire.send(Opcode.PING, b"here")
+        assert await wire.hear() == (Opcode.PONG, b"here")
+        assert arriving.of_tenants.total() >= 300_000
+        # The second one is broken off within its frame.
+        await other.upgrade()
+        other.send_bytes(Frame(Opcode.TEXT, b"x" * 300_000).serialize(mask=True)[:-1])
+        opcode, data = await other.hear()
+        assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1013)
+        # The first one is heard to its end.
+        wire.send(Opcode.CONT, b"y")
+        assert await wire.hear_head() == Opcode.TEXT
+        assert not arriving.of_tenants
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ async def test_tenants_take_turns_and_who_leaves_gives_its_turn_up() -> None:
         assert sorted(done) == ["a2", "a3", "a4", "a5", "b1"]
         assert done.index("b1") <= 1
         assert await threads.run(go_on.is_set, size_bytes=1)
-        assert (threads._slots._free, dict(threads._bytes_of)) == (1, {})
+        assert (threads._slots._free, dict(threads._held.of_tenants)) == (1, {})
 
 
 async def test_one_tenant_leaves_room_for_the_work_of_others() -> None:
@@ -118,4 +118,4 @@ async def test_one_tenant_leaves_room_for_the_work_of_others() -> None:
             group.create_task(threads.run(go_on.wait, size_bytes=20))
             await asyncio.sleep(0)
             go_on.set()
-        assert not threads._bytes_of
+        assert not threads._held.of_tenants

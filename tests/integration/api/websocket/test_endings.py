@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.api import websocket
-from gateway.api.websocket import expired
+from gateway.api.websocket import WebSocketConnection, expired
 from gateway.audit import COMMAND_LINE
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
@@ -64,6 +66,25 @@ async def test_an_old_connection_is_told_so_and_closed(
         assert error["type"] == "invalid_request_error"
         assert "Create a new websocket connection to continue." in error["message"]
         assert await peer.closed() == (GOING_AWAY, "connection limit reached")
+
+
+async def test_a_connection_that_is_over_waits_for_no_collection(gateway: RunningGateway) -> None:
+    gone = asyncio.Event()
+    gc.collect()
+    gc.disable()
+    try:
+        async with connected(gateway.url, gateway.key) as peer:
+            await peer.response("go")
+            (ref,) = [
+                weakref.ref(one, lambda _: gone.set())
+                for one in gc.get_objects()
+                if isinstance(one, WebSocketConnection)
+            ]
+        async with asyncio.timeout(WAIT_S):
+            await gone.wait()
+    finally:
+        gc.enable()
+    assert ref() is None
 
 
 @pytest.mark.requirement("websocket.lifetime")

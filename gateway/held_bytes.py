@@ -1,0 +1,51 @@
+"""Bytes of requests that a process holds at once, bounded and fair among tenants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+SHARE_OF_FREE: Final = 4
+"""Multiple of the free bytes that one tenant may hold: four fifths of all if it is alone."""
+
+
+class HeldBytes:
+    """Count of what is held for all tenants, and for each. One request alone may have any size."""
+
+    def __init__(self, bytes_max: int, refusal: str) -> None:
+        """Hold `bytes_max` at once; a request beyond is answered with the message `refusal`."""
+        self._bytes_max = bytes_max
+        self._refusal = refusal
+        self.of_tenants: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def one(self, tenant: Hashable) -> Iterator[Callable[[int], None]]:
+        """Hold the bytes of one request for the block, which calls what is returned with each part.
+
+        That raises `RateLimited` if there is no room for the part.
+        """
+        own = 0
+
+        def add(size: int) -> None:
+            nonlocal own
+            of_tenant, taken = self.of_tenants[tenant], self.of_tenants.total()
+            left = self._bytes_max - taken - size
+            if (taken > own and left < 0) or (
+                of_tenant > own and of_tenant + size > SHARE_OF_FREE * left
+            ):
+                raise RateLimited(self._refusal, code="rate_limit_exceeded")
+            own += size
+            self.of_tenants[tenant] += size
+
+        try:
+            yield add
+        finally:
+            self.of_tenants[tenant] -= own
+            if not self.of_tenants[tenant]:
+                del self.of_tenants[tenant]
