@@ -155,9 +155,13 @@ class JsonLanguage:
             self.exact = False
         for union in ("anyOf", "oneOf"):
             if union in schema:
+                # What more than one of the schemas describes would be wrong.
+                self.exact = self.exact and (union == "anyOf" or len(schema[union]) == 1)
                 outer = {key: value for key, value in schema.items() if key != union}
                 return either(*(self._value(self._both(outer, one)) for one in schema[union]))
         types = _types(schema)
+        if not types and "type" in schema:
+            return NEVER
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
             return _any_of([one for one in values if is_one_of(one, types)])
@@ -210,7 +214,8 @@ class JsonLanguage:
                 case "required" | "allOf":
                     merged[key] = [*mine, *other]
                 case "type":
-                    merged[key] = [one for one in _types(first) if one in _types(second)]
+                    both_types = _allowed_types(first) & _allowed_types(second)
+                    merged[key] = [one for one in _TYPES if one in both_types]
                 case _:
                     self.exact = False
         return merged
@@ -418,6 +423,11 @@ def _types(schema: Schema) -> tuple[str, ...]:
     if "type" not in schema:
         names = tuple(name for name, keys in _KEYWORDS.items() if not keys.isdisjoint(schema))
     return tuple(name for name in names if not (name == "integer" and "number" in names))
+
+
+def _allowed_types(schema: Schema) -> set[str]:
+    types = set(_types(schema))
+    return types | {"integer"} if "number" in types else types
 
 
 def _count(schema: Schema, key: str) -> int | None:
