@@ -121,6 +121,8 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
 }
 """Signs that may come in each phase, and the phases that follow them."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
+CALL_KEYS: Final = _ARGUMENTS | {"type", "id", "function", "name"}
+"""Keys of an object that is a call."""
 _NAMING: Final = "function="
 """Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 

@@ -128,6 +128,44 @@ def test_hermes(text: str, said: list[str], rules: set[str]) -> None:
 @each(
     ("text", "said", "rules"),
     [
+        (f'{F}{{"a": 1}}}}', ['f({"a": 1})'], {"odd_frame"}),
+        (f'<think>a</think>\n\n{F}{{"a": 1}}}}<|im_end|>', ["reasoning: a", 'f({"a": 1})'],
+         {"odd_frame"}),
+        ('{"arguments": {"a": 1}, "name": "f"}', ['f({"a": 1})'], {"odd_frame"}),
+        (f'```json\n{F}{{"a": "```"}}}}\n```', ['f({"a": "```"})'], {"odd_frame"}),
+        (f"```\n{F}{{}}}}\n```\n\nHi ```", ["f({})", "final: Hi ```"], {"odd_frame"}),
+        (f"```json\n{F}{{}}}}\n{F}[]}}\n```", ["f({})", "f([])"], {"odd_frame", "sloppy_json"}),
+        (f"```json\n{F}{{}}}}\n```\n```py\n1```", ["f({})", "final: ```py\n1```"], {"odd_frame"}),
+        (f"{F}{{}}}}\n</tool_call>", ["f({})"], {"odd_frame"}),
+        (f"{F}{{}}}}\n<tool_call>\n{F}[]}}</tool_call>Hi", ["f({})", "f([])", "final: Hi"],
+         {"odd_frame"}),
+        (f"{F}{{<tool_call>{F}[]}}</tool_call>", ["f({) broken", "f([])"],
+         {"odd_frame", "invalid_arguments"}),
+        (f"```json\n<tool_call>\n{F}[]}}</tool_call>\n```",
+         ["final: ```json", "f([])", "final: ```"], {"not_a_call"}),
+        (f'{{"x": 1, <tool_call>{F}[]}}</tool_call>', ['final: {"x": 1,', "f([])"], set()),
+        ('{"name"</tool_call>Hi', ['final: {"name"', "final: Hi"], {"not_a_call"}),
+        ('{"name": "browser.search", "arguments": {}};', ["builtin:browser.search({})"],
+         {"odd_frame", "after_turn_end"}),
+        ('{"name": "h", "arguments": {}}', ['final: {"name": "h", "arguments": {}}'], set()),
+        ('{"arguments": {}, "name": "h"}', ['final: {"arguments": {}, "name": "h"}'], set()),
+        ('```json\n{"name": "f"}\n```', ['final: ```json\n{"name": "f"}\n```'], set()),
+        ('{"name": "f", "age": 3}', ['final: {"name": "f", "age": 3}'], set()),
+        ("{} Hi", ["final: {} Hi"], set()),
+        ("```python\nprint({1})\n```", ["final: ```python\nprint({1})\n```"], set()),
+        ("``{}", ["final: ``{}"], set()),
+        ("````json\n{", ["final: ````json\n{"], set()),
+        ("```json\n", ["final: ```json\n"], set()),
+        (f"So: {F}{{}}}}", [f"final: So: {F}{{}}}}"], set()),
+    ],
+)  # fmt: skip
+def test_hermes_without_its_markers(text: str, said: list[str], rules: set[str]) -> None:
+    check(HERMES, text, said, rules)
+
+
+@each(
+    ("text", "said", "rules"),
+    [
         (f'<tool_call>{F}{{"a": 1', ['f({"a": 1) cut'], {"unclosed_call"}),
         (f'<tool_call>{F}"{{', ["f() cut"], {"unclosed_call"}),
         ('<tool_call>{"name": "f", "argu', ["f() cut"], {"unclosed_call"}),
