@@ -131,8 +131,8 @@ class JsonCall:
     """Reader of one object, from its brace on; white space may stand before it."""
 
     __slots__ = (
-        "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",
-        "_waiting", "is_reported", "keys", "name",
+        "_arguments", "_is_nested", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner",
+        "_token", "_waiting", "is_reported", "keys", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -150,6 +150,7 @@ class JsonCall:
         self._waiting: list[str] = []
         self._junk: list[str] = []
         self._is_sloppy = False
+        self._is_nested = False  # in `{"function": {"name": ..., "arguments": {...}}}`
 
     @property
     def is_over(self) -> bool:
@@ -216,6 +217,9 @@ class JsonCall:
             return ""
         if rest[0] in ",}]:":
             return self._spoil(rest)
+        if rest[0] == "{" and self._key == "function" and not self.name:
+            self._phase, self._is_nested, self._is_sloppy = _Phase.FIRST_KEY, True, True
+            return rest[1:]
         self._phase = _Phase.IN_VALUE
         self._scanner, self._token = ValueScanner(), []
         if self._key in _ARGUMENTS and self._arguments is None:
@@ -274,6 +278,8 @@ class JsonCall:
         if following is None:
             return self._spoil(rest)
         self._phase = following
+        if following is _Phase.OVER and self._is_nested:
+            self._phase, self._is_nested = _Phase.BEHIND, False
         return rest[1:]
 
     def _spoil(self, rest: str) -> str:
