@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from string import hexdigits
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -256,7 +257,8 @@ class _Writer:
         for part in parts:
             character = _only(part)
             if character:
-                literal += character
+                is_digit = literal[-4:-2] == "\\x" and character in hexdigits
+                literal += _code(ord(character)) if is_digit else character
                 continue
             if literal:
                 written.append(f'"{literal}"')
@@ -338,11 +340,13 @@ def _quoted(point: int) -> str:
 
 
 def _in_set(point: int) -> str:
-    return chr(point) if chr(point).isalnum() and point < 0x7F else _code(point)
+    is_plain = point < 0x7F and chr(point).isalnum() and chr(point) not in hexdigits
+    return chr(point) if is_plain else _code(point)
 
 
 def _code(point: int) -> str:
     # Readers of GBNF disagree about codes beyond ASCII, so those characters stand as themselves.
+    # xgrammar takes all hexadecimal digits behind `\x` for the code: there they are codes, too.
     return f"\\x{point:02x}" if point <= 0x7F else chr(point)
 
 

@@ -90,7 +90,8 @@ _KEYWORDS: Final = {
     "string": {"minLength", "maxLength", "pattern"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
-_BINDING: Final = {"type", "enum", "const", "anyOf", "oneOf", "$ref"}.union(*_KEYWORDS.values())
+_BOUNDS: Final[set[str]] = set().union(*_KEYWORDS.values())
+_BINDING: Final = {"type", "enum", "const", "anyOf", "oneOf", "$ref", *_BOUNDS}
 _LEFT_OPEN: Final = {
     "not",
     "if",
@@ -125,6 +126,7 @@ class JsonLanguage:
         self._depth = 0
         self._count = 0
         self._references: dict[str, str] = {}
+        self._names: dict[Language, str] = {}
         self.exact = True
         self.rules: Rules = {
             "any": _any_value(),
@@ -135,7 +137,7 @@ class JsonLanguage:
     def _value(self, schema: object) -> Language:
         self._go_deeper("its schema is nested too deeply")
         if isinstance(schema, dict):
-            language = self._described(schema)
+            language = self._rule(self._described(schema))
         else:
             language = NEVER if schema is False else _ANY
         self._depth -= 1
@@ -155,12 +157,18 @@ class JsonLanguage:
             self.exact = False
         for union in ("anyOf", "oneOf"):
             if union in schema:
+                # What more than one of the schemas describes would be wrong.
+                self.exact = self.exact and (union == "anyOf" or len(schema[union]) == 1)
                 outer = {key: value for key, value in schema.items() if key != union}
                 return either(*(self._value(self._both(outer, one)) for one in schema[union]))
         types = _types(schema)
+        if not types and "type" in schema:
+            return NEVER
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
-            return _any_of([one for one in values if is_one_of(one, types)])
+            self.exact = self.exact and schema.keys().isdisjoint(_BOUNDS)
+            own = types if "type" in schema else ()
+            return _any_of([one for one in values if is_one_of(one, own)])
         if not types and schema.keys().isdisjoint(_BINDING):
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
@@ -210,7 +218,8 @@ class JsonLanguage:
                 case "required" | "allOf":
                     merged[key] = [*mine, *other]
                 case "type":
-                    merged[key] = [one for one in _types(first) if one in _types(second)]
+                    both_types = _allowed_types(first) & _allowed_types(second)
+                    merged[key] = [one for one in _TYPES if one in both_types]
                 case _:
                     self.exact = False
         return merged
@@ -298,11 +307,13 @@ class JsonLanguage:
         return beginning
 
     def _rule(self, language: Language) -> Language:
-        if language == NEVER or language == Chain(()):
+        # What is written twice is compiled twice, and engines take the square of the time for it.
+        if language == NEVER or language == Chain(()) or isinstance(language, Named):
             return language
-        name = f"members-{len(self.rules)}"
-        self.rules[name] = language
-        return Named(name)
+        if language not in self._names:
+            self._names[language] = name = f"part-{len(self._names)}"
+            self.rules[name] = language
+        return Named(self._names[language])
 
     def _others(self, schema: Schema, names: list[str], other: object) -> Language:
         patterns = schema.get("patternProperties", {})
@@ -418,6 +429,11 @@ def _types(schema: Schema) -> tuple[str, ...]:
     if "type" not in schema:
         names = tuple(name for name, keys in _KEYWORDS.items() if not keys.isdisjoint(schema))
     return tuple(name for name in names if not (name == "integer" and "number" in names))
+
+
+def _allowed_types(schema: Schema) -> set[str]:
+    types = set(_types(schema))
+    return types | {"integer"} if "number" in types else types
 
 
 def _count(schema: Schema, key: str) -> int | None:

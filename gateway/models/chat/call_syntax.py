@@ -181,8 +181,9 @@ class Tags:
 class CallSyntax:
     """Syntax of calls. The `name` is that of the parser in vLLM, where it has one.
 
-    A region begins at one of the `openers`, which are among the `markers`; if it `is_bare`, also
-    with a brace where an answer would begin. `reader` reads it, given its opener, or an empty one.
+    A region begins at one of the `openers`, which are among the `markers`, and may begin with one
+    of the characters `begins` where an answer would. `reader` reads it, given its opener, or an
+    empty one. If it `is_bare`, a model was trained to write it without an opener.
 
     The remaining fields are the region as a model was trained to write it: `opened`, calls with
     `between` between them, `closed`. A call is its name between `before_name` and `behind_name`,
@@ -201,6 +202,7 @@ class CallSyntax:
     closed: Written = ()
     tags: Tags | None = None
     is_bare: bool = False
+    begins: str = ""
 
     def front(self, name: str | None) -> Written:
         """Return the first call of a turn up to its arguments, or up to its name if that is None.

@@ -110,6 +110,10 @@ class Prose:
         self._spaces: list[Unit] = []
 
     @property
+    def spaces(self) -> list[Unit]:
+        return self._spaces
+
+    @property
     def is_flowing(self) -> bool:
         return self.is_started and not self._spaces
 
@@ -194,7 +198,7 @@ class ChatParser:
 
     __slots__ = (
         "_aside", "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events",
-        "_has_called", "_has_quoted", "_held", "_is_bare", "_is_finished", "_is_front",
+        "_gap", "_has_called", "_has_quoted", "_held", "_is_bare", "_is_finished", "_is_front",
         "_is_unnamed", "_lexicon", "_matcher", "_may_be_json", "_openers", "_pending",
         "_pending_start", "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state",
         "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
@@ -226,8 +230,9 @@ class ChatParser:
         self._pending_start = 0
         self._held: list[Unit] = []  # may be the beginning of a marker
         self._is_front = True  # no marker came yet
-        self._is_bare = self._may_call_bare  # a brace begins a call
+        self._is_bare = self._may_call_bare  # text may begin a call
         self._region: list[Unit] | None = None  # text that may be no call
+        self._gap: list[Unit] = []  # white space in front of it
         self._aside: Prose | None = None  # goes on with that text if it is none
         self._call: SegmentStarted | None = None
         self._is_unnamed = False  # arguments come of a function that is named behind them
@@ -250,7 +255,9 @@ class ChatParser:
     @property
     def _may_call_bare(self) -> bool:
         calls, rules = self._syntax.calls, self._rules
-        return calls is not None and calls.is_bare and bool(rules.tools) and rules.calls != "none"
+        if calls is None or not rules.tools or rules.calls == "none":
+            return False
+        return calls.is_bare or (bool(calls.begins) and rules.answer is None)
 
     @property
     def place(self) -> ParserPosition:
@@ -442,12 +449,14 @@ class ChatParser:
         prose = self._prose
         if prose is None:
             return self._write_calls(unit)
-        if self._is_bare and (text := unit.text.lstrip()):
+        calls = self._syntax.calls
+        if self._is_bare and calls is not None and (text := unit.text.lstrip()):
             self._is_bare = False
-            if text[0] == "{":
-                self._region = []
+            if text[0] in calls.begins:
+                front, behind = unit.cut(len(unit.text) - len(text))
+                self._region, self._gap = [], [*prose.spaces, front]
                 self._begin_calls("", self._start)
-                return [unit.cut(len(unit.text) - len(text))[1]]
+                return [behind]
         self._write_prose(prose, unit)
         return None
 
@@ -467,7 +476,7 @@ class ChatParser:
             self._may_be_json = False
             if text[0] == "{":  # as all models that write such tags may do
                 self._note(Rule.ODD_FRAME)
-                self._reader = HERMES.reader("", self._schema_of)
+                self._reader = HERMES.reader(HERMES.openers[0], self._schema_of)
         reader = self._reader
         assert reader is not None, "in a region of calls"
         if self._region is not None:
@@ -486,11 +495,15 @@ class ChatParser:
     def _leave(self, units: list[Unit], rest: str) -> list[Unit]:
         size = sum(len(one.text) for one in units)
         front, left = _split(units, size - len(rest))
-        if self._aside is None:
-            self._begin_content(left[0].start)
-        else:
+        if self._aside is not None:
             self._region = front
             self._resume(self._aside)
+        elif front or self._region is None:
+            self._is_bare = self._may_call_bare
+            self._begin_content(left[0].start)
+        else:  # there was no call
+            self._begin_content(self._start)
+            left = [*self._gap, *left]
         return left
 
     # Markers.
@@ -607,7 +620,7 @@ class ChatParser:
     def _begin_reasoning(self, start: int) -> None:
         thought = self._syntax.reasoning
         assert thought is not None, "it has a marker"
-        self._state, self._start = _State.REASONING, start
+        self._state, self._start, self._is_bare = _State.REASONING, start, False
         self._prose = Prose(SegmentKind.REASONING, start, self._events, trace=self._trace)
         self._matcher = self._lexicon.matcher((thought.closing, thought.opening))
 
@@ -709,7 +722,7 @@ class ChatParser:
         for event in reader.close(cut=cut):
             if isinstance(event, Left):
                 # Without a marker, text is an answer.
-                region = self._region or []
+                region = [*self._gap, *(self._region or ())]
                 prose = self._begin_content(self._start)
                 self._write(region)
                 prose.close(end, complete=not cut, at_marker=False)

@@ -4,26 +4,34 @@
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-Several objects between two markers are several calls.
+Several objects between two markers are several calls. Qwen2.5-Coder, and others at times, leave the
+markers out, and write the object in place of an answer, mostly in a code fence: that is a call if
+it names a declared function.
 
 Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `hermes` / `qwen25`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.call_syntax import CallSyntax, Ended, Left, Mark, Rule
+from typing_extensions import override
+
+from gateway.models.chat.call_syntax import CallSyntax, Ended, Left, Mark, Noted, Rule, no_call
 from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.llama3_json import Llama3Reader
 from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.call_syntax import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent, CallReader, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
+_FENCE: Final = re.compile(r"`{1,2}|`{3}[a-z_]{0,16}\s{0,16}")
+"""Pattern of the front of a code fence, up to its content."""
 
 
 class HermesReader:
@@ -79,13 +87,87 @@ class HermesReader:
                 yield event
 
 
+class BareReader(Llama3Reader):
+    """Reader of calls without a marker in front of them, up to other text."""
+
+    def __init__(self, schema_of: SchemaOf) -> None:
+        super().__init__(is_bare=True)
+        self._schema_of = schema_of
+        self._fence: str | None = ""  # None behind it
+        self._fence_marks = 0  # that close it, and have not come
+        self._marked: HermesReader | None = None  # behind a marker
+
+    @override
+    def quotes(self, marker: str) -> bool:
+        return super().quotes(marker) if self._marked is None else self._marked.quotes(marker)
+
+    @override
+    def text(self, text: str) -> Iterator[CallEvent]:
+        if self._marked is not None:
+            yield from self._marked.text(text)
+            return
+        if self._fence is not None:
+            self._fence += text
+            front = self._fence.partition("{")[0]
+            if front and not _FENCE.fullmatch(front):
+                yield Left(self._fence)
+                return
+            if front == self._fence:
+                return
+            self._held, text, self._fence = [front], self._fence[len(front) :], None
+            self._fence_marks = front.count("`")
+        was_bare = self._is_bare
+        for event in super().text(text):
+            if was_bare and not self._is_bare:
+                was_bare = False
+                yield Noted(Rule.ODD_FRAME)
+            yield event
+
+    @override
+    def _behind_gap(self, text: str) -> str:
+        text = text.lstrip(WHITE + ",")
+        while self._fence_marks and text.startswith("`"):
+            self._fence_marks -= 1
+            text = text[1:].lstrip(WHITE)
+        return text
+
+    @override
+    def _is_answer(self, call: JsonCall) -> bool:
+        is_other = call.name is not None and self._schema_of(call.name) is None
+        return is_other or super()._is_answer(call)
+
+    @override
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """End what stands before the marker, which begins or ends a call as usual."""
+        if self._marked is not None:
+            yield from self._marked.mark(marker)
+            return
+        if self._is_bare:
+            yield no_call("".join((*self._held, self._fence or "")).strip())
+        else:
+            yield from self._end(cut=False)
+        if marker == OPENING:
+            self._is_bare, self._marked = False, HermesReader()
+        else:
+            yield Left()
+
+    @override
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        yield from super().close(cut=cut) if self._marked is None else self._marked.close(cut=cut)
+
+
+def _reader(opener: str, schema_of: SchemaOf) -> CallReader:
+    return HermesReader() if opener else BareReader(schema_of)
+
+
 HERMES: Final = CallSyntax(
     name="hermes",
     openers=(OPENING,),
     markers=(OPENING, CLOSING),
-    reader=lambda _opener, _schema_of: HermesReader(),
+    reader=_reader,
     before_name=(Mark(OPENING), '\n{"name": "'),
     behind_name=('", "arguments": ',),
     behind=("}\n", Mark(CLOSING)),
     between=("\n",),
+    begins="{`",
 )

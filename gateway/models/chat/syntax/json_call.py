@@ -121,6 +121,8 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
 }
 """Signs that may come in each phase, and the phases that follow them."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
+CALL_KEYS: Final = _ARGUMENTS | {"type", "id", "function", "name"}
+"""Keys of an object that is a call."""
 _NAMING: Final = "function="
 """Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 
@@ -129,8 +131,8 @@ class JsonCall:
     """Reader of one object, from its brace on; white space may stand before it."""
 
     __slots__ = (
-        "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",
-        "_waiting", "is_reported", "keys", "name",
+        "_arguments", "_is_nested", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner",
+        "_token", "_waiting", "is_reported", "keys", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -148,6 +150,7 @@ class JsonCall:
         self._waiting: list[str] = []
         self._junk: list[str] = []
         self._is_sloppy = False
+        self._is_nested = False  # in `{"function": {"name": ..., "arguments": {...}}}`
 
     @property
     def is_over(self) -> bool:
@@ -214,6 +217,9 @@ class JsonCall:
             return ""
         if rest[0] in ",}]:":
             return self._spoil(rest)
+        if rest[0] == "{" and self._key == "function" and not self.name:
+            self._phase, self._is_nested, self._is_sloppy = _Phase.FIRST_KEY, True, True
+            return rest[1:]
         self._phase = _Phase.IN_VALUE
         self._scanner, self._token = ValueScanner(), []
         if self._key in _ARGUMENTS and self._arguments is None:
@@ -272,6 +278,8 @@ class JsonCall:
         if following is None:
             return self._spoil(rest)
         self._phase = following
+        if following is _Phase.OVER and self._is_nested:
+            self._phase, self._is_nested = _Phase.BEHIND, False
         return rest[1:]
 
     def _spoil(self, rest: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.call_syntax import CallSyntax, Left, Noted, Rule
-from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.json_call import CALL_KEYS, JsonCall
 from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 from gateway.models.chat.call_syntax import CallEvent
 
 OPENING: Final = "<|python_tag|>"
-_KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "arguments"})
 
 
 class Llama3Reader:
@@ -30,6 +29,7 @@ class Llama3Reader:
 
     def __init__(self, *, is_bare: bool) -> None:
         self._is_bare = is_bare  # and it is not known yet whether it is a call
+        self._held: list[str] = []  # until it is
         self._call: JsonCall | None = JsonCall()
         self._is_parted = False  # a semicolon came behind an object
 
@@ -41,9 +41,11 @@ class Llama3Reader:
         return self._call is not None and self._call.in_string
 
     def text(self, text: str) -> Iterator[CallEvent]:
+        if self._is_bare:
+            self._held.append(text)
         while text:
             if self._call is None:
-                text = text.lstrip(WHITE)
+                text = self._behind_gap(text)
                 if text.startswith(";"):
                     self._is_parted, text = True, text[1:].lstrip(WHITE)
                 if not text:
@@ -55,17 +57,22 @@ class Llama3Reader:
                     yield Noted(Rule.SLOPPY_JSON)
                 self._call, self._is_parted = JsonCall(), False
             events, text = self._call.feed(text)
-            yield from events
-            self._is_bare = self._is_bare and not self._call.is_reported
             if self._is_bare and self._is_answer(self._call):
-                yield Left(self._call.raw + text)
+                yield Left("".join(self._held))
                 return
+            self._is_bare = self._is_bare and not self._call.is_reported
+            yield from events
             if self._call.is_over:
                 yield from self._call.finish(cut=False)
                 self._call = None
 
+    def _behind_gap(self, text: str) -> str:
+        return text.lstrip(WHITE)
+
     def _is_answer(self, call: JsonCall) -> bool:
-        return call.is_over or call.is_junk or not _KEYS.issuperset(call.keys)
+        if call.is_reported:
+            return False
+        return call.is_over or call.is_junk or not CALL_KEYS.issuperset(call.keys)
 
     def mark(self, _marker: str) -> Iterator[CallEvent]:
         """Begin calls again: there is one marker only."""
@@ -78,8 +85,8 @@ class Llama3Reader:
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         # Text that could have become a call goes out as text.
-        if self._is_bare and self._call is not None:
-            yield Left(self._call.raw)
+        if self._is_bare:
+            yield Left("".join(self._held))
         else:
             yield from self._end(cut=cut)
 
@@ -94,4 +101,5 @@ LLAMA3_JSON: Final = CallSyntax(
     behind=("}",),
     between=("; ",),
     is_bare=True,
+    begins="{",
 )

@@ -10,6 +10,7 @@
 
 The line breaks next to the tags of a parameter are not part of its value. A call without the outer
 markers is one, too, if another tag follows that of its function: else text speaks of such a tag.
+JSON in place of the parameters is the arguments.
 
 Source: the chat template of Qwen3-Coder; vLLM's and SGLang's parser `qwen3_coder`.
 """
@@ -34,6 +35,7 @@ from gateway.models.chat.call_syntax import (
     function_name,
     no_call,
 )
+from gateway.models.chat.syntax.json_call import JsonBody
 from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 
 if TYPE_CHECKING:
@@ -59,9 +61,10 @@ class _Where(Enum):
     FUNCTION = auto()  # between its parameters
     KEY = auto()
     VALUE = auto()
+    BODY = auto()  # of JSON
 
 
-_OPEN: Final = frozenset({_Where.FUNCTION, _Where.KEY, _Where.VALUE})
+_OPEN: Final = frozenset({_Where.FUNCTION, _Where.KEY, _Where.VALUE, _Where.BODY})
 
 
 class Qwen3CoderReader:
@@ -74,6 +77,8 @@ class Qwen3CoderReader:
         self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
         self._word: list[str] = []  # of a tag that is not complete
         self._arguments = TaggedArguments({})
+        self._has_parameter = False
+        self._body = JsonBody()
         self._named = ""  # the function of what may be a call without outer markers
         self._quoted = 0  # calls that a value speaks of, and that are open
         self._value = ""  # a line break that may be in front of a tag
@@ -90,6 +95,8 @@ class Qwen3CoderReader:
         return self._where is _Where.OUTSIDE and not self._has_called and is_stray
 
     def quotes(self, marker: str) -> bool:
+        if self._where is _Where.BODY:
+            return self._body.in_string
         if self._where is not _Where.VALUE or marker in {PARAMETER, PARAMETER_END, FUNCTION_END}:
             return False
         return marker != CLOSING or self._quoted > 0
@@ -107,7 +114,9 @@ class Qwen3CoderReader:
         if self._where is _Where.VALUE:
             yield from self._in_value(text)
         elif self._where is _Where.FUNCTION:
-            self._between(text)
+            yield from self._between(text)
+        elif self._where is _Where.BODY:
+            yield from self._in_body(text)
         else:
             yield from self._outside(text)
 
@@ -128,6 +137,7 @@ class Qwen3CoderReader:
         else:
             self._where, self._rules, self._named = _Where.FUNCTION, [], name
             self._arguments = TaggedArguments(self._schema_of(name) or {})
+            self._has_parameter = False
             if self._is_wrapped or self._has_called:
                 yield from self._begin_call()
 
@@ -147,11 +157,23 @@ class Qwen3CoderReader:
         if json := self._arguments.text(text.removesuffix("\n")):
             yield Argued(json)
 
-    def _between(self, text: str) -> None:
-        if text.strip() and self._named:
+    def _between(self, text: str) -> Iterator[CallEvent]:
+        is_json = not self._has_parameter and text.lstrip().startswith("{")
+        if is_json and (not self._named or self._schema_of(self._named) is not None):
+            yield from self._begin_call()
+            self._where, self._body = _Where.BODY, JsonBody()
+            self._rules.append(Rule.ODD_FRAME)
+            yield from self._in_body(text)
+        elif text.strip() and self._named:
             self._leave_tag()
             self._stray.append(text)
         elif text.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
+    def _in_body(self, text: str) -> Iterator[CallEvent]:
+        events, rest = self._body.feed(text)
+        yield from events
+        if rest.strip():
             self._rules.append(Rule.CALL_LEFTOVER)
 
     def _leave_tag(self) -> None:
@@ -182,9 +204,11 @@ class Qwen3CoderReader:
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
-        if self._where in _OPEN:
+        if self._where is _Where.BODY:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        elif self._where in _OPEN:
             yield from self._begin_call()
-            self._where, self._word = _Where.KEY, []
+            self._where, self._word, self._has_parameter = _Where.KEY, [], True
 
     def _end_value(self) -> Iterator[CallEvent]:
         self._where = _Where.FUNCTION
@@ -215,8 +239,11 @@ class Qwen3CoderReader:
             yield from self._end_value()
         elif self._where is _Where.KEY:
             self._rules.append(Rule.UNCLOSED_TAG)
-        yield Argued(self._arguments.finish())
-        yield Ended(rules=(*self._rules, *rules))
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, *rules, cut=False)
+        else:
+            yield Argued(self._arguments.finish())
+            yield Ended(rules=(*self._rules, *rules))
         self._where = _Where.OUTSIDE
 
     def _end_stray(self) -> Iterator[CallEvent]:
@@ -230,7 +257,9 @@ class Qwen3CoderReader:
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         if self._named:
             self._leave_tag()
-        if self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, Rule.UNCLOSED_CALL, cut=cut)
+        elif self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif self._where in _OPEN:
             yield from self._end_call(Rule.UNCLOSED_CALL)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.generation import (
     BrokenCall,
     FinishReason,
@@ -31,6 +32,7 @@ LLAMA = Model("llama3_json", "none")
 CODER = Model("qwen3_coder", "think", ("<function=", "<parameter=", "</parameter>", "</function>"))
 CALLS_OF_MISTRAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 OWED = replace(RULES, calls="required")
+ANSWERED = replace(RULES, answer=AnswerFormat("json_object", {}))
 TOLD_OF_NONE = replace(RULES, tools={}, allowed=frozenset())
 STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 
@@ -65,10 +67,23 @@ STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
         ("Hi<|im_end|>more</s>", ["final: Hi"], {"after_turn_end": 5}),
         ('<tool_call>{"name": "browser.search", "arguments": {}}</tool_call>Hi',
          [f"{SEARCH}({{}})"], {"after_turn_end": 2}),
+        ('```\n{"name": "f", "arguments": {}}\n```\n```json\n{"name": "g", "arguments": {}}```',
+         ["f({})", "g({})"], {"odd_frame": 2}),
     ],
 )  # fmt: skip
 def test_what_a_turn_says(text: str, said: list[str], rules: dict[str, int]) -> None:
     assert MODEL.read(text) == (said, rules)
+
+
+def test_an_object_is_an_answer_where_none_may_be_called_and_where_one_is_demanded() -> None:
+    text = '{"name": "f", "arguments": {}}'
+    for rules in (replace(RULES, calls="none"), TOLD_OF_NONE, ANSWERED):
+        assert MODEL.read(text, rules=rules) == ([f"final: {text}"], {})
+    assert MODEL.read(text, rules=OWED) == (["f({})"], {"odd_frame": 1})
+    assert MODEL.read(text, in_reasoning=True)[0] == [f"reasoning: {text}"]
+    assert MODEL.read(f"\n {text}x") == (["f({})", "final: x"], {"odd_frame": 1})
+    assert MODEL.read("\n {1}") == (["final: \n {1}"], {})
+    assert MODEL.read("\n ```json") == (["final: \n ```json"], {})
 
 
 _F = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
