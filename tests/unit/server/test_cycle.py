@@ -293,7 +293,7 @@ async def test_an_application_that_fails_loses_nothing_of_what_it_wrote(
         assert answer.write_part(b"part")
         raise ValueError
 
-    await answer.run_asgi(app)
+    await answer.run_asgi(app)  # type: ignore[arg-type]
     assert wire.writes[1:] == [b"4\r\npart\r\n"]
     assert wire.closed
     assert "ValueError" in caplog.text
