@@ -356,7 +356,7 @@ class ConnectionTurns:
 
     async def _generate(self, frame: ClientFrame, record: RequestRecord) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
-        principal = self._scope["principal"] = await self._scope["authenticate"]()
+        principal = self._scope["principal"] = await self._scope["authenticate"](self._scope)
         bodies, policy = self._dependencies.bodies, principal.policy
         turn = await bodies.parse_request(frame.text, read_turn, policy)
         generation = await self._dependencies.creation.create(

@@ -1,7 +1,7 @@
 """Bearer key → Principal and dialect, and what the key may do, before any route that needs one.
 
 The key of a WebSocket may change after its opening, so each of its requests authenticates again:
-`scope["authenticate"]` returns the current principal of its key.
+`scope["authenticate"](scope)` returns the current principal of its key.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Authentication:
             credentials = credentials_of(scope)
             if credentials.secret is not None:
                 if scope["type"] == "websocket":
-                    scope["authenticate"] = partial(self._reauthenticate, scope, credentials)
+                    scope["authenticate"] = partial(self._reauthenticate, credentials)
                 lookup = (credentials.secret, credentials.organization)
                 cached = self._access.cached(*lookup)
                 principal = cached or await self._access.authenticate(*lookup)
@@ -162,7 +162,7 @@ class Authentication:
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 
-    async def _reauthenticate(self, scope: Scope, credentials: Credentials) -> Principal:
+    async def _reauthenticate(self, credentials: Credentials, scope: Scope) -> Principal:
         # The key may have been disabled since the WebSocket was opened.
         assert credentials.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(credentials.secret, credentials.organization)
