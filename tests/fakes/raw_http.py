@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.fakes.harmony_oracle import vocabulary
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
 TIMEOUT_S = 30.0
@@ -89,6 +91,13 @@ def request_bytes(
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     lines += [f"content-length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Leave at once: a server reads that before what comes later over other connections."""
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
 
 
 def completion_bytes(body: dict[str, Any], **headers: str) -> bytes:

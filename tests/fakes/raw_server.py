@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
+
+from tests.fakes.raw_http import reset
 
 if TYPE_CHECKING:
     import ssl
@@ -180,9 +181,7 @@ class RawServer:
 
     async def _finish(self, writer: asyncio.StreamWriter, act: Act) -> None:
         if act is Act.RESET:
-            linger = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            writer.transport.abort()
+            reset(writer)
         else:
             writer.close()
             await writer.wait_closed()

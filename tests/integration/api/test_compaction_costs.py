@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from socket import SO_LINGER, SOL_SOCKET
-from struct import pack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,7 +13,7 @@ from gateway.store.postgres.statements import Statement
 from tests.conftest import opened
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
-from tests.fakes.raw_http import request_bytes
+from tests.fakes.raw_http import request_bytes, reset
 from tests.integration.api.bodies import MODEL, create, refused
 from tests.integration.api.following import created, id_in, is_delta, taken
 from tests.integration.api.summaries import misbehaving, summary_requests, user
@@ -183,9 +181,7 @@ async def test_a_summary_is_billed_once_though_its_client_leaves_while_the_respo
             while not await other.scalar(WAITING):
                 # The row is not about to be inserted yet.
                 await other.script("SELECT pg_stat_clear_snapshot()")
-            # With a reset, which the gateway reads before what comes over other connections.
-            leaving.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
-            leaving.transport.abort()
+            reset(leaving)
             await client.get("/v1/models")
         while not (billed := await postgres.fetch(lines, url=shared_database_url)):
             """It goes on without its client."""

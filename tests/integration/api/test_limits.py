@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from websockets.exceptions import InvalidStatus
@@ -23,7 +24,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import NO_TLS, http_client
-from tests.fakes.stored import let_time_pass
+from tests.fakes.raw_http import request_bytes, reset
 from tests.fakes.stream import stream
 from tests.fakes.websocket import connected
 from tests.integration.api.bodies import MODEL
@@ -49,8 +50,10 @@ SELECT input_tokens, cached_tokens, output_tokens, price_id, cost_nano, input_co
 FROM usage WHERE tenant_id = :tenant
 """)
 LOCKED = Statement("LOCK TABLE responses IN SHARE MODE")
-BLOCKED = Statement("""
-SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'responses'::regclass
+RECORDING = Statement("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+  AND query LIKE '%WITH standing AS MATERIALIZED%'
 """)
 DUE = Statement("UPDATE stored_bytes SET due_at = clock_timestamp() WHERE tenant_id = :tenant")
 DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :tenant")
@@ -420,19 +423,21 @@ async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_t
 ) -> None:
     """It is recorded all the same, and whoever generates it settles."""
     await limited.set("tokens", A_DAY)
-    supervisor = limited.gateway.process.replica.dependencies.supervisor
     database = limited.gateway.process.foundation.database
     body = {"model": MODEL, "input": "Hello there", "background": True}
-    async with database.runs_transaction() as connection:
+    async with database.owner_transaction() as connection:
         await connection.execute(LOCKED, {})
-        asking = asyncio.create_task(limited.client.post("/v1/responses", json=body))
-        while not (await connection.execute(BLOCKED, {})).one().count:
-            pass
-        asking.cancel()
-        while supervisor._prepared.total():
-            await limited.client.get("/v1/models")
+        _, asking = await asyncio.open_connection("127.0.0.1", limited.client.base_url.port)
+        headers = {
+            "authorization": limited.client.headers["authorization"],
+            "content-type": "application/json",
+        }
+        asking.write(request_bytes("POST", "/v1/responses", orjson.dumps(body), headers))
+        while not (await connection.execute(RECORDING, {})).one().count:
+            await connection.script("SELECT pg_stat_clear_snapshot()")
+        reset(asking)
+        await limited.client.get("/v1/models")
         assert limited.left("tokens") < A_DAY - 256, "what it may use is still set aside"
-    await let_time_pass(database, limited.owner.tenant_id, seconds=60)
     while (await usage_lines(limited)) != 1:
         pass
     assert limited.left("tokens") <= A_DAY
