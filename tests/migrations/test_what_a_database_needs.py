@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
 from gateway import ids
-from gateway.admin import limits
+from gateway.admin import limits, spend_limits
 from gateway.admin.core import CoreStatement
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
@@ -193,7 +193,8 @@ def test_requests_need_the_keys_that_statements_name() -> None:
         for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", source.read_text("utf-8"))
     }
     # Statements in Core name theirs when they are compiled.
-    core = (one.sql for one in vars(limits).values() if isinstance(one, CoreStatement))
+    written = {**vars(limits), **vars(spend_limits)}.values()
+    core = (one.sql for one in written if isinstance(one, CoreStatement))
     named |= {columns for sql in core for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", sql)}
     keys = {
         str(key.name or f"pk_{table.name}"): ", ".join(key.columns.keys())
