@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,6 +21,7 @@ from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.storage_meter import StorageMeter
+from gateway.store import claims
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
@@ -412,8 +414,9 @@ async def test_what_is_queued_in_background_does_not_pass_a_budget(limited: Limi
     assert set_aside() > 2_000
     for one in answers[:2]:
         await limited.client.post(f"/v1/responses/{one.json()['id']}/cancel")
+    process = limited.gateway.process
     while set_aside():
-        await limited.client.get("/v1/models")
+        await process.replica.runs.charges.look(partial(claims.heads, process.foundation.database))
     await background(limited)
 
 
