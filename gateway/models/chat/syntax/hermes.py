@@ -105,17 +105,19 @@ class BareReader(Llama3Reader):
     def text(self, text: str) -> Iterator[CallEvent]:
         if self._marked is not None:
             yield from self._marked.text(text)
-            return
-        if self._fence is not None:
+        elif self._fence is None:
+            yield from self._bare_text(text)
+        else:
             self._fence += text
             front = self._fence.partition("{")[0]
             if front and not _FENCE.fullmatch(front):
                 yield Left(self._fence)
-                return
-            if front == self._fence:
-                return
-            self._held, text, self._fence = [front], self._fence[len(front) :], None
-            self._fence_marks = front.count("`")
+            elif front != self._fence:
+                self._held, rest, self._fence = [front], self._fence[len(front) :], None
+                self._fence_marks = front.count("`")
+                yield from self._bare_text(rest)
+
+    def _bare_text(self, text: str) -> Iterator[CallEvent]:
         was_bare = self._is_bare
         for event in super().text(text):
             if was_bare and not self._is_bare:
@@ -141,7 +143,10 @@ class BareReader(Llama3Reader):
         """End what stands before the marker, which begins or ends a call as usual."""
         if self._marked is not None:
             yield from self._marked.mark(marker)
-            return
+        else:
+            yield from self._mark_bare(marker)
+
+    def _mark_bare(self, marker: str) -> Iterator[CallEvent]:
         if self._is_bare:
             yield no_call("".join((*self._held, self._fence or "")).strip())
         else:
