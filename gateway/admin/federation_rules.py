@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Discriminator, Field, StringConstraints
-from sqlalchemy import Uuid, bindparam, func, or_, update
+from sqlalchemy import Uuid, bindparam, or_
 
 from gateway import ids
 from gateway.admin.core import (
-    CoreStatement,
     ResourceRows,
     insert_row,
     mark_by_id,
-    of_tenant,
     update_by_id,
 )
 from gateway.admin.identity_providers import (
@@ -161,9 +159,6 @@ def _audited_rule(rule: FederationRule) -> Json:
 _RULE_IS_THERE: Final = (
     RULES.c.provider_id == bindparam("provider"),
     RULES.c.deleted_at.is_(None),
-)
-_DELETE_RULES: Final = CoreStatement(
-    update(RULES).where(*of_tenant(RULES), *_RULE_IS_THERE).values(deleted_at=func.now())
 )
 
 

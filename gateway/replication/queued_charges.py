@@ -50,7 +50,7 @@ class QueuedCharges:
         # `clock` gives seconds and never goes back.
         self._clock = clock
         self._kept: dict[tuple[TenantId, UUID], _Kept] = {}
-        """Those that were looked at last come last."""
+        """Charges by response, the least recently looked at first."""
 
     def leave(self, spec: RunSpec) -> None:
         # Whoever generates the response settles its charge.
