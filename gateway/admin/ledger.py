@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import StreamingResponse
-
 from gateway import ids
 from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.api.query import choice, integer
+from gateway.api.streaming import TimedResponse
 from gateway.errors import ResourceNotFound, shown
 from gateway.ledger.records import (
     MEDIA_TYPES,
@@ -49,7 +48,7 @@ def routes(ledger: Ledger) -> list[AdminRoute]:
         lines_max = integer(query, "limit", minimum=1, maximum=PAGE_LINES_MAX) or PAGE_LINES_MAX
         cursor = query.get("from_tx")
         place_of(cursor)  # before the status is sent
-        return StreamingResponse(
+        return TimedResponse(
             export(ledger.database, cursor, form, lines_max=lines_max),
             media_type=MEDIA_TYPES[form],
             headers={"x-usage-version": str(VERSION)},

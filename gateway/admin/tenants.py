@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 from pydantic import StringConstraints
-from starlette.responses import StreamingResponse
 
 from gateway import ids
 from gateway.admin.keys import ShownKey, admin_key_body
@@ -29,6 +28,7 @@ from gateway.admin.routes import (
 )
 from gateway.admin.transactions import owned
 from gateway.api.query import list_body
+from gateway.api.streaming import TimedResponse
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
 from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
@@ -83,7 +83,7 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
             check_permission(call.request.scope, "content.read", "operator")
         name = call.path["name"]
         archive = await tenants.export(call.author, name, body)
-        return StreamingResponse(
+        return TimedResponse(
             archive.pieces(),
             media_type="application/zip",
             headers={"content-disposition": f'attachment; filename="{name}.zip"'},

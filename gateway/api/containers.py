@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from starlette.responses import Response, StreamingResponse
-from typing_extensions import override
+from starlette.responses import Response
 
-from gateway.api.client_connection import ClientDisconnected
 from gateway.api.query import choice, json_response, list_body, page_query
-from gateway.api.streaming import StreamLimits
+from gateway.api.streaming import StreamLimits, TimedResponse
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
@@ -25,10 +22,9 @@ from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from starlette.requests import Request
-    from starlette.types import Message, Send
 
     from gateway.api.multipart import FormReader
     from gateway.api.request_body import BodyReader
@@ -184,29 +180,6 @@ def require_file_storage(principal: Principal) -> None:
     require_storage(principal, "A file")
 
 
-class FileResponse(StreamingResponse):
-    """The bytes of a file, for a client that takes each write in time, as those of streams do."""
-
-    def __init__(
-        self, chunks: AsyncIterator[bytes], headers: Mapping[str, str], limits: StreamLimits
-    ) -> None:
-        super().__init__(_parts(chunks, limits.write_bytes_max), 200, headers, _BYTES)
-        self._timeout_s = limits.write_timeout_s
-
-    @override
-    async def stream_response(self, send: Send) -> None:
-        """Send all parts. Raises `ClientDisconnected` if the client does not read one."""
-
-        async def send_in_time(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await send(message)
-            except TimeoutError:
-                raise ClientDisconnected from None
-
-        await super().stream_response(send_in_time)
-
-
 async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         for start in range(0, len(chunk), bytes_max):
@@ -228,4 +201,7 @@ def download_response(
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type=_BYTES)
-    return FileResponse(download.chunks, headers, limits)
+    parts = _parts(download.chunks, limits.write_bytes_max)
+    response = TimedResponse(parts, headers=headers, media_type=_BYTES)
+    response.write_timeout_s = limits.write_timeout_s
+    return response

@@ -7,9 +7,13 @@ socket and the events of one list: the source of the events waits with it or let
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import StreamingResponse
+from typing_extensions import override
 
 from gateway.api import sse
 from gateway.api.client_connection import CancelOnDisconnect, ClientDisconnected, connection_of
@@ -51,6 +55,33 @@ class StreamLimits:
 
 
 _STREAM_LIMITS: Final = StreamLimits()
+
+
+async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
+    """Wait until the client has taken a write. Raises `ClientDisconnected` after `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await sending
+    except TimeoutError:
+        raise ClientDisconnected from None
+
+
+class TimedResponse(StreamingResponse):
+    """A body in parts. A client that does not read one within `write_timeout_s` counts as gone."""
+
+    write_timeout_s = WRITE_TIMEOUT_S
+
+    @override
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            await wait_for_client(send(message), self.write_timeout_s)
+
+        try:
+            await super().stream_response(send_in_time)
+        finally:
+            # What the source holds is let go now, not when it is collected.
+            if isinstance(self.body_iterator, AsyncGenerator):
+                await self.body_iterator.aclose()
 
 
 class EventStream:
@@ -160,11 +191,7 @@ class EventStream:
         return None if rest is None else Later(partial(self._wait, rest))
 
     async def _wait(self, rest: Awaitable[None]) -> None:
-        try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
-                await rest
-        except TimeoutError:
-            raise ClientDisconnected from None
+        await wait_for_client(rest, self._limits.write_timeout_s)
         self._written_at = self._clock()
 
     async def _write_commented(self, source: EventSource) -> None:

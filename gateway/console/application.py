@@ -13,12 +13,13 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from gateway.api.access.client_address import client_address
 from gateway.api.client_connection import connection_of
 from gateway.api.error_responses import described
+from gateway.api.streaming import TimedResponse
 from gateway.api.urls import path_of
 from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
@@ -344,7 +345,7 @@ class Console:
                 raise PermissionDenied(_SIGN_IN)
             _check_permission(session, page.permission)
             self._streams.require_room()
-            return StreamingResponse(
+            return TimedResponse(
                 self._streams.follow(page.path, request.cookies[self._cookie.name]),
                 headers={"x-accel-buffering": "no"},
                 media_type="text/event-stream",

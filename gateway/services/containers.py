@@ -10,7 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from gateway import ids
-from gateway.errors import DataHeld, InvalidRequest, RateLimited, RequestError
+from gateway.errors import (
+    DataHeld,
+    InvalidRequest,
+    RateLimited,
+    RequestError,
+    ResourceNotFound,
+)
 from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
     expired_container,
@@ -344,10 +350,6 @@ def _path(name: str, *, param: str = "file") -> str:
     return path
 
 
-class FileReplaced(Exception):
-    """A file was replaced or deleted while its bytes were sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A file that was sent: its name, and its bytes in a file of this machine, from its start."""
@@ -370,7 +372,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file to be sent; `chunks` raises `FileReplaced`, and `StoreError`."""
+    """A file to be sent. Its chunks raise `ResourceNotFound` once it is gone, and `StoreError`."""
 
     name: str
     size_bytes: int
@@ -465,7 +467,7 @@ def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
         for number in range(file_rows.chunk_count(row.size_bytes)):
             content = await file_rows.chunk(database, tenant_id, row, number)
             if content is None:
-                raise FileReplaced
+                raise ResourceNotFound("The file was replaced or deleted while it was sent.")
             yield content
 
     return Download(row.name.rpartition("/")[2], row.size_bytes, chunks())

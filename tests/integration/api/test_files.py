@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -16,8 +16,11 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.containers import download_response
 from gateway.api.streaming import StreamLimits
-from gateway.services.containers import Download
+from gateway.errors import ResourceNotFound
+from gateway.services.containers import Download, download
 from gateway.settings.tools import Python, Tools
+from gateway.store.tools import files as file_rows
+from gateway.store.tools.files import CHUNK_BYTES
 from gateway.tenancy import TenantId, default_project
 from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -250,8 +253,11 @@ async def test_head_reads_nothing_of_a_file() -> None:
 
 async def test_a_download_waits_only_so_long_for_its_client() -> None:
     async def chunks() -> AsyncIterator[bytes]:
-        while True:
-            yield bytes(1 << 20)
+        try:
+            while True:
+                yield bytes(1 << 20)
+        finally:
+            sent.append("closed")
 
     async def never(_: Any = None) -> Any:
         await asyncio.Event().wait()
@@ -261,13 +267,32 @@ async def test_a_download_waits_only_so_long_for_its_client() -> None:
         if len(sent) == 4:
             await never()
 
-    sent: list[int] = []
+    sent: list[Any] = []
     scope = {"type": "http", "method": "GET", "headers": []}
     limits = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536)
     response = download_response(Request(scope), Download("a.txt", 1 << 30, chunks()), limits)
     with pytest.raises(ClientDisconnected):
         await response(scope, never, send)
-    assert sent == [0, 65_536, 65_536, 65_536]
+    assert sent == [0, 65_536, 65_536, 65_536, "closed"]
+
+
+async def test_a_download_of_a_deleted_file_ends_with_an_error(
+    running: RunningGateway, python_settings: Settings
+) -> None:
+    key = await new_key(python_settings, name := f"files-{ids.new_uuid()}")
+    database = running.process.foundation.database
+    tenant = TenantId(await Limits(database).tenant(name))
+    async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=key) as sdk:
+        made = await sdk.files.create(file=("a", bytes(CHUNK_BYTES + 1)), purpose="user_data")
+        uuid = ids.parse_file_id(made.id)
+        assert uuid is not None
+        row = await file_rows.load(database, tenant, uuid, now=datetime.now(UTC))
+        assert row is not None
+        chunks = download(database, tenant, row).chunks
+        assert len(await anext(chunks)) == CHUNK_BYTES
+        await sdk.files.delete(made.id)
+    with pytest.raises(ResourceNotFound):
+        await anext(chunks)
 
 
 @pytest.mark.parametrize(
