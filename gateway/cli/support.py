@@ -57,6 +57,8 @@ SECRET_CHARS_MIN: Final = 4
 _GONE: Final = "[removed]"
 _TENANT: Final = re.compile(r'(\btenant"?\s*[=:]\s*")[^"]*')
 """The label of a metric, or the field of a line of a log, up to its value."""
+_LITERAL: Final = re.compile(r"true|false|null|[0-9][0-9.]*(?:[eE]-?[0-9]+)?")
+"""Names that JSON also has without quotes."""
 _LOGGED: Final = frozenset(
     {*Fields.__annotations__, "event", "level", "timestamp", "logger", "stack"}
 ) - {"client", "client_request_id"}
@@ -307,8 +309,9 @@ class Redactor:
         words = sorted(map(re.escape, spelled), key=len, reverse=True)
         self._secrets = re.compile("|".join(words)) if words else None
         self._names = names
-        named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        self._named = re.compile(rf"(?<!\w)(?:{named})(?!\w)") if names else None
+        named = "|".join(map(_word, sorted(names, key=len, reverse=True)))
+        before = r"(?:(?<!\w)|(?<=\\[bfnrt]))"  # a new line is written as two characters
+        self._named = re.compile(rf"{before}(?:{named})(?!\w)") if names else None
 
     def redacted(self, text: str) -> str:
         if self._secrets is not None:
@@ -319,3 +322,8 @@ class Redactor:
         if self._named is not None:
             text = self._named.sub(lambda match: self._names[match[0]], text)
         return text
+
+
+def _word(name: str) -> str:
+    word = re.escape(name)
+    return rf'(?<="){word}(?=")' if _LITERAL.fullmatch(name) else word

@@ -203,6 +203,13 @@ def test_secrets_are_found_in_every_form() -> None:
     assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
 
 
+def test_what_is_redacted_stays_json() -> None:
+    names = {name: f"tenant {number}" for number, name in enumerate(("1", "true", "1e3", "acme"))}
+    text = json.dumps({"acme": [1, True, 1e3, "1", "true"], "why": "of\nacme"})
+    redacted = json.loads(Redactor((), names).redacted(text))
+    assert redacted == {"tenant 3": [1, True, 1e3, "tenant 0", "tenant 1"], "why": "of\ntenant 3"}
+
+
 def test_a_text_that_is_nearly_a_url_is_shown_without_what_may_be_secret() -> None:
     assert safe("x://user:secret@[host/path?query#end") == "x://[host"
     settings = Settings.model_validate(
