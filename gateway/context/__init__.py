@@ -1,1 +1,1 @@
-"""History and input → the one ordered list of items that a prompt is rendered from."""
+"""One ordered list of items, from history and input, that a prompt is rendered from."""
