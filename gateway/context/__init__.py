@@ -1,1 +1,0 @@
-"""One ordered list of items, from history and input, that a prompt is rendered from."""

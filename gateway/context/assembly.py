@@ -1,15 +1,14 @@
 """Assembly of a context: history, then the request's own items, every tool call with its output.
 
-Only items are inherited. An output must have a call of its own kind, and a call an output, unless
-the call was cut off: that is stored, but shown to nobody until an output answers it. Items of a
-conversation can be deleted by hand; what is left of a pair in the history is left out of the
+A call that was cut off is stored, but shown to nobody until an output answers it. Items of a
+conversation can be deleted by hand: what is left of a pair in the history is left out of the
 prompt, or the conversation would be refused for ever. Only calls at the end of the history may wait
 for their outputs.
 
-New items may be copies of items in the context (`ContextIndex`). A copy is recognised by its id, if
-this gateway made that (clients may give one id to several items); without id a call is recognised
-by its `call_id`, its output by the call's, and an MCP approval response by the request's id. A copy
-may lack members, and have empty ones; the rest must be equal as far as a model is shown it.
+New items may be copies of items in the context. A copy is recognised by its id, if this gateway
+made that (clients may give one id to several items); without id a call by its `call_id`, its output
+by the call's, and an MCP approval response by the request's id. A copy may lack members, and have
+empty ones; the rest must be equal as far as a model is shown it.
 """
 
 from __future__ import annotations
@@ -77,9 +76,7 @@ _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
 class Repeated(NamedTuple):
-    """Items that new ones may be copies of: those with these `ids`, and with `calls` all calls and
-    outputs.
-    """
+    """Items that new ones may be copies of: these `ids`, and with `calls` all calls and outputs."""
 
     ids: frozenset[str]
     calls: bool
@@ -108,7 +105,7 @@ class ContextIndex:
         self._before = before
         self._by_call: dict[tuple[str, str], ContextItem] | None = None
         self._awaited: set[str | None] = set()
-        """The `call_id` of new calls whose outputs have not come."""
+        """The `call_id` of new calls without output."""
 
     def __contains__(self, item_id: str | None) -> bool:
         return item_id in self._by_id
@@ -121,7 +118,7 @@ class ContextIndex:
             self._awaited.discard(item.call_id)
 
     def find(self, item: InputItem) -> ContextItem | None:
-        """Return the item that `item` is a copy of; None for a new one."""
+        """Return the item that `item` is a copy of."""
         if item.type in _NO_COPIES:
             return None
         is_output = item.type in OUTPUT_KINDS
@@ -279,7 +276,7 @@ _ID_PREFIXES: Final = {
     **ids.HOSTED_PREFIXES,
 }
 _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
-"""Hosted calls whose items do not hold the result that the model read."""
+"""Hosted calls whose items lack the result that the model read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +290,8 @@ class Context:
 
 
 def referenced_ids(items: Iterable[InputItem]) -> list[str]:
-    """Return the ids of items that only the store can fill.
-
-    These are references, reasoning without content, and hosted calls after the last answer whose
-    results are in no item.
+    """Return the ids of items that only the store can fill: references, reasoning without content,
+    and hosted calls after the last answer whose results are in no item.
     """
     wanted: list[str] = []
     untold: list[str] = []
@@ -321,11 +316,10 @@ def assemble(
 ) -> Context:
     """Return the context of one response.
 
-    `before` maps ids to the items before the new ones that these may be copies of (None: the
-    history's), `stored` answers `referenced_ids(new)`. `unsealed` holds the content of sealed new
-    items by index, including every compaction. Raises `ResourceNotFound` for an id that `stored`
-    lacks and `InvalidRequest` for a call without output, an output without call, an answer to a
-    missing approval request and a changed copy.
+    `before` maps ids to the items that new ones may be copies of (None: the history's), `stored`
+    answers `referenced_ids(new)`, `unsealed` is of `unseal`. Raises `ResourceNotFound` for an id
+    that `stored` lacks and `InvalidRequest` for a call without output, an output without call, an
+    answer to a missing approval request and a changed copy.
     """
     preceding = {item.item_id: item for item in history} if before is None else before
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=preceding)
@@ -357,8 +351,7 @@ def take_in(
 ) -> list[ContextItem]:
     """Return new items in the form in which they are stored and listed.
 
-    `source` makes the ids of items without one; `param` names the array of items. The rest, and
-    what is raised, is as in `assemble`.
+    `source` makes the ids of items without one. The rest is as in `assemble`.
     """
     answered = _answered_new_calls(new, stored)
     intake = _Intake(stored, unsealed, source, ContextIndex(before), answered, param)
@@ -615,10 +608,10 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""Suffixes by which the kinds of a call and its output differ."""
+"""The kinds of a call and its output differ by these."""
 _ANY_OUTPUT: Final = "function_call_output"
-"""Output that answers every kind of call: Open Responses has function calls only, and Codex answers
-its local shell with it (`LocalShellCall` in its source)."""
+"""Answers every kind of call: Open Responses has function calls only, and Codex answers its local
+shell with it (`LocalShellCall` in its source)."""
 
 
 def _fits(output: str, call: str | None) -> bool:
@@ -670,7 +663,7 @@ class _OpenCalls:
         self._by_name[name].append(call)
 
     def take(self, name: str | None) -> int | None:
-        """Take the last unanswered call of this name (None: of any), or return None."""
+        """Take the last unanswered call of this name (None: of any)."""
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
@@ -797,8 +790,8 @@ def unseal(
 ) -> dict[int, Unsealed]:
     """Return the content of `encrypted_content` of reasoning and compaction items, by index.
 
-    `param` names the array of items. Raises `InvalidRequest` for content sealed elsewhere or for
-    another tenant, and for reasoning sealed for none of the `models` (at least one).
+    Raises `InvalidRequest` for content sealed elsewhere or for another tenant, and for reasoning
+    sealed for none of the `models` (at least one).
     """
     contents = {}
     for index, item in enumerate(items):

@@ -1,8 +1,7 @@
 """Compaction and truncation of a long context.
 
-Compaction (`models.history.since_compaction` applies it): before the last compaction item only
-user, system and developer messages are shown. The summary is a user message: it repeats what tools
-returned, and must not rank above what the operator says.
+A compaction's summary is a user message: it repeats what tools returned, and must not rank above
+what the operator says.
 
 `truncation: auto` leaves out whole turns, the oldest first. A turn is a user message and all up to
 the next one. A user message between a call and its output, or between an MCP approval request and
@@ -80,20 +79,20 @@ def _user_message(text: str) -> Message:
 
 
 ANSWER_SHARE: Final = 16
-"""The context window divided by this is the room for an answer of unspecified length."""
+"""Divisor of the context window: the room for an answer of unspecified length."""
 
 
 def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | None) -> int:
-    """Return how many tokens of the prompt must go to fit an answer of `answer_tokens`.
+    """Return how many tokens of the prompt must go to fit an answer (at most half of the window).
 
-    0 or less: none. An answer gets at most half of the window.
+    0 or less: none.
     """
     wanted = min(answer_tokens or context_length // ANSWER_SHARE, context_length // 2)
     return prompt.tokens + wanted - context_length
 
 
 def costs_of(prompt: Prompt, count: int) -> list[int]:
-    """Return the number of prompt tokens of each of the `count` items."""
+    """Return the number of prompt tokens of each item."""
     costs = [0] * count
     for span in prompt.spans:
         if span.source != PREAMBLE:
@@ -110,9 +109,9 @@ def drop_oldest_turns(
 ) -> list[int]:
     """Return the indexes of the items to keep when at least `excess_tokens` have to go.
 
-    Turns are dropped until `wanted_tokens` are gone, too, or only the last one is left. `costs[i]`
-    is the number of prompt tokens of item `i`. Raises `ContextLengthExceeded` if the last turn
-    alone is too long; it is never dropped.
+    Turns are dropped until `wanted_tokens` are gone, too, or only the last one is left. `costs` is
+    of `costs_of`. Raises `ContextLengthExceeded` if the last turn alone is too long; it is never
+    dropped.
     """
     first = _first_after_instructions(items)
     starts = _turn_starts(items, first)

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 
 AFTER_ANSWER_RULE = "after_answer_dropped"
-"""Recovery rule for ids behind a whole answer, whose meaning would be a guess: parsers drop
-them."""
+"""Recovery rule for ids behind a whole answer: their meaning would be a guess."""
 
 
 def count_recoveries(recoveries: dict[str, int], rules: Iterable[StrEnum], times: int = 1) -> None:
@@ -48,18 +47,16 @@ UNTHINKS: Final = "reasoning_off"
 """Thinking can be switched off."""
 SEES: Final = "vision"
 IMAGE_QUESTION: Final = b"image "
-"""Prefix of a question (`Unrendered`) that is an image's URL. The gateway fetches it; the answer is
-a data URL or an error."""
+"""Prefix of a question that is an image's URL. The gateway fetches it; the answer is a data URL or
+an error."""
 IMAGE_NO_ROOM: Final = "no room: "
 """Prefix of the answer when other images use up the memory: a later request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """Tools that the model was trained with and the prompt names.
-
-    `python_description` replaces the text that the model was trained with. `location` is the
-    user's.
+    """Built-in tools of the prompt. `python_description` replaces the text that the model was
+    trained with. `location` is the user's.
     """
 
     browser: bool = False
@@ -83,7 +80,7 @@ class Builtins:
 
 NO_BUILTINS: Final = Builtins()
 Rendering: TypeAlias = "array[int] | str"
-"""A server's answer to a question: ids, or why its template refuses the conversation."""
+"""Answer of a server: ids, or why its template refuses the conversation."""
 
 
 class Unrendered(Exception):
@@ -102,13 +99,12 @@ class Unrendered(Exception):
 class RenderOptions:
     """Options of a prompt besides its items.
 
-    `current_date` is YYYY-MM-DD, `knowledge_cutoff` YYYY-MM. Without tools the commentary channel
-    is only offered when `commentary_without_tools` is set: models that see it may call functions
-    that do not exist. `tool_paths` are the parameter paths of the tools, for errors; by default
-    `tools[i]`. `scope` is the owner of the prompt: only prompts of the same scope share a cache,
-    and without one nothing is cached. `approved` is the id of the MCP approval request whose call
-    ends the prompt. `runs_tools`: the gateway runs some of the tools itself. `new_items` are the
-    request's own items, for errors.
+    `current_date` is YYYY-MM-DD, `knowledge_cutoff` YYYY-MM. Without `commentary_without_tools` the
+    commentary channel is only offered with tools: models that see it may call functions that do not
+    exist. `tool_paths` are the parameter paths of the tools, by default `tools[i]`. Only prompts of
+    the same `scope` share a cache; without one nothing is cached. `approved` is the id of the MCP
+    approval request whose call ends the prompt. `runs_tools`: the gateway runs some of the tools
+    itself. `new_items` are the request's own items, for errors.
     """
 
     instructions: str | None
@@ -152,7 +148,7 @@ class FormatOptions:
 
     `model` is the name by which the family is recognised; `tokenizer` the path of its
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name its syntaxes, None: the
-    family's. `template_kwargs` is JSON for the chat template. `sees`: it reads images.
+    family's. `template_kwargs` is JSON.
     """
 
     model: str = ""
@@ -168,7 +164,7 @@ class FormatOptions:
 class GrammarOptions:
     """Options of a turn's grammar.
 
-    `refusals`: a model that is to answer in a format may refuse in words. `reasoning`: it may think
+    `refusals`: the model may refuse in words instead of the format. `reasoning`: it may think
     first. `has_thought`: it did so in this turn.
     """
 
@@ -193,11 +189,11 @@ class TokenPiece(NamedTuple):
 
 
 Turn = tuple["Sequence[int]", "FinishReason | None"]
-"""Ids of a turn, with those that the gateway prefilled, and why it ended."""
+"""Ids of a turn, prefill included, and why it ended."""
 
 
 class ModelFormat(Protocol):
-    """Format of a family of models. All threads share it; what users see of it never changes."""
+    """Format of a family of models. All threads share it."""
 
     @property
     def name(self) -> str:
@@ -209,28 +205,20 @@ class ModelFormat(Protocol):
 
     @property
     def template_state(self) -> bytes:
-        """Return the properties of the model's server that a run needs until its end.
-
-        Empty for formats that learn nothing, and before the first prompt.
-        """
+        """Return the properties of the model's server that a run needs until its end."""
 
     def with_state(self, template_state: bytes) -> ModelFormat:
         """Return this format with the state of a run. Raises `ValueError` for an invalid state."""
 
     def relearn(self) -> None:
-        """Learn the template anew for the next prompt, after a server of the model restarted.
-
-        Runs in progress keep theirs.
-        """
+        """Learn the template anew after a server restarted; runs in progress keep theirs."""
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """Return the questions (`Unrendered`) whose answers show whether a server fits the
-        format.
-        """
+        """Return the questions (`Unrendered`) whose answers show whether a server fits."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """Return, for operators, what does not fit in a server's answers to `questions`."""
+        """Return what does not fit in the answers to `questions`, for operators."""
 
     def check(self) -> None:
         """Raise `StartupError` if prompts differ from those of the family's reference."""
@@ -247,7 +235,7 @@ class ModelFormat(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Return the ids that end a turn; always sent to the backend, whatever its defaults."""
+        """Return the ids that end a turn; the backend always gets them."""
 
     @property
     def framing(self) -> Framing:
@@ -265,38 +253,31 @@ class ModelFormat(Protocol):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, behind the `repeated` prompt of a history.
+        """Return the prompt of `items`, behind the `repeated` prompt of a history.
 
-        Items that carry ids are repeated id for id. Items that the model is not shown and leading
-        instructions have no span. Raises `InvalidRequest` for items without a rendering, and
-        `Unrendered`.
+        Items with ids are repeated id for id. Items that are not shown and leading instructions
+        have no span. Raises `InvalidRequest` for items without a rendering, and `Unrendered`.
         """
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """Return how many of the last prompt ids are the prefill of the turn.
-
-        The prefill is parsed together with the model's output.
+        """Return how many of the last prompt ids are the prefill, which is parsed with the
+        output.
         """
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         """Return `ids`, which end with a call, its `result` and the opening of the next turn.
 
-        `ids` come from `rerender` or are a prompt without its prefill; `result` is of
-        `render_result`.
+        `ids` come from `rerender` or are a prompt without its prefill.
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """Return the ids of one item, made anew; empty for an item without content.
-
-        `function` names the function that an output belongs to.
-        """
+        """Return new ids of one item. `function` is the one that an output belongs to."""
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
         """Return the ids of the message with the result of a hosted tool.
 
-        `name` is the tool's in rules: `builtin:browser.search`, `builtin:python`, or `label.tool`
-        of an MCP server. No text becomes a marker. Raises `InvalidRequest` for text that cannot be
-        tokenised.
+        `name` is `builtin:browser.search`, `builtin:python`, or `label.tool` of an MCP server. No
+        text becomes a marker. Raises `InvalidRequest` for text that cannot be tokenised.
         """
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
@@ -306,10 +287,7 @@ class ModelFormat(Protocol):
         """Count the ids of a text. Raises as `render_result` does. CPU work."""
 
     def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text as if the model had written it, without markers.
-
-        Raises as `render_result` does. CPU work.
-        """
+        """Return the ids of a text, without markers. Raises as `render_result` does. CPU work."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
         """Return the ids that a prompt repeats of a history; None if its items have to be read.
@@ -329,34 +307,24 @@ class ModelFormat(Protocol):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the messages of a turn, prefill included, then what was `taken_back`.
-
-        `taken_back` has pairs of a recovery rule and its ids.
-        """
+        """Return the messages of a turn, then what was `taken_back`, by recovery rule."""
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
-        """Return spelling and part of each id of a turn, prefill included.
-
-        `part` is that of the id before the first one; a turn begins in the header of a message.
-        """
+        """Return each id of a turn; `part` is that of the id before the first one."""
 
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """Return a parser of one turn of a response that is held to `rules`.
-
-        With `trace` its text comes with the positions of its ids.
-        """
+        """Return a parser of one turn. With `trace` its text has the positions of its ids."""
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """Return the ids that these turns (prefill, generated) put behind the prompt.
-
-        Each but the last is closed, and the next one opened.
+        """Return the ids of turns (prefill, generated), each but the last closed and the next
+        opened.
         """
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """Return the ids of finished turns for a backend: their messages as the model should have
-        written them, each followed by the opening of another.
+        """Return the ids of finished turns as the model should have written them, each message
+        followed by the opening of another.
 
         A call that was cut off is left out, because it cannot have an output.
         """
@@ -410,7 +378,7 @@ class FixedFormat:
         return self
 
     def relearn(self) -> None:
-        """Do nothing: nothing was learned."""
+        """Do nothing."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         return ()
@@ -428,7 +396,7 @@ class ServerRenderedFormat:
     plain_header_ids_max: Final = 0
 
     def check(self) -> None:
-        """Do nothing: there are no prompts to compare."""
+        """Do nothing."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
         return None
@@ -449,8 +417,8 @@ FORMAT_CLASSES: Final = {
     CHAT: "gateway.models.chat.chat_format:ChatFormat",
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
-"""Module and class of each, imported only when a model needs it. `load(options)` of a class may
-read files and raises `StartupError` if one is damaged or missing."""
+"""Imported only when a model needs it. `load(options)` of a class may read files and raises
+`StartupError` if one is damaged or missing."""
 NO_OPTIONS: Final = FormatOptions()
 
 

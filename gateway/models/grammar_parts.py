@@ -43,7 +43,7 @@ def refusal(text: AnyText) -> Node:
 
 
 def rest_of_refusal(begun_text: bytes, text: AnyText) -> Node | None:
-    """Return what may follow the beginning of a refusal in words; None if it is none."""
+    """Return what may follow the beginning of a refusal; None if it is none."""
     try:
         words = begun_text.decode()
     except UnicodeDecodeError:  # it ends within a character

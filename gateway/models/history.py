@@ -1,4 +1,4 @@
-"""Selection, order and text of the items of a context that a model without vision is shown."""
+"""Selection, order and text of the items of a context that the model is shown."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ class PlacedItem:
     function as the model knows it.
 
     The answer to an MCP approval request has the tool's name, too, and so has the result of an
-    approved call, which follows its request. An answer that was never given has the index
-    `PREAMBLE`.
+    approved call. An answer that was never given has the index `PREAMBLE`.
     """
 
     source: int
@@ -51,7 +50,6 @@ class PlacedItem:
 
 
 def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
-    """Count the system and developer messages at the beginning."""
     count = 0
     for item in items:
         if item.role not in INSTRUCTING_ROLES:
@@ -90,8 +88,8 @@ def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
         u1, R_old, answer, u2, R_new, call, output
 
-    R_old goes and R_new stays; in `u1, R, call, output, u2` (the user interrupted the tool loop) R
-    stays. openai-harmony's own filter looks at how the conversation ends and would keep R_old.
+    R_old goes and R_new stays; in `u1, R, call, output, u2` R stays. openai-harmony's own filter
+    looks at how the conversation ends and would keep R_old.
     """
     kept = list(items)
     answers = (index for index in reversed(range(len(kept))) if is_answer(kept[index].item))
@@ -159,7 +157,7 @@ class _Approvals:
 
     def __init__(self, items: Iterable[PlacedItem], approved: str | None) -> None:
         self.pending: list[PlacedItem] = []
-        """Approval requests whose call is made now."""
+        """Requests whose call is made now."""
         self._approved = approved
         self._requests: dict[str | None, PlacedItem] = {}
         self._answers: dict[str | None, PlacedItem] = {}
@@ -276,7 +274,7 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
 
 
 def message_text(message: Message) -> str:
-    """Return all text of a message; a placeholder names each part that the model cannot read."""
+    """Return all text of a message, with placeholders for what the model cannot read."""
     separator = "" if message.role == "assistant" else "\n"
     return separator.join(map(part_text, message.content))
 

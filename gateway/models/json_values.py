@@ -1,7 +1,4 @@
-"""JSON values in text that comes in pieces.
-
-Regular expressions find the positions; a value is decoded only where its text is needed.
-"""
+"""JSON values in text that comes in pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ _STRUCTURE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END: Final = re.compile(r"[,}\]\s]")
 WHITE: Final = " \t\n\r"
-"""JSON's white space."""
 DEPTH_MAX: Final = 128
 """A value nested deeper is no JSON: what Python's decoder accepts depends on the caller's stack."""
 
@@ -42,12 +38,12 @@ class ValueScanner:
         self.is_begun = False
         self.deepest = 0
         self.controls: list[int] = []
-        """Offsets of the control characters in strings of the last piece."""
+        """Offsets of control characters in strings of the last piece."""
         self._depth = 0
         self.in_string = self._escaped = self._is_scalar = False
 
     def end(self, text: str) -> int | None:
-        """Return the offset behind the value if it ends in this piece, else None."""
+        """Return the offset behind the value if it ends in this piece."""
         self.controls.clear()
         if not self.is_begun and text:
             self.is_begun = True
@@ -96,7 +92,7 @@ def with_escapes(text: str) -> str:
 
 
 def is_json(text: str, deepest: int = 0) -> bool:
-    """Return True for a JSON value, whose nesting (`deepest`) the caller has counted."""
+    """Return True for a JSON value nested `deepest` levels."""
     if deepest > DEPTH_MAX:
         return False
     try:
