@@ -1,13 +1,11 @@
-"""The arguments of a call, read as they come: what of them is one JSON value.
+"""Arguments of a call, while they come: one JSON value.
 
-That is the form that clients expect. Models write that value, sometimes with whitespace around it,
-in a code fence, with a surplus bracket, sometimes twice, now and then nothing, and now and then no
-JSON at all. So a possible opening of a fence is held until it is clear whether a value follows.
-Then text is passed on as it comes up to the end of the first complete value. Text behind it is held
-until the message is over: whitespace, exact repeats, and brackets and quotes that close nothing are
-dropped, anything else is passed on. In each case the returned pieces, joined, are the arguments.
-Control characters in the strings of the value, such as line breaks, become escapes: else it would
-be no JSON.
+Models write it with whitespace around it, in a code fence, with a surplus bracket, sometimes twice,
+now and then not at all, and now and then no JSON. A possible fence is held until it is clear
+whether a value follows. Text flows up to the end of the first complete value. Text behind it is
+held until the message is over: whitespace, exact repeats, and brackets and quotes that close
+nothing are dropped, anything else is passed on. Control characters in the strings of the value,
+such as line breaks, become escapes. The returned pieces, joined, are the arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from gateway.models.json_values import DEPTH_MAX, ValueScanner, escaped
 _NOT_SPACE = re.compile(r"\S")
 _FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
 _FENCE_MAX = 64
-"""More characters than that before the value open no fence."""
+"""More characters before the value are no fence."""
 _CLOSERS = frozenset("}])>`\"';,")
 # Control characters become escapes. Numbers are only looked at, so their length does not matter.
 _DECODER = json.JSONDecoder(strict=False, parse_int=str)
@@ -38,9 +36,8 @@ class _Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The last piece, whether the arguments are a JSON value, and which rules had a part in it.
-
-    `is_broken`: they end in the middle of one.
+    """Last piece of the arguments, and the rules that applied. `is_broken`: they end within a
+    value.
     """
 
     text: str
@@ -50,8 +47,6 @@ class Conclusion:
 
 
 class Arguments:
-    """Reader of the body of one call."""
-
     def __init__(self, *, depth_max: int = DEPTH_MAX) -> None:
         # A value nested deeper than that counts as no JSON.
         self._depth_max = depth_max
@@ -65,7 +60,7 @@ class Arguments:
         self._escapes = False
 
     def feed(self, text: str) -> str:
-        """Return the text that may be handed out now; possibly none."""
+        """Return the text that may be passed on now."""
         if self._phase is _Phase.BLANK:
             text = self._begin(text)
         if self._phase is _Phase.VALUE:
@@ -76,7 +71,6 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """End the arguments: return their last piece, and their state."""
         conclusion = self._conclude()
         if not self._escapes:
             return conclusion

@@ -1,43 +1,29 @@
-"""Harmony output to segments, one turn at a time: states, classes of ids, and one table of steps.
+"""Harmony output to segments, one turn at a time.
 
 A turn is a sequence of messages. The prompt ends with `<|start|>assistant`, so the first id of the
 output is inside of a header. As trained, it goes on like this:
 
     HEADER --<|message|>--> BODY --<|end|>, <|return|> or <|call|>--> BETWEEN --<|start|>--> HEADER
 
-The model leaves this path in a few per cent of its turns. It forgets `<|message|>`, so that the
-body lies trapped in the header; it begins a message inside of another, or without `<|start|>`; it
-speaks between messages, or for somebody else. Hence three laws, which the table (`Parser.STEPS`)
-makes easy to check, since it has an entry for every state and every class of id:
+The model leaves this path in a few per cent of its turns: it forgets `<|message|>`, so that the
+body is trapped in the header; it begins a message inside of another, or without `<|start|>`; it
+speaks between messages, or for somebody else. Hence three laws, for which `Parser.STEPS` has an
+entry for every state and every class of id:
 
-1. It is total. No sequence of ids raises, and none leaves the parser in a state of which the next
-   id cannot be made sense.
-2. It never looks ahead. The events depend on the ids, not on how they were cut into calls: a run of
-   text is one step however long it is, and any cut of it leads to the same place.
+1. It is total. No sequence of ids raises.
+2. It never looks ahead. The events depend on the ids, not on how they were cut into calls.
 3. No id of 199998 or above ever becomes text. Such ids only choose the entry of the table.
 
-An entry is the action to take and the state that follows. An action may overrule the state in three
-cases only: the turn ends with a message that is not the assistant's (OVER), or with a call that the
-gateway runs itself, which has to be answered before anything else is said (OVER); and a header of
-more ids than a header can have turns out to be a body (BODY).
+An action overrules the state of its entry in three cases only: the turn ends with a message that is
+not the assistant's, or with a hosted call, whose result must come next (OVER); a header with too
+many ids is a body (BODY).
 
-What may stream and what must wait: text of a body streams, if its header has a known channel or
-recipient. A trapped body waits for the end of its header, text between messages for the next
-special id, a body without a channel for the next message or the end, and the body of a message
-whose role is a tool's name for the `<|call|>` that makes it a call.
-
-The cost is constant for each id: a run of text in a body is one step and one join of bytes, a
-header is read once when it is complete, and it is complete after a bounded number of ids.
-
-Segments (`SegmentWriter`) come one after the other, each started, filled and ended. A body whose
-kind is known flows at once. The kind of a body without a known channel depends on what comes after
-it: reasoning if another message does, the answer if it was the last. Such a body waits, and at most
-one waits at a time, since the next one already is the other message.
-
-The body of a call is JSON, which is read as such (`call_arguments`), but for that of Python: code
-is passed on letter for letter. A body that is a call if `<|call|>` closes it is held while it looks
-like JSON. The end of a call that breaks off is held until the next segment begins: until then the
-call can be generated again.
+The body of a known channel or recipient streams. A trapped body waits for the end of its header,
+text between messages for the next special id, and the body of a message whose role is a tool's name
+for the `<|call|>` that makes it a call. A body without a known channel is reasoning if another
+message follows, the answer if it is the last; at most one such body waits. A body that is a call if
+`<|call|>` closes it is held while it looks like JSON. The end of a call that breaks off is held
+until the next segment begins: until then the call can be generated again.
 """
 
 from __future__ import annotations
@@ -104,20 +90,19 @@ _TERMINATORS: Final = {
     SegmentKind.FINAL: frozenset({END, RETURN}),
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
-"""Ids that close a message of each kind as the model was trained to close it."""
+"""Ids that close a message of each kind as trained."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """Body of a message on its way to becoming a segment. No kind: it waits for the turn's end.
+    """Body of a message on its way to becoming a segment. Without a kind it waits.
 
-    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
-    the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
-    that the message has as its role. `form` is that of its header. `doubts` are the rules that
-    make it unreadable. `lead` are words of its header, the first of it if it is reasoning. `callee`
-    is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
-    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself. `is_preamble`:
-    its header says so, also where preambles are reasoning.
+    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes the
+    answer only when there is no other, and otherwise nothing. `tool_role`: the message has a tool's
+    name as its role. `doubts` are the rules that make it unreadable. `lead` are words of the header
+    of reasoning. `callee` is the function that it calls if it is JSON (`braced`: it seems so) and
+    `<|call|>` closes it. A `dropped` one is not shown. `is_preamble`: its header says so, even
+    where preambles are reasoning.
     """
 
     start: int
@@ -148,7 +133,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End of a message: before position `end`, by a stop id or (None) without one.
+    """End of a message, before position `end`, by the stop id `terminator`.
 
     `cut`: there are no more ids, and the model did not mean to stop.
     """
@@ -179,14 +164,14 @@ class SegmentWriter:
         self._events: list[SegmentEvent] = []
         self._texts: list[SegmentText] = []
         self.waiting: Draft | None = None
-        """Its text is reasoning or the answer, as what comes after it will tell."""
+        """Reasoning or the answer, depending on what follows."""
         self._waiting_closed = Closing(0)
         self.broken: BrokenCall | None = None
         """The call that broke off: its end was not reported yet."""
         self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
-        """Return the events since the last call; at most one text for each stay in a segment."""
+        """Return the events since the last call, with adjacent texts joined."""
         events, texts = self._events, self._texts
         self._events, self._texts = [], []
         if len(texts) > 1:
@@ -198,7 +183,6 @@ class SegmentWriter:
         return events
 
     def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
-        """Count rules that had a part in this message."""
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
         draft.doubts += tuple(rule.value for rule in unreadable(rules))
@@ -220,9 +204,9 @@ class SegmentWriter:
     def write(
         self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
     ) -> None:
-        """Write more body: readable text, and how many ids were read for it (0: they are counted).
+        """Write more body that `text_ids` ids spell (0: they are counted already).
 
-        `tokens` are the positions of the ids that spell it, if they are known.
+        `tokens` are their positions, if known.
         """
         if draft.callee and not draft.braced and (front := text.lstrip()):
             # A body that begins with a brace is read as a call; any other is what its header says.
@@ -262,7 +246,7 @@ class SegmentWriter:
         return texts if draft.arguments is None else list(map(draft.arguments.feed, texts))
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
-        """Set what a waiting draft is, and let its held text flow."""
+        """Set the kind of a waiting draft, and let its held text flow."""
         draft.kind, draft.name, draft.callee = kind, name, ""
         held, text_ids = "".join(draft.held), draft.text_ids
         draft.held, draft.text_ids = [], 0
@@ -351,7 +335,7 @@ class SegmentWriter:
 
 
 class TokenClass(IntEnum):
-    """Classes of ids, by which the table distinguishes them."""
+    """Class of ids, a column of the table."""
 
     TEXT = auto()  # a run of ordinary ids
     START = auto()
@@ -376,7 +360,7 @@ CLASSES: Final = {
 _CODE_TYPE: Final = re.compile(r"\A\s*code\s+")
 """In front of code that is trapped in its header."""
 HEADER_IDS_MAX: Final = 256
-"""Room for a tool's name of 128 characters, a content type, and some stammering."""
+"""A tool's name of 128 characters, a content type, and some repetition."""
 _BODY: Final = Where.BODY
 """Looked up for every token."""
 _NONE: Final[frozenset[str]] = frozenset()
@@ -384,10 +368,10 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 @dataclass(slots=True)
 class _Opening:
-    """A header while it grows: its parts, each a marker and the ids of the text behind it.
+    """Header while it grows: its parts, each a marker and the ids of the text behind it.
 
-    `spoken` is a first part that was read as text between two messages. `size` counts ids,
-    `start` is the position of the message's first id.
+    `spoken` is a first part that was read as text between two messages. `size` counts ids, `start`
+    is the position of the message's first id.
     """
 
     start: int
@@ -399,7 +383,7 @@ class _Opening:
 
 @dataclass(slots=True)
 class _Orphan:
-    """Text between two messages. `after_call`: the former of these was closed by `<|call|>`."""
+    """Text between two messages. `after_call`: `<|call|>` closed the first of these."""
 
     start: int
     after_call: bool
@@ -407,17 +391,15 @@ class _Orphan:
 
 
 class Parser:
-    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
+    """Parser of the ids of one turn (`gateway.generation.TokenParser`).
 
-    `tools` are the names that may be called, None when calls are not allowed; `hosted` are those of
-    them that the gateway runs itself: no message is guessed to be a call of these. A header of more
-    than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
-    text comes with the positions of its ids, and up to the last id that ends with a character.
-    Without `preambles` text on the way to an answer is reasoning.
+    `tools` may be called (None: calls are not allowed), and no message is guessed to be a call of
+    those that are `hosted`. A header of more than `header_ids_max` ids is taken for a body that
+    lacks its `<|message|>`. With `trace`, text comes with the positions of its ids, up to the last
+    id that ends with a character. Without `preambles` text on the way to an answer is reasoning.
 
-    `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
-    their headers and markers; of a body that was trapped in its header, the ids that spell it. A
-    body whose kind is not yet known is counted when it is.
+    `reasoning_tokens` counts the text ids in bodies, without headers and markers; of a body that
+    was trapped in its header, the ids that spell it. A body is counted when its kind is known.
     """
 
     __slots__ = (
@@ -839,4 +821,3 @@ class Parser:
         },
         Where.OVER: dict.fromkeys(TokenClass, (_ignore, Where.OVER)),
     }
-    """Action on each class of id in each state, and the state that follows."""

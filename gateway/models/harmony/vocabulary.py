@@ -1,9 +1,7 @@
-"""Text to token ids, and ids to text while they stream: the o200k_harmony vocabulary.
+"""The o200k_harmony vocabulary: text to token ids, and ids to text while they stream.
 
-It has 199,998 ranks as package data, and the marker ids above them.
-
-Source of the ids: OpenAI's published o200k_base rank file and openai-harmony's o200k_harmony.
-No network is used at any time; a damaged file is found before the process listens.
+Source of the ids: OpenAI's published o200k_base rank file (package data) and openai-harmony's
+o200k_harmony. No network is used; a damaged file fails the start.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
 VOCABULARY_SIZE: Final = 201088
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
-"""Ids that end a turn; always sent to the backend, whatever its own defaults are."""
 NAMED_SPECIALS: Final = {
     "<|startoftext|>": START_OF_TEXT,
     "<|endoftext|>": END_OF_TEXT,
@@ -69,7 +66,7 @@ _SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
-    """Cache of the bytes of each id; the encoding has the others."""
+    """Cache of the bytes of each id."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
@@ -84,7 +81,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Vocabulary of text to ids and ids to bytes. Immutable; one per process, for all threads."""
+    """Immutable vocabulary; one per process, for all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         """Take the ranks over: they are gone afterwards."""
@@ -93,9 +90,9 @@ class Vocabulary:
         )
         ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
         self.pieces = Pieces(self._encoding)
-        """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
+        """Empty for specials and for ids outside of the vocabulary."""
         self.byte_ids = tuple(sorted(range(256), key=self.pieces.__getitem__))
-        """The ids that spell single bytes, by byte."""
+        """Byte → the id that spells it alone."""
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:
@@ -133,8 +130,8 @@ class Vocabulary:
     def encode_packed(self, text: str) -> array[int]:
         """Return the ids of `encode` in an array, without a list in between.
 
-        Making a Python number of each of a hundred thousand ids takes milliseconds in which nothing
-        else can run.
+        Making Python numbers of a hundred thousand ids takes milliseconds in which nothing else
+        runs.
         """
         try:
             text.encode()
@@ -173,8 +170,9 @@ def _load_packaged() -> Vocabulary:
 
 
 class Detokenizer:
-    """The text of one message's ids while they stream. Tokens may end in the middle of a UTF-8
-    sequence, and a character is never handed out by halves.
+    """Text of one message's ids while they stream.
+
+    Tokens may end within a UTF-8 sequence; a character is never passed on by halves.
     """
 
     __slots__ = ("_rest", "_spelling", "_text", "_tokens", "piece")
@@ -192,7 +190,9 @@ class Detokenizer:
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """Return what `feed` does; None, with nothing read, if an id is no text, or without ids."""
+        """Do `feed` for text ids; return None, with nothing read, if an id is no text, or without
+        ids.
+        """
         if len(ids) == 1:
             spelling = self.piece(ids[0])
         else:
@@ -226,8 +226,8 @@ class Detokenizer:
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
         """Return text as `feed` does, and the positions of its ids; the first is at `position`.
 
-        Text waits until an id ends where a character does, so that ids and text can be told apart
-        there. No positions are returned where the ids are not the UTF-8 of the text.
+        Text waits until an id ends where a character does. No positions are returned where the ids
+        are not the UTF-8 of the text.
         """
         texts: list[str] = []
         tokens: list[int] = []
@@ -245,7 +245,7 @@ class Detokenizer:
         return "".join(texts), tuple(tokens) if is_exact else ()
 
     def flush(self) -> str:
-        """End the message: an unfinished character becomes one U+FFFD. Ready for the next."""
+        """End the message: an unfinished character becomes one U+FFFD."""
         text = self._text + self._rest.decode("utf-8", "replace")
         self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
         return text
@@ -269,14 +269,13 @@ class Detokenizer:
 
 
 ASSISTANT: Final = 173781
-"""The id of the word `assistant`."""
+"""`assistant`"""
 FINAL: Final = 17196
-"""The id of the word `final`."""
+"""`final`"""
 OPENING: Final = (START, ASSISTANT)
-"""A prompt ends with it; a message stored for the next prompt begins with it."""
+"""Ends a prompt, and begins a stored message."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
-"""Puts the model into the body of its answer."""
 RECIPIENT_PREFIX: Final = (316, 28)
-"""` to=`: the front of any call's header."""
+"""` to=`"""
 CALL_PREFIX: Final = (*RECIPIENT_PREFIX, 44580, 13)
-"""` to=functions.`: the front of the header of a function's call, up to the name."""
+"""` to=functions.`"""
