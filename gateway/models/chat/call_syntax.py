@@ -1,13 +1,11 @@
-"""Syntax in which a family of chat models writes thoughts and calls, for parsers and grammars.
+"""Syntax in which a family of chat models writes thoughts and calls.
 
-A turn is text in which *markers* stand. A marker is a text such as `<tool_call>`; where the
-vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
-begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
-text and the markers in it, and reports what they mean.
+A turn is text with *markers*. A marker is a text such as `<tool_call>`; where the vocabulary has
+one id for it, only that id counts, and otherwise its letters do. A *region* of calls begins at an
+opener and has a reader of its own.
 
-To such a model every tool is a function, also those that the gateway runs itself: what rules know
-as `builtin:browser.search` it knows as `browser.search`, unless the client has a function of that
-name.
+To such a model the tools that the gateway runs are functions, too: `builtin:browser.search` is
+`browser.search`, unless the client has a function of that name.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """The name of each recovery, with what it repairs."""
+    """Recovery, as metrics and stored responses name it."""
 
     # Framing.
     RESERVED_ID = "reserved_id"  # an id that is neither text nor a marker of this syntax
@@ -56,37 +54,34 @@ class Rule(StrEnum):
 
 
 QUOTES: Final = "\"'`"
-"""Quotes that may stand around a name and are no part of it."""
+"""May stand around a name and are no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marker in something that is written."""
-
     text: str
 
 
 Written = tuple[Mark | str, ...]
-"""Markers and texts, one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Beginning of a call of this function."""
+    """Beginning of a call."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More text of the arguments of the call."""
+    """More text of the arguments."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of the call. `broken`: in the middle of its arguments; by `rules`."""
+    """End of the call; `broken`: in the middle of its arguments."""
 
     broken: bool = False
     rules: tuple[Rule, ...] = ()
@@ -109,7 +104,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Note of an irregularity that was recovered by `rule`, without text."""
+    """Recovery without text."""
 
     rule: Rule
 
@@ -122,28 +117,28 @@ class Unnamed:
 CallStep = Called | Unnamed | Argued | Ended | PlainText | Noted
 CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
-"""Characters of the name of a function or a parameter, at most: longer text is neither."""
+"""Longer text is no name of a function or a parameter."""
 
 
 def function_name(written: str) -> str | None:
-    """Return the function's name that a model wrote, without quotes; None if it cannot be one."""
+    """Return the name as the model wrote it, quotes included; None if it cannot be one."""
     name = written.strip()
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
 
 def no_call(text: str) -> PlainText:
-    """Return what becomes of text that stands in place of a call."""
+    """Return the text that stands in place of a call."""
     return PlainText(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any] | None"]
-"""The JSON Schema of the arguments of a function, by the name that the model wrote; None for an
-unknown one."""
+"""Schema of a function's arguments, by the name that the model wrote; None for an unknown one."""
 
 
 class CallReader(Protocol):
-    """Reader of one region. No text and no marker makes it raise. Its events do not depend on how
-    the text was cut, except for how that of arguments is cut.
+    """Reader of one region. No text and no marker makes it raise.
+
+    Its events do not depend on how the text was cut, except for the cuts of arguments.
     """
 
     @property
@@ -179,15 +174,14 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """Syntax of calls. The `name` is that of the parser in vLLM, where it has one.
+    """Syntax of calls. The `name` is that of vLLM's parser, where it has one.
 
-    A region begins at one of the `openers`, which are among the `markers`, and may begin with one
-    of the characters `begins` where an answer would. `reader` reads it, given its opener, or an
-    empty one. If it `is_bare`, a model was trained to write it without an opener.
+    A region begins at one of the `openers`, or with one of the characters `begins` where an answer
+    would (the reader's opener is then empty). `is_bare`: the model was trained to write it without
+    an opener.
 
-    The remaining fields are the region as a model was trained to write it: `opened`, calls with
-    `between` between them, `closed`. A call is its name between `before_name` and `behind_name`,
-    then its arguments as JSON, or in `tags`, then `behind`.
+    The region as trained: `opened`, calls with `between` between them, `closed`. A call is its name
+    between `before_name` and `behind_name`, its arguments as JSON or in `tags`, then `behind`.
     """
 
     name: str
@@ -232,7 +226,7 @@ class CallSyntax:
 
 
 def tags_of(arguments: str) -> list[tuple[str, str]]:
-    """Return arguments as a model writes them in tags: keys, and the texts of their values."""
+    """Return keys and texts of values, as a model writes arguments in tags."""
     try:
         values = json.loads(arguments)
     except ValueError:
@@ -247,7 +241,7 @@ def tags_of(arguments: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """The markers around a thought, and the white space that templates put inside and behind."""
+    """Markers around a thought, and the white space that templates put inside and behind."""
 
     opening: str
     closing: str
@@ -260,20 +254,17 @@ THINK: Final = ReasoningMarkers("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """Syntax of a family of models: of thoughts and calls, either of which may be None."""
-
     reasoning: ReasoningMarkers | None
     calls: CallSyntax | None
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Return the markers around thoughts, and around and inside calls, as they are spelled."""
         thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
         return (*thought, *(self.calls.markers if self.calls else ()))
 
 
 NAMESPACE: Final = "functions."
-"""Prefix of function names that models write that have read much of OpenAI's text."""
+"""Some models write it before function names: they have read much of OpenAI's text."""
 
 
 def offered_name(tool: str) -> str:
@@ -283,7 +274,7 @@ def offered_name(tool: str) -> str:
 def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
     """Return the tool that a written name means, and the rules that it was read by.
 
-    An unknown name is returned as it is.
+    An unknown name is returned without quotes.
     """
     name = written.strip()
     for candidate in (name, BUILTIN_PREFIX + name):

@@ -2,10 +2,10 @@
 
 A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
 the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
-So a turn is always read from the beginning of the assistant's message, wherever its log is folded.
+So a turn is always read from the beginning of the assistant's message.
 
-The turns of one response that follow each other go on in one message of the assistant, but behind
-the result of a hosted tool: that is framed as the template does it (`template`).
+The turns of one response go on in one message of the assistant, but behind the result of a hosted
+tool: that is framed as the template does it (`chat_template`).
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ if TYPE_CHECKING:
 
 
 TAIL_IDS: Final = 64
-"""Number of last ids of a prompt that are searched for its prefill of the answer."""
+"""Last ids of a prompt that are searched for its prefill of the answer."""
 SIZE_STEP: Final = 512
-"""Models have rows for so many ids more than their tokenizer, to be divided among devices."""
+"""Models have more rows than their tokenizer has ids, for an even split among devices."""
 _BRACE: Final = "{"
 _SAMPLE: Final = (
     'def f(x):\n    return x + 1  # né en 1987, 東京 🙂\r\n\n\t"quoted", it\'s 3.14 % done'
 )
-"""Text of several kinds: tokenizers that cut it into the same ids are most likely the same."""
+"""Tokenizers that cut text of several kinds into the same ids are most likely the same."""
 _SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens": False})
 
 
 class ChatFormat(ServerRenderedFormat):
-    """A `ModelFormat`, of one model: its vocabulary, and how it writes thoughts and calls."""
+    """Format of one model: its vocabulary, and how it writes thoughts and calls."""
 
     name: Final = "chat"
     framing_tokens: Final = 12
@@ -89,8 +89,8 @@ class ChatFormat(ServerRenderedFormat):
         template_kwargs: Mapping[str, Any] | None = None,
         shown_images: PassThroughFormat | None = None,
     ) -> None:
-        """`model` is its name at its servers, `size` the number of its ids. `end_ids` end turns,
-        beside those that are known by their text. `shown_images` renders prompts with images.
+        """`model` is its name at its servers. `end_ids` end turns, beside those that are known by
+        their text. `shown_images` renders prompts with images.
         """
         self._format_with_images = shown_images
         self._model = model
@@ -109,7 +109,7 @@ class ChatFormat(ServerRenderedFormat):
         self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self._is_outdated = False
-        """True if the learned template is to be learned anew."""
+        """The learned template is to be learned anew."""
         self.probes = Probes.with_kwargs(
             self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs
         )
@@ -303,7 +303,6 @@ class ChatFormat(ServerRenderedFormat):
         return ids[bounds[-1] + 1 :] if bounds else ids
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """Append the framed result of a call, and open a turn behind it."""
         template = self._learned or Template()
         opening = template.opening
         call_end = template.result.call_end if template.result else ()
@@ -349,7 +348,6 @@ class ChatFormat(ServerRenderedFormat):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the turn as one text, then the parts of it that were taken back."""
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
@@ -359,7 +357,6 @@ class ChatFormat(ServerRenderedFormat):
         return [self._message_of(ids, with_ids=with_ids), *void]
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:  # noqa: ARG002 - there are no headers
-        """Return markers and text; a turn of text has its own."""
         return [
             TokenPiece(self._spelling(token), self._part_of(token), "body")
             if token < TEXT_BASE
@@ -382,7 +379,6 @@ class ChatFormat(ServerRenderedFormat):
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """Return a parser of one turn, from the beginning of the assistant's message."""
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
         if self._format_with_images is None:
             return parser
@@ -432,7 +428,7 @@ class ChatFormat(ServerRenderedFormat):
         return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Return nothing or, from the second attempt on, the brace of an object.
+        """Return the brace of an object, from the second attempt on.
 
         Behind a closed thought the answer begins by itself.
         """
@@ -440,9 +436,8 @@ class ChatFormat(ServerRenderedFormat):
         return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """Return the beginning of the call that is demanded.
-
-        It goes up to the arguments where there is one tool, else up to the name.
+        """Return the beginning of the required call, up to the arguments of an only tool, else the
+        name.
         """
         calls = self.syntax.calls
         if calls is None:

@@ -1,4 +1,4 @@
-"""Items of the Responses API as the messages of a chat completion, which a chat template renders.
+"""Items as the messages of a chat completion, which a chat template renders.
 
 | item | message |
 |---|---|
@@ -11,10 +11,6 @@
 | MCP approval request | a call; a response that denies it is its output, which says so |
 | other item of a hosted tool | a call and its output; some are only one of these |
 | compaction | the user's message that it stands for |
-
-Every tool is a function to the model, also the browser and Python (`builtin_functions`), with which
-it was not trained. Texts stay as the client sent them, but none becomes one of the markers that
-frame messages (`Markers`).
 """
 
 from __future__ import annotations
@@ -124,12 +120,12 @@ def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
 
 ChatMessage = dict[str, Any]
 Look = Callable[[int, InputImage], "dict[str, Any]"]
-"""The part of a message that is an image of the item at that index."""
+"""Index of an item, and an image of it → the part of a message."""
 CALL_ID_CHARS: Final = 9
 """Templates of Mistral take no other ids than those of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
-"""Characters of the frame of a message, approximately."""
+"""Of a message, approximately."""
 UNSEEN: Final = "\u200b"
 """A space of no width, put into the spelling of a marker."""
 
@@ -151,14 +147,14 @@ ANY: Final = Habits()
 
 
 class Markers:
-    """The texts that a tokenizer makes markers of wherever they stand, also in a user's words."""
+    """Texts that a tokenizer makes markers of wherever they stand, also in a user's words."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         spelled = sorted({_in_json(text) for text in texts if len(text) > 1}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     def broken_up(self, words: str) -> str:
-        """Return the words, JSON or a text, with each such spelling broken up."""
+        """Return a text or JSON with each such spelling broken up."""
         if self._pattern is None:
             return words
         return self._pattern.sub(_broken_up, words)
@@ -210,7 +206,6 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
 
 
 def answer_text(answer: AnswerFormat) -> str:
-    """Return the text of a prompt about the format of the answer."""
     about = f" ({answer.description})" if answer.description else ""
     if answer.kind == "json_object":
         return "Answer with exactly one JSON object, with nothing before or behind it."
@@ -222,10 +217,8 @@ def answer_text(answer: AnswerFormat) -> str:
 
 
 def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
-    """Return the text of the first message.
-
-    It holds the request's own instructions, those that its context begins with, the user's
-    location, and the format of the answer.
+    """Return the text of the first message: instructions, the user's location, and the format of
+    the answer.
     """
     instructions = instructions_before(options, instructions_of(leading))
     answer = answer_text(options.answer) if options.answer is not None else ""
@@ -234,22 +227,20 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
 
 @dataclass(slots=True)
 class ChatConversation:
-    """The messages of a prompt, and the approximate length of the messages of each item.
+    """Messages of a prompt; `sizes` are the characters of each item's messages, approximately.
 
-    `sizes` are characters by the index of the item; those of messages without an item are under
-    `PREAMBLE`.
+    The key of messages without an item is `PREAMBLE`.
     """
 
     habits: Habits
     see: Look | None = None
-    """Function that makes an image a part of a message; None: the model sees no images."""
+    """Makes an image a part of a message; None: the model sees no images."""
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
     last_call: str = ""
-    """The id of the last call."""
     _called_at: int | None = None
-    """The item that it came from, if others may have been made at once with it."""
+    """Item of the last call, if others may have been made at once with it."""
 
     def spans(self, ids: int) -> tuple[Span, ...]:
         """Estimate which part of a prompt of `ids` ids each item became."""
@@ -364,10 +355,7 @@ class ChatConversation:
 
 
 def object_of(name: str, arguments: str) -> str:
-    """Return arguments as templates take them.
-
-    Servers refuse calls whose arguments are no JSON object.
-    """
+    """Return arguments as a JSON object: servers refuse others."""
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
     arguments = with_escapes(arguments)
@@ -384,10 +372,6 @@ def chat_conversation(
     habits: Habits,
     see: Look | None = None,
 ) -> ChatConversation:
-    """Return the messages of a context; `see` shows its images.
-
-    Raises `InvalidRequest` for an output without a call.
-    """
     leading = leading_instructions(items)
     made = ChatConversation(habits, see)
     if text := system_text(options, items[:leading]):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 NONE: Final = "none"
-"""The name of the reasoning, or the calls, of a model that has none."""
 REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
     NONE: None,
     "think": THINK,
@@ -50,7 +49,7 @@ class Preset:
     """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
-    that always thinks, or never does. `thinks` is what it does by default.
+    that always thinks, or never does. `thinks` is its default.
     """
 
     family: str
@@ -100,9 +99,8 @@ PRESETS: Final = (
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first preset whose pattern is in a model's name counts. A model distilled into a Qwen has
-that name behind its own, and a number may be a size (`Qwen-32B`).
-"""
+"""The first whose pattern is in a model's name counts. A model distilled into a Qwen has that name
+behind its own, and a number may be a size (`Qwen-32B`)."""
 
 
 def preset_for(model: str) -> Preset | None:
@@ -111,10 +109,9 @@ def preset_for(model: str) -> Preset | None:
 
 T = TypeVar("T")
 NO_EFFORT: Final = "none"
-"""The effort of requests for an answer without thoughts."""
+"""An answer without thoughts."""
 SWITCHES: Final = ("enable_thinking", "thinking")
-"""Names that chat templates have for the argument that turns thinking on and off. A template
-ignores a name that it does not use."""
+"""Template arguments that turn thinking on and off; templates ignore those that they do not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ class Family:
     def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
         """Return the template arguments for the `requested` effort, which is passed on as `effort`.
 
-        Empty where none was requested: the template then does as it does by itself.
+        Empty without one: the template then has its own default.
         """
         if requested is None:
             return {}

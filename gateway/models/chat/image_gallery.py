@@ -1,8 +1,8 @@
-"""Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
+"""Images of a conversation, sent to a server's chat endpoint as data URLs.
 
-No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
-gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a
-question is `image ` and the URL, and its answer a data URL, or why there is none.
+No server gets a URL to fetch: it would fetch it from inside of the operator's network. The gateway
+fetches images under the rules of its tools (`gateway.tools.egress`), as answers to
+`IMAGE_QUESTION`.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/gif": (b"GIF87a", b"GIF89a"),
     "image/webp": (b"RIFF",),
 }
-"""First bytes of files of each type that may be shown: the types that OpenAI accepts."""
+"""First bytes of files, of the types that OpenAI accepts."""
 _DATA: Final = "data:"
 _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")
 _DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
 RETRY_AFTER_S: Final = 1.0
-"""After so long a request may find room for its images that found none."""
+"""After that a request may find room for its images."""
 TOO_MANY: Final = "the context has {} images, and at most {} are shown"
 LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
 
 
 class Gallery:
-    """The images of one context. `rendered` has those that were fetched, by their questions.
+    """Images of one context.
 
-    Later images go first: where there are too many of them, or they are too long together, those
-    are left out that the model has answered before, the oldest ones.
+    Where there are too many, or they are too long together, those are left out that the model has
+    answered before, the oldest ones.
     """
 
     def __init__(
@@ -56,12 +56,11 @@ class Gallery:
         limits: ImageLimits,
         new_items: Sequence[InputItem] = (),
     ) -> None:
-        """`new_items` are those of the request as it has them, for errors that name an image.
+        """Take the images. `new_items` are the request's own, for errors that name an image.
 
-        Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
-        there may be. In place of an old one the model reads that an image is missing.
-        `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
-        could not be because others are held.
+        Raises `InvalidRequest` for a new image that cannot be shown, and for too many new ones; of
+        an old one the model reads that it is missing. `Unrendered` names those that have to be
+        fetched, the latest first, `RateLimited` one that could not be because others are held.
         """
         self._limits = limits
         self._new_from = _new_from(items)
@@ -160,7 +159,7 @@ class Gallery:
 
 
 class _Unshowable(ValueError):
-    """Refusal of an image that cannot be shown; the message is the reason."""
+    """Refusal of an image; the message is the reason."""
 
 
 def _question(image: InputImage) -> bytes:

@@ -5,10 +5,8 @@ message each, and a turn is its text, with marks between the parts (`gateway.tex
 
     THOUGHT text  |  ANSWER text  |  CALL name ARGUMENTS text  |  END
 
-A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`).
-Requests with images to models of format `chat` are sent in this way, too. `TextParser` keeps the
-laws of the other parsers: it accepts any input, and its result does not depend on how the ids are
-cut into chunks.
+A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`). Requests
+with images to models of format `chat` are sent in this way, too.
 """
 
 from __future__ import annotations
@@ -98,11 +96,13 @@ if TYPE_CHECKING:
 
 _MARKS: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS, END})
 NO_ARGUMENTS: Final = "{}"
-"""The arguments of a call without any."""
 
 
 class TextParser:
-    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`)."""
+    """Parser of one turn of text (`gateway.generation.TokenParser`).
+
+    It accepts any input, and its result does not depend on how the ids are cut into chunks.
+    """
 
     __slots__ = (
         "_call", "_ended_by", "_events", "_has_arguments", "_has_called", "_is_finished",
@@ -278,7 +278,6 @@ class EitherParser:
     __slots__ = ("_parser", "_text_parser", "recoveries")
 
     def __init__(self, parser: TokenParser, text_parser: TokenParser) -> None:
-        """`parser` reads turns of ids."""
         self.recoveries = parser.recoveries
         self._parser = parser
         self._text_parser: TokenParser | None = text_parser
@@ -392,7 +391,6 @@ _MARK_NAMES: Final = {
 
 
 def text_piece(token: int) -> TokenPiece:
-    """Return a character or mark of a turn of text, as operators see it."""
     name = _MARK_NAMES.get(token)
     if name is None:
         return TokenPiece(text_of((token,)).encode(), "body", "body")

@@ -1,16 +1,13 @@
 """A model's files from Hugging Face: its vocabulary, the markers in it, and the size of its head.
 
-A vocabulary is a file `tokenizer.json`: the pieces of a BPE model, how bytes are written in these,
-and the *added tokens*, each of which is one id. Two ways to write bytes are known:
+`tokenizer.json` (source: the `tokenizers` library, 0.23) has the pieces of a BPE model and *added
+tokens*. Two ways to write bytes in pieces are known:
 
 * byte level: each byte is a printable character, as GPT-2 began it;
 * SentencePiece: pieces are text in which `▁` stands for a space, and `<0x0A>` for the byte 10.
 
-Added tokens are markers, or text that got an id of its own later on. What the file calls special is
-no text. Any other added token is, unless the syntax of a model makes it a marker (`Lexicon`).
-Beside it, `config.json` and `generation_config.json` hold the facts of `ModelConfig`.
-
-Source: the file format of the `tokenizers` library, 0.23.
+Added tokens that the file calls special are no text. Any other one is, unless the syntax of a model
+makes it a marker (`Lexicon`).
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The largest that are in use have 35 MB."""
+"""The largest in use have 35 MB."""
 IDS_MAX: Final = 4_000_000
 _PARTS: Final = ("normalizers", "pretokenizers")
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -121,7 +118,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Vocabulary of one model, immutable as far as its users can see, shared by all threads."""
+    """Vocabulary of one model, shared by all threads."""
 
     def __init__(self, tokenizer: Tokenizer, pieces: list[bytes], added: Mapping[int, str]) -> None:
         """`tokenizer` makes ids of text, and none that is in `added`: the ids that are markers."""
@@ -129,12 +126,11 @@ class Vocabulary:
         self._texts = dict(added)
         self._ids = {text: token for token, text in added.items()}
         self.pieces = Pieces(pieces)
-        """The bytes of every id; empty for specials and unused ids."""
+        """Empty for specials and unused ids."""
         self.size = len(pieces)
-        """Number of ids: each is below it."""
         spelled = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
         self.byte_ids: tuple[int, ...] = ()
-        """The ids that spell single bytes, by byte; empty if some byte has none."""
+        """Byte → the id that spells it alone; empty if some byte has none."""
         if len(spelled) == 256:
             self.byte_ids = tuple(spelled[bytes((byte,))] for byte in range(256))
 
@@ -311,7 +307,6 @@ class Matcher:
         longest_first = sorted(texts, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         self.firsts = tuple(sorted({text[0] for text in texts}))
-        """First characters of the markers."""
 
     def may_be_in(self, text: str) -> bool:
         return any(first in text for first in self.firsts)
@@ -331,8 +326,8 @@ class Matcher:
 
 
 class PlainTexts(dict[int, str]):
-    """Texts of ids that are nothing but text, by id: whole characters, nothing of a marker, and no
-    white space at the end. Empty for any other id.
+    """Texts of ids that are nothing but text: whole characters, nothing of a marker, and no white
+    space at the end. Empty for any other id.
     """
 
     __slots__ = ("_markers", "_spelled", "_vocabulary")
@@ -364,16 +359,16 @@ class Lexicon:
         self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
-        """Ids of the markers that are one id, by their text."""
+        """Text → id, of markers that are one id."""
         self.texts = {token: text for text, token in self.ids.items()}
         ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
         self.ends = frozenset(token for token in ends if token is not None)
-        """Ids that no turn goes on behind."""
+        """Ids behind which no turn goes on."""
         self.markers = frozenset({*self.texts, *self.ends})
         added = (vocabulary.special(text) for text in vocabulary.added())
         silent = {token for token in added if token is not None and not vocabulary.piece(token)}
         self.no_text = tuple(sorted(self.markers | silent))
-        """Ids that text is not spelled with: markers, and added tokens that have no text."""
+        """Markers, and added tokens that have no text."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 

@@ -1,8 +1,7 @@
 """Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
 arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
-The arguments are streamed as soon as they begin and the name was read. If a model writes them
-first, they are held until the name comes. Other members of the object are ignored.
+Arguments stream once the name was read. Other members of the object are ignored.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
 
 
 class ArgumentsReader:
-    """The value of the arguments: an object flows, a string is decoded, nothing at all is `{}`.
-
-    Control characters in the strings of an object become escapes: else it would be no JSON.
-    """
+    """Value of the arguments: an object flows, a string is decoded, nothing at all is `{}`."""
 
     __slots__ = ("_begin", "_rules", "_scanner", "_text", "is_over")
 
@@ -119,16 +115,16 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
     _Phase.COLON: {":": _Phase.VALUE},
     _Phase.BEHIND: {",": _Phase.KEY, "}": _Phase.OVER},
 }
-"""Signs that may come in each phase, and the phases that follow them."""
+"""Phase → signs that may come in it, and the phases that follow."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
 CALL_KEYS: Final = _ARGUMENTS | {"type", "id", "function", "name"}
-"""Keys of an object that is a call."""
+"""Of an object that is a call."""
 _NAMING: Final = "function="
 """Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 
 
 class JsonCall:
-    """Reader of one object, from its brace on; white space may stand before it."""
+    """Reader of one object; white space may stand before it."""
 
     __slots__ = (
         "_arguments", "_is_nested", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner",
@@ -140,7 +136,6 @@ class JsonCall:
         self.is_reported = False
         """The beginning of the call was reported."""
         self.keys: list[str] = []
-        """Keys of the object so far."""
         self._phase = _Phase.BEFORE
         self._raw: list[str] = []
         self._token: list[str] = []

@@ -1,4 +1,4 @@
-"""Calls as Mistral's models write them. Since version 11 of their tokenizers, one for each marker:
+"""Calls of Mistral's models. Since version 11 of their tokenizers, one for each marker:
 
     [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}
 

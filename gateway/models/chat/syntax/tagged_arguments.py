@@ -1,9 +1,9 @@
 """Arguments that a model writes as tags with a key and a value, put together as a JSON object.
 
-Such a value has no type: `5` may be a number or a text. The schema of the parameter decides: the
-first of its types that fits counts, in the order null, integer, number, boolean, object, array,
-string. Without a schema the syntax decides. A value that may be text is a number only if the number
-spells the same. Text streams, any other value waits for its end.
+Such a value has no type: `5` may be a number or a text. The first type of the parameter's schema
+that fits counts, in the order null, integer, number, boolean, object, array, string. A value that
+may be text is a number only if the number spells the same. Text streams, any other value waits for
+its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STRING: Final = frozenset({"string"})
 ANY: Final = frozenset(TYPE_NAMES)
 REFERENCES_MAX: Final = 16
-"""Number of `$ref`s, `anyOf`s and the like that are followed, one within the other, at most."""
+"""Nesting of `$ref`s, `anyOf`s and the like that are followed."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """A number of JSON."""
@@ -70,7 +70,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """Begin a parameter: return the JSON up to its value, of a type of its schema."""
+        """Return the JSON of a parameter up to its value."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -81,14 +81,12 @@ class TaggedArguments:
         return f"{front}{_quoted(key)}: {quote}"
 
     def text(self, text: str) -> str:
-        """Return JSON of more text of the open value."""
         if self._is_text:
             return _quoted(text)[1:-1]
         self._value.append(text)
         return ""
 
     def end(self) -> str:
-        """Return the JSON that closes the open value."""
         if self._is_text:
             self._is_text = False
             return '"'
