@@ -1,4 +1,4 @@
-"""Interface between the gateway and a family of models: how they read and write token ids.
+"""Interface between the gateway and a family of models.
 
 Nothing outside of a format's package knows one of its ids.
 """
@@ -47,17 +47,14 @@ UNTHINKS: Final = "reasoning_off"
 """Thinking can be switched off."""
 SEES: Final = "vision"
 IMAGE_QUESTION: Final = b"image "
-"""Prefix of a question that is an image's URL. The gateway fetches it; the answer is a data URL or
-an error."""
+"""Before an image's URL in a question. The gateway answers with a data URL or an error."""
 IMAGE_NO_ROOM: Final = "no room: "
-"""Prefix of the answer when other images use up the memory: a later request may succeed."""
+"""Before such an error when other images use up the memory: a later request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """Built-in tools of the prompt. `python_description` replaces the text that the model was
-    trained with. `location` is the user's.
-    """
+    """Built-in tools of the prompt. `python_description` replaces the trained text."""
 
     browser: bool = False
     python: bool = False
@@ -80,14 +77,14 @@ class Builtins:
 
 NO_BUILTINS: Final = Builtins()
 Rendering: TypeAlias = "array[int] | str"
-"""Answer of a server: ids, or why its template refuses the conversation."""
+"""Ids, or why the server's template refuses the conversation."""
 
 
 class Unrendered(Exception):
     """Signal that only a server of the model has the answers to `questions`.
 
     A question is the JSON body of `POST /tokenize` of vLLM (`/v1/tokenize` of SGLang) without the
-    model's name. The caller renders again with the answers in `RenderOptions.rendered`.
+    model's name. The caller renders again with `RenderOptions.rendered`.
     """
 
     def __init__(self, questions: Sequence[bytes]) -> None:
@@ -101,10 +98,10 @@ class RenderOptions:
 
     `current_date` is YYYY-MM-DD, `knowledge_cutoff` YYYY-MM. Without `commentary_without_tools` the
     commentary channel is only offered with tools: models that see it may call functions that do not
-    exist. `tool_paths` are the parameter paths of the tools, by default `tools[i]`. Only prompts of
-    the same `scope` share a cache; without one nothing is cached. `approved` is the id of the MCP
-    approval request whose call ends the prompt. `runs_tools`: the gateway runs some of the tools
-    itself. `new_items` are the request's own items, for errors.
+    exist. `tool_paths` are parameter paths, by default `tools[i]`. Only prompts of the same `scope`
+    share a cache; without one nothing is cached. `approved` is the id of the MCP approval request
+    whose call ends the prompt. `runs_tools`: the gateway runs some tools itself. `new_items` are
+    the request's own, for errors.
     """
 
     instructions: str | None
@@ -144,11 +141,10 @@ class ImageLimits:
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """Options of one model, for a format that serves many families.
+    """Options of one model.
 
-    `model` is the name by which the family is recognised; `tokenizer` the path of its
-    `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name its syntaxes, None: the
-    family's. `template_kwargs` is JSON.
+    The family is recognised by `model`. `tokenizer` is the path of a `tokenizer.json`, or of its
+    folder. `reasoning` and `calls` name syntaxes, None: the family's. `template_kwargs` is JSON.
     """
 
     model: str = ""
@@ -174,14 +170,11 @@ class GrammarOptions:
 
 
 TokenPart = Literal["marker", "role", "recipient", "channel", "content_type", "body", "between"]
-"""Part of a message that an id belongs to. Formats without headers have only markers and bodies."""
+"""Part of a message. Formats without headers have only markers and bodies."""
 
 
 class TokenPiece(NamedTuple):
-    """Id as operators see it: its bytes, or the name of a marker.
-
-    `behind` is the part that text behind it belongs to.
-    """
+    """Id as operators see it; text behind it belongs to the part `behind`."""
 
     spelling: bytes
     part: TokenPart
@@ -208,7 +201,7 @@ class ModelFormat(Protocol):
         """Return the properties of the model's server that a run needs until its end."""
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """Return this format with the state of a run. Raises `ValueError` for an invalid state."""
+        """Return this format with the state of a run. Raises `ValueError` for an invalid one."""
 
     def relearn(self) -> None:
         """Learn the template anew after a server restarted; runs in progress keep theirs."""
@@ -231,7 +224,7 @@ class ModelFormat(Protocol):
 
     @property
     def text_ids(self) -> range:
-        """Return the ids of text; every other one is a marker, or no id at all."""
+        """Return the ids of text; others are markers, or no ids at all."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -239,11 +232,11 @@ class ModelFormat(Protocol):
 
     @property
     def framing(self) -> Framing:
-        """The ids around the messages of a turn."""
+        """Return the ids around messages."""
 
     @property
     def framing_tokens(self) -> int:
-        """Return the largest number of ids between a thought and the body of an answer."""
+        """Return the most ids between a thought and the body of an answer."""
 
     # Prompts.
 
@@ -255,17 +248,15 @@ class ModelFormat(Protocol):
     ) -> Prompt:
         """Return the prompt of `items`, behind the `repeated` prompt of a history.
 
-        Items with ids are repeated id for id. Items that are not shown and leading instructions
-        have no span. Raises `InvalidRequest` for items without a rendering, and `Unrendered`.
+        Items with ids are repeated id for id. Hidden items and leading instructions have no span.
+        Raises `InvalidRequest` for items without a rendering, and `Unrendered`.
         """
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """Return how many of the last prompt ids are the prefill, which is parsed with the
-        output.
-        """
+        """Return how many last ids of a prompt are the prefill, which is parsed with the output."""
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """Return `ids`, which end with a call, its `result` and the opening of the next turn.
+        """Return `ids` that end with a call, then `result` and the opening of the next turn.
 
         `ids` come from `rerender` or are a prompt without its prefill.
         """
@@ -274,20 +265,21 @@ class ModelFormat(Protocol):
         """Return new ids of one item. `function` is the one that an output belongs to."""
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """Return the ids of the message with the result of a hosted tool.
+        """Return the ids of the message with the result of a hosted tool, without markers from
+        text.
 
-        `name` is `builtin:browser.search`, `builtin:python`, or `label.tool` of an MCP server. No
-        text becomes a marker. Raises `InvalidRequest` for text that cannot be tokenised.
+        `name` is `builtin:browser.search`, `builtin:python`, or `label.tool` of an MCP server.
+        Raises `InvalidRequest` for text that cannot be tokenised.
         """
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """Return the ids of a correct call of that tool. Raises as `render_result` does."""
+        """Return the ids of a call of that tool. Raises as `render_result` does."""
 
     def count_ids(self, text: str) -> int:
-        """Count the ids of a text. Raises as `render_result` does. CPU work."""
+        """Count ids. CPU work. Raises as `render_result` does."""
 
     def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text, without markers. Raises as `render_result` does. CPU work."""
+        """Return ids without markers. CPU work. Raises as `render_result` does."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
         """Return the ids that a prompt repeats of a history; None if its items have to be read.
@@ -318,21 +310,18 @@ class ModelFormat(Protocol):
         """Return a parser of one turn. With `trace` its text has the positions of its ids."""
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """Return the ids of turns (prefill, generated), each but the last closed and the next
-        opened.
-        """
+        """Return the ids of turns (prefill, generated), each but the last closed."""
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         """Return the ids of finished turns as the model should have written them, each message
-        followed by the opening of another.
-
-        A call that was cut off is left out, because it cannot have an output.
+        followed by the opening of another. A call that was cut off cannot have an output and is
+        left out.
         """
 
     # Prefills of a turn that is continued.
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Return ids opening the answer in the requested format; `attempt` counts earlier ones."""
+        """Return ids that open an answer in the format; `attempt` counts earlier ones."""
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """Return the ids that open the required call."""
@@ -344,7 +333,7 @@ class ModelFormat(Protocol):
 
     @property
     def header_markers(self) -> frozenset[int]:
-        """Return the markers behind which a message goes on; any other one ends it."""
+        """Return the markers that do not end a message."""
 
     @property
     def plain_header_ids_max(self) -> int:
@@ -388,10 +377,7 @@ class FixedFormat:
 
 
 class ServerRenderedFormat:
-    """Mixin of formats whose prompts a server renders.
-
-    Items are stored without ids, and messages have no headers.
-    """
+    """Mixin of formats whose prompts a server renders: items have no ids, messages no headers."""
 
     plain_header_ids_max: Final = 0
 
@@ -417,8 +403,8 @@ FORMAT_CLASSES: Final = {
     CHAT: "gateway.models.chat.chat_format:ChatFormat",
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
-"""Imported only when a model needs it. `load(options)` of a class may read files and raises
-`StartupError` if one is damaged or missing."""
+"""Imported only when a model needs it. `load(options)` may raise `StartupError` for a damaged or
+missing file."""
 NO_OPTIONS: Final = FormatOptions()
 
 
@@ -439,9 +425,7 @@ class Formats:
     def load(
         cls, named: Mapping[str, str], options: Mapping[str, FormatOptions] | None = None
     ) -> Formats:
-        """Load the format of each model (public id → name). Raises `ConfigError` for an unknown
-        name.
-        """
+        """Load formats by public id → name. Raises `ConfigError` for an unknown name."""
         own = options or {}
         wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
         harmony = HARMONY, NO_OPTIONS

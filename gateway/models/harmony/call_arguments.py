@@ -1,11 +1,10 @@
 """Arguments of a call, while they come: one JSON value.
 
-Models write it with whitespace around it, in a code fence, with a surplus bracket, sometimes twice,
-now and then not at all, and now and then no JSON. A possible fence is held until it is clear
-whether a value follows. Text flows up to the end of the first complete value. Text behind it is
-held until the message is over: whitespace, exact repeats, and brackets and quotes that close
-nothing are dropped, anything else is passed on. Control characters in the strings of the value,
-such as line breaks, become escapes. The returned pieces, joined, are the arguments.
+Models also put it in a code fence, add a bracket, write it twice, or nothing, or no JSON. A
+possible fence is held until it is clear whether a value follows. Text flows up to the end of the
+first complete value; text behind it is held until the message is over. Whitespace, exact repeats,
+and brackets and quotes that close nothing are dropped there, anything else is passed on. Control
+characters in the strings of the value, such as line breaks, become escapes.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ class _Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """Last piece of the arguments, and the rules that applied. `is_broken`: they end within a
-    value.
-    """
+    """Last piece, and the rules that applied. `is_broken`: the arguments end within a value."""
 
     text: str
     is_json: bool
@@ -60,7 +57,6 @@ class Arguments:
         self._escapes = False
 
     def feed(self, text: str) -> str:
-        """Return the text that may be passed on now."""
         if self._phase is _Phase.BLANK:
             text = self._begin(text)
         if self._phase is _Phase.VALUE:

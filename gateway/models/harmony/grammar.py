@@ -1,9 +1,9 @@
 """Grammars over ids of the rest of a turn.
 
-A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
-of another message, and then one call or the answer, whose end is not part of the grammar: there the
-engines allow any stop id. Where a call is required, or an answer in a format, there is at most one
-thought and then one preamble. Headers are held to the trained forms.
+A turn is any number of thoughts and preambles, each with the opening of another message, and then
+one call or the answer, whose end is not part of the grammar: there the engines allow any stop id.
+Where a call is required, or an answer in a format, there is at most one thought and then one
+preamble. Headers are held to the trained forms.
 
 A grammar can only begin where the ids so far decide what comes next: before a message, within a
 text, and in the middle of JSON (`json_language.remainder_of`).
@@ -87,10 +87,9 @@ def turn_constraint(
     options: GrammarOptions,
     vocabulary: Vocabulary,
 ) -> Constraint | None:
-    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
+    """Return a grammar as `ModelFormat.turn_constraint` does.
 
-    CPU work, for a thread where much of a body is there already. `message` are the ids from
-    `place.start` on, prefill and output.
+    `message` are the ids from `place.start` on, prefill included.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -143,8 +142,6 @@ class _Callable:
 
 
 class _Turn:
-    """Grammars of one request: of a whole turn, and of the rest of one."""
-
     def __init__(self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary) -> None:
         allowed = () if rules.calls == "none" else sorted(rules.allowed)
         self._rules = rules

@@ -1,9 +1,8 @@
 """Harmony, the format of gpt-oss, as the rest of the gateway sees it.
 
-Transcripts show token ids in the shape of openai-harmony's `Message.to_dict`; the heading of a
-developer message is part of its text. Ids that are no well-formed message (a header that says too
-little or too much, a marker where none may stand, text behind the end of a message) are shown in
-vLLM's shape for raw messages: `{"type": "raw_message_tokens", "message": …, "tokens": […]}`.
+Transcripts have the shape of openai-harmony's `Message.to_dict`; the heading of a developer message
+is part of its text. Ids that are no well-formed message are shown in vLLM's shape for raw messages:
+`{"type": "raw_message_tokens", "message": …, "tokens": […]}`.
 
 A model goes on as it finds itself to have begun. So a turn behind which another is generated is
 rendered again (`rerendered_ids`), each message as later prompts render its item: id for id if the
@@ -88,8 +87,7 @@ def transcript(
 ) -> list[dict[str, Any]]:
     """Return the messages of a prompt or of a turn; each id is in one of them.
 
-    An opening without a message behind it is raw. `with_ids` adds `token_ids` to each message.
-    Takes any ids, and raises nothing.
+    An opening without a message behind it is raw. `with_ids` adds `token_ids`. Takes any ids.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
 
@@ -186,11 +184,10 @@ _CHANNEL_NAMES: Final = {
 
 
 def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-    """Return the model's output in these turns (prefill, output), one behind the other.
+    """Return the ids of turns (prefill, output) as `ModelFormat.turn_ids` does.
 
-    Each but the last becomes whole messages with another begun behind them; one without output, or
-    with no more than its end, is left out. (`rerendered_ids` are the same where the model closed
-    its messages.)
+    A turn without more than its end is left out. (`rerendered_ids` are the same where the model
+    closed its messages.)
     """
     ids: list[int] = []
     for prefill, output in turns[:-1]:
@@ -211,8 +208,8 @@ def _without_ending(output: Sequence[int]) -> Sequence[int]:
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Return the ids that open the required call.
 
-    They are its whole header where only one tool may be called, or only the browser, which has to
-    search first; otherwise the ids before the name, or before the namespace if there are several.
+    They are its whole header for an only tool, or for the browser, which has to search first;
+    otherwise the ids before the name, or before the namespace if there are several.
     """
     allowed = rules.allowed
     if allowed == _BROWSER:
@@ -237,9 +234,8 @@ def _tool_header(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-    """Return the ids that open the answer, in the requested format if there is one.
-
-    From the second attempt (1) on they include the brace of an object.
+    """Return the ids that open the answer; from the second attempt on with the brace of an
+    object.
     """
     if rules.answer is None:
         return FINAL_HEADER
@@ -250,7 +246,6 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -277,9 +272,6 @@ class _WrittenMessage:
 def rerendered_ids(
     turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
 ) -> list[int]:
-    """Return the ids behind a prompt once these turns are over: messages, and the opening of
-    another behind each.
-    """
     rerendered: list[int] = []
     for ids, finish in turns:
         for message in _written_messages(new_parser(), ids, finish):
@@ -364,10 +356,9 @@ _BEHIND: Final[Mapping[int, TokenPart]] = {
     MESSAGE: "body",
     **dict.fromkeys((END, RETURN, CALL, END_OF_TEXT), "between"),
 }
-"""Part of a message behind each marker."""
 _DROPPED_IN_BODY: Final = frozenset({CONSTRAIN, MESSAGE})
 _ADDRESSED: Final = frozenset({"role", "channel"})
-"""Parts of a header that a recipient may follow in."""
+"""A recipient may follow in these."""
 
 
 class HarmonyFormat(Renderer, FixedFormat):

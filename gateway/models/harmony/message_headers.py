@@ -8,28 +8,26 @@ The trained forms of an assistant's header are
 
 with `<|constrain|>json`, the word `json` or nothing as the content type. Calls of built-in tools go
 to `browser.search` or `python`, on the analysis channel, and may have the content type `code`, too.
-What models write besides is read by these rules:
+Other headers are read by these rules:
 
 * The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
 * Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
   also with a colon. The first that names a declared tool counts (with `functions.` stripped once,
   then a glued `json` or `code`, or another `functions.` and dots at the end), else the first that
-  is not `assistant`. A built-in tool counts where it may be used, also behind `functions.`, unless
-  there is a function of that name.
+  is not `assistant`. A built-in tool counts also behind `functions.`, unless there is a function of
+  that name.
 * The recipient decides what the message is, whatever its channel.
 * Anything else is leftover prose. Where it names a function of the client, or there is only one and
   no recipient, the message is a call of it if it is a JSON object and `<|call|>` closes it. The
-  object need not fit the function's schema: a wrong call is answered by its client, or generated
-  again (strict), while arguments in a message would be the end.
+  object need not fit the schema: a wrong call is answered by its client, or generated again
+  (strict), while arguments in a message would be the end.
 
-A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
-stands at the front of a part is read as header, the remainder is the body, letter for letter.
+A *trapped* header has no `<|message|>` behind it, and ends with the body itself: only the front of
+a part is read as header, the remainder is the body, letter for letter.
 
-The *forms* of a header mean the same. The ids of an item note their number (`gateway.ids`: up to
-eight in the `call_id` of a call, four in the id of a message). Form 0 is openai-harmony's. A call's
-recipient stands before the channel (forms 0 to 3) or behind it (4 to 7), with ` <|constrain|>json`,
-` json`, nothing, or `<|constrain|>json`. Forms of hosted calls are not noted. A message has no
-recipient: nothing, ` <|constrain|>json`, ` json`, `<|constrain|>json` are its forms 0 to 3.
+The *forms* of a header mean the same. The ids of an item note their number (`gateway.ids`). Form 0
+is openai-harmony's. A call's recipient stands before the channel (forms 0 to 3) or behind it (4 to
+7). Forms of hosted calls are not noted.
 """
 
 from __future__ import annotations
@@ -64,11 +62,10 @@ def is_code(name: str) -> bool:
 
 ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
-"""Marker of text at the front of a header whose role was not written by the model."""
+"""Marker of a header's first text when the model did not write its role."""
 NAMESPACE: Final = "functions."
-"""Of a function's name in a recipient."""
 HEADERS_KEPT: Final = 128
-"""Cached for the same tools: a model writes a few over and over."""
+"""A model writes a few headers over and over."""
 _BUILTIN_CHANNELS: Final = frozenset({BUILTIN_CHANNEL, "commentary"})
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -149,10 +146,7 @@ class Header:
         return word == "to" or unfinished
 
     def rules_of(self, target: MessageRoute) -> tuple[Rule, ...]:
-        """Return all rules that applied in sending the message there.
-
-        Code is no odd content for a built-in.
-        """
+        """Return all rules that applied. Code is no odd content for a built-in."""
         for_builtin = is_builtin(target.name)
         own = (one for one in self.rules if not (for_builtin and one is Rule.ODD_CONTENT_TYPE))
         return (*own, *target.rules)
@@ -170,8 +164,8 @@ class MessageRoute:
 class WholeHeader(NamedTuple):
     """Interpretation of a header that `<|message|>` ends.
 
-    `form` is None for a header that is in no form. `lead` are its words that are reasoning.
-    `callee` is the function that is called if the body is JSON that `<|call|>` closes.
+    `form` is None for a header in no form. `lead` are its words that are reasoning. `callee` is the
+    function that is called if the body is JSON that `<|call|>` closes.
     """
 
     role: str
@@ -187,7 +181,6 @@ class WholeHeader(NamedTuple):
 def whole_header(
     parts: tuple[Part, ...], tools: frozenset[str] | None, guessed: frozenset[str] | None
 ) -> WholeHeader:
-    """Interpret a whole header; `tools` as for `route`, `guessed` as for `probable_callee`."""
     header = read_header(parts, trapped=False)
     target = route(header, tools)
     is_call = target.kind is SegmentKind.FUNCTION_CALL
@@ -238,10 +231,9 @@ def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
 
 
 def probable_callee(header: Header, target: MessageRoute, tools: frozenset[str] | None) -> str:
-    """Return the function that a message calls if it is JSON that `<|call|>` closes.
+    """Return the function that a message calls if it is JSON that `<|call|>` closes, or "".
 
-    It is guessed where the recipient does not tell; empty for none. `tools` are those that may be
-    guessed.
+    `tools` are those that may be guessed.
     """
     if not tools or target.kind in {SegmentKind.FUNCTION_CALL, SegmentKind.FINAL}:
         return ""
@@ -259,7 +251,7 @@ def with_callee(
 ) -> Header:
     """Address a trapped header that `<|call|>` ended to the function that its JSON is for.
 
-    Its own recipient goes before; `tools` and `guessed` as for `whole_header`.
+    `tools` are those of `route`, `guessed` those of `probable_callee`.
     """
     front, brace, body = header.prose.partition("{")
     if not brace or not is_object(brace + body):
@@ -286,7 +278,7 @@ def tool_of_role(role: str, tools: frozenset[str] | None) -> str:
 def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
     """Read text between two messages as the front of a header without markers.
 
-    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
+    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE.
     """
     if match := _SPOKEN_RECIPIENT.match(text):
         return Part(NO_MARKER, text[match.end() :]), Rule.MISSING_START
@@ -349,8 +341,6 @@ def _is_junk(prose: str, channel: str) -> bool:
 
 
 class _Reader:
-    """Reader that takes the known elements off each part and keeps what is left."""
-
     def __init__(self, *, trapped: bool) -> None:
         self._trapped = trapped
         self._role = ASSISTANT
@@ -465,7 +455,7 @@ class _Reader:
 
 
 def header_forms(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
-    """Yield a header in each of its forms: the parts behind `<|start|>assistant`.
+    """Yield the forms of a header: the parts behind `<|start|>assistant`.
 
     `recipient` is whole, as in `functions.f`; None for a message to the user.
     """

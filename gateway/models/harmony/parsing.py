@@ -5,14 +5,14 @@ output is inside of a header. As trained, it goes on like this:
 
     HEADER --<|message|>--> BODY --<|end|>, <|return|> or <|call|>--> BETWEEN --<|start|>--> HEADER
 
-The model leaves this path in a few per cent of its turns: it forgets `<|message|>`, so that the
-body is trapped in the header; it begins a message inside of another, or without `<|start|>`; it
-speaks between messages, or for somebody else. Hence three laws, for which `Parser.STEPS` has an
-entry for every state and every class of id:
+In a few per cent of its turns the model forgets `<|message|>`, so that the body is trapped in the
+header; begins a message inside of another, or without `<|start|>`; speaks between messages, or for
+somebody else. Hence `Parser.STEPS` has an entry for every state and every class of id, and three
+laws:
 
 1. It is total. No sequence of ids raises.
 2. It never looks ahead. The events depend on the ids, not on how they were cut into calls.
-3. No id of 199998 or above ever becomes text. Such ids only choose the entry of the table.
+3. No id of 199998 or above ever becomes text.
 
 An action overrules the state of its entry in three cases only: the turn ends with a message that is
 not the assistant's, or with a hosted call, whose result must come next (OVER); a header with too
@@ -21,9 +21,9 @@ many ids is a body (BODY).
 The body of a known channel or recipient streams. A trapped body waits for the end of its header,
 text between messages for the next special id, and the body of a message whose role is a tool's name
 for the `<|call|>` that makes it a call. A body without a known channel is reasoning if another
-message follows, the answer if it is the last; at most one such body waits. A body that is a call if
-`<|call|>` closes it is held while it looks like JSON. The end of a call that breaks off is held
-until the next segment begins: until then the call can be generated again.
+message follows, else the answer. A body that is a call if `<|call|>` closes it is held while it
+looks like JSON. The end of a call that breaks off is held until the next segment begins: until then
+the call can be generated again.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _TERMINATORS: Final = {
     SegmentKind.FINAL: frozenset({END, RETURN}),
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
-"""Ids that close a message of each kind as trained."""
+"""As trained."""
 
 
 @dataclass(slots=True)
@@ -98,9 +98,9 @@ class Draft:
     """Body of a message on its way to becoming a segment. Without a kind it waits.
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes the
-    answer only when there is no other, and otherwise nothing. `tool_role`: the message has a tool's
-    name as its role. `doubts` are the rules that make it unreadable. `lead` are words of the header
-    of reasoning. `callee` is the function that it calls if it is JSON (`braced`: it seems so) and
+    answer only when there is no other, and otherwise nothing. `tool_role` is the message's role, a
+    tool. `doubts` are the rules that make it unreadable. `lead` are words of the header of
+    reasoning. `callee` is the function that it calls if it is JSON (`braced`: it seems so) and
     `<|call|>` closes it. A `dropped` one is not shown. `is_preamble`: its header says so, even
     where preambles are reasoning.
     """
@@ -133,9 +133,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End of a message, before position `end`, by the stop id `terminator`.
-
-    `cut`: there are no more ids, and the model did not mean to stop.
+    """End of a message, before position `end`. `cut`: there are no more ids, and the model did not
+    mean to stop.
     """
 
     end: int
@@ -144,7 +143,7 @@ class Closing:
 
 
 class SegmentWriter:
-    """Collector of the events of one turn. `recoveries` is shared with the parser."""
+    """Collector of the events of one turn."""
 
     __slots__ = (
         "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "announced",
@@ -167,11 +166,10 @@ class SegmentWriter:
         """Reasoning or the answer, depending on what follows."""
         self._waiting_closed = Closing(0)
         self.broken: BrokenCall | None = None
-        """The call that broke off: its end was not reported yet."""
+        """The call that broke off, whose end was not reported yet."""
         self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
-        """Return the events since the last call, with adjacent texts joined."""
         events, texts = self._events, self._texts
         self._events, self._texts = [], []
         if len(texts) > 1:
@@ -189,9 +187,9 @@ class SegmentWriter:
         count_recoveries(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
-        """Announce a call before its first argument; anything else when it has text.
+        """Announce a call before its first argument, unless its header had to be guessed.
 
-        A call whose header had to be guessed is not announced yet.
+        Anything else is announced when it has text.
         """
         if draft.kind is SegmentKind.FUNCTION_CALL:
             draft.arguments = None if is_code(draft.name) else Arguments()
@@ -204,10 +202,7 @@ class SegmentWriter:
     def write(
         self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
     ) -> None:
-        """Write more body that `text_ids` ids spell (0: they are counted already).
-
-        `tokens` are their positions, if known.
-        """
+        """Write more body that `text_ids` ids (0: counted already) at `tokens` spell."""
         if draft.callee and not draft.braced and (front := text.lstrip()):
             # A body that begins with a brace is read as a call; any other is what its header says.
             draft.braced = front.startswith("{")
@@ -239,7 +234,7 @@ class SegmentWriter:
         return [SegmentText(text)] if text else []
 
     def write_each(self, draft: Draft, texts: list[str]) -> list[str]:
-        """Do `write_text` for ids that were read one by one, while text flows; return each text."""
+        """Do `write_text` for ids that were read one by one, while text flows."""
         draft.text_ids += len(texts)
         if draft.kind is _REASONING:
             self.reasoning_tokens += len(texts)
@@ -335,8 +330,6 @@ class SegmentWriter:
 
 
 class TokenClass(IntEnum):
-    """Class of ids, a column of the table."""
-
     TEXT = auto()  # a run of ordinary ids
     START = auto()
     CHANNEL = auto()
@@ -370,8 +363,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 class _Opening:
     """Header while it grows: its parts, each a marker and the ids of the text behind it.
 
-    `spoken` is a first part that was read as text between two messages. `size` counts ids, `start`
-    is the position of the message's first id.
+    `spoken` is a first part that was read as text between two messages. `size` counts ids.
     """
 
     start: int
@@ -394,12 +386,11 @@ class Parser:
     """Parser of the ids of one turn (`gateway.generation.TokenParser`).
 
     `tools` may be called (None: calls are not allowed), and no message is guessed to be a call of
-    those that are `hosted`. A header of more than `header_ids_max` ids is taken for a body that
-    lacks its `<|message|>`. With `trace`, text comes with the positions of its ids, up to the last
-    id that ends with a character. Without `preambles` text on the way to an answer is reasoning.
+    those that are `hosted`. A header of more than `header_ids_max` ids is taken for a body. With
+    `trace`, text comes with the positions of its ids, up to the last id that ends with a character.
+    Without `preambles` text on the way to an answer is reasoning.
 
-    `reasoning_tokens` counts the text ids in bodies, without headers and markers; of a body that
-    was trapped in its header, the ids that spell it. A body is counted when its kind is known.
+    `reasoning_tokens` counts the text ids in bodies; of a trapped body, the ids that spell it.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
-"""Rules of recovery from irregular output, by which it is counted.
+"""Rules of recovery from irregular output, which are counted.
 
-gpt-oss leaves the Harmony format in a few per cent of real turns; that is no error. A message that
-a rule touched is rendered anew for the next prompt, so that the model does not learn its own slips.
+A message that a rule touched is rendered anew for the next prompt, so that the model does not learn
+its own slips.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """Recovery, as metrics and stored responses name it."""
-
     # Framing.
     DOUBLED_START = "doubled_start"  # <|start|> or its role again, where a header is open already
     MISSING_START = "missing_start"  # a header without <|start|>
@@ -89,10 +87,7 @@ _JUNK: Final = frozenset(
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return the rules that guess the recipient of a message.
-
-    An undeclared function counts as a guess only if the header has junk.
-    """
+    """Return the `DOUBTS`; an undeclared function is one if the header has junk."""
     applied = tuple(rules)
     is_junk = not _JUNK.isdisjoint(applied)
     return tuple(

@@ -8,21 +8,17 @@ marker.
 
 | item | message |
 |---|---|
-| user message | role user |
 | system or developer message | role developer, as instructions |
-| assistant message, phase commentary | channel commentary |
-| assistant message, phase final_answer or none | channel final |
+| assistant message | channel commentary for that phase, else final |
 | reasoning | channel analysis |
 | call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
 | output of any kind | role tool, named after the function, to the assistant |
-| call of a tool of an MCP server | as a call and its output |
-| MCP approval request | as a call |
-| MCP approval response that denies it | as its output, which says so |
+| MCP approval request | as a call; a response that denies it as its output |
 | other item of a hosted tool | as a call and its output, each as JSON, or one of these |
 
-Calls of built-in tools (`is_builtin`) are only repeated by their ids. The parts of an input are
-joined by a newline, those of the assistant by nothing, as the model wrote them. A call or an answer
-whose id notes another form of its header (`message_headers`) is repeated in that form.
+The parts of an input are joined by a newline, those of the assistant by nothing, as the model wrote
+them. A call or an answer whose id notes another form of its header (`message_headers`) is repeated
+in that form.
 
 A long text is cut where its pieces have the tokens that it has as a whole: tokens never reach over
 a match of the vocabulary's pattern, and no match
@@ -97,7 +93,7 @@ if TYPE_CHECKING:
 INSTRUCTIONS: Final = "# Instructions\n\n"
 """As openai-harmony 0.0.8 writes it."""
 PIECE_CHARS: Final = 32 * 1024
-"""Characters tokenised at once: less than a millisecond, in which nothing else runs."""
+"""Tokenised at once, in less than a millisecond, in which nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
 # It begins with what can be searched for at once. What is no letter is sorted out afterwards.
 _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
@@ -105,10 +101,8 @@ _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uf
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessage:
-    """Message of a prompt; `text` is its body.
-
-    `author` is the role, or the recipient of the call whose result it is. `is_json` and `is_code`
-    are the content type in the header.
+    """Message of a prompt. `author` is the role, or the recipient of the call whose result it is.
+    `is_json` and `is_code` are the content type in the header.
     """
 
     author: str
@@ -142,9 +136,9 @@ def recipient(name: str, *, param: str = "input") -> str:
 def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMessage, ...]:
     """Return the messages of an item; none for one without content.
 
-    `function` is the function that an output belongs to, the tool of an MCP approval response, or
-    that of an approved MCP call, whose request is its call. Raises `InvalidRequest` for a name that
-    must not reach a header.
+    `function` is the function of an output, the tool of an MCP approval response, or that of an
+    approved MCP call, whose request is its call. Raises `InvalidRequest` for a name that must not
+    reach a header.
     """
     if isinstance(item, HostedItem) and not isinstance(item, CallItem | OutputItem):
         return _hosted_messages(item, function)
@@ -210,8 +204,6 @@ def _assistant(channel: str, text: str) -> HarmonyMessage:
 
 
 class MessageWriter:
-    """Writer of messages, shared by all threads."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encode = vocabulary.encode
         self._encode_packed = vocabulary.encode_packed
@@ -222,7 +214,7 @@ class MessageWriter:
         return self.plain_message(opening, message.text, CALL if message.is_call else END)
 
     def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
-        """Return the ids of a message that begins with `opening`.
+        """Return the ids of a message.
 
         A long text is encoded piece by piece: other threads run in between.
         """
@@ -305,12 +297,12 @@ def _sections() -> dict[str, str]:
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 SYSTEM_MESSAGES_MAX: Final = 64
-"""Cached; there is one for each effort, date, and use of tools."""
+"""There is one for each effort, date, and use of tools."""
 ID_BYTES: Final = 4
 ENTRY_IDS: Final = 120
 """Size of a cache entry besides its ids and their source, in ids."""
 _DECLARED: Final = " "
-"""In place of an item's function in a key; no function has this name."""
+"""Stands for a function's name in a key; no function has it."""
 
 
 class SystemFacts(NamedTuple):
@@ -368,8 +360,8 @@ def system_text(facts: SystemFacts) -> str:
 def developer_text(options: RenderOptions, leading: Sequence[str]) -> str:
     """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
 
-    The last section is in the form that OpenAI's guide to Harmony shows. Raises `InvalidRequest`
-    for a function's name or schema that cannot be written.
+    The last section is in the form of OpenAI's guide to Harmony. Raises `InvalidRequest` for a
+    function's name or schema that cannot be written.
     """
     sections = []
     if instructions := instructions_before(options, leading):
@@ -397,10 +389,7 @@ def _function_lines(options: RenderOptions) -> Iterator[str]:
 
 
 def format_sections(answer: AnswerFormat) -> Iterator[str]:
-    """Yield the paragraphs that show the format.
-
-    The schema is written as JSON, not as TypeScript, because the answer is JSON.
-    """
+    """Yield the paragraphs that show the format; the schema as JSON, because the answer is."""
     name, description = answer.name, answer.description
     if answer.kind == "json_object":
         name, description = answer.kind, _ANY_OBJECT
@@ -417,8 +406,7 @@ class Renderer(MessageWriter):
     """Renderer of contexts and of single items, shared by all threads.
 
     What a text costs must not depend on what another tenant sent. So only system messages, which
-    hold no text of a request, are cached for everyone; instructions, declarations of tools, and
-    items of a history are cached for the same `RenderOptions.scope`.
+    hold no text of a request, are cached for everyone, all else for the same `RenderOptions.scope`.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, repeated_ids_max: int = 1 << 22) -> None:

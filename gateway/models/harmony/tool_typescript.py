@@ -2,14 +2,13 @@
 
 openai-harmony 0.0.8 writes `any` for `anyOf` (every `Optional[...]` of pydantic), `$ref`, `allOf`,
 `const` and untyped `enum`. Here `SchemaNormaliser` first brings them to few keywords: `title`,
-`description`, `default`, `examples`; then either `oneOf`, or `enum`, or `type` (a name, or a list
-of names) with `properties`, `required`, `additionalProperties` (a schema), `items`, `prefixItems`;
-and `nullable` (only ever True).
+`description`, `default`, `examples`; then either `oneOf`, or `enum`, or `type` with `properties`,
+`required`, `additionalProperties`, `items`, `prefixItems`; and `nullable`.
 
 Where openai-harmony 0.0.8 writes a schema correctly this module writes the same bytes, odd spacing
-included. It differs where the library's text is broken or loses a type: keys that are no
-identifiers are quoted, string literals are escaped, `null`, literals other than strings, tuples and
-index signatures exist, an array of a union is bracketed, and nothing is put behind a comment.
+included. It differs where the library's text is broken or loses a type: quoted keys, escaped
+literals, `null`, literals other than strings, tuples, index signatures, brackets around the union
+of an array, and nothing behind a comment.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ DEPTH_MAX: Final = 32
 NODES_MAX: Final = 40_000
 """Schemas, properties and enum values of all tools of one request, `$ref`s inlined."""
 INLINED_NODES_MAX: Final = 2_000
-"""Nodes of one schema that come from its `$ref`s: recursive definitions could otherwise fill a
-context window."""
+"""Of one schema, from its `$ref`s: recursive definitions could fill a context window."""
 CHARACTERS_MAX: Final = 2_000_000
 """Of all keys, descriptions, defaults and literals of one request."""
 Refs = frozenset[str]
@@ -77,8 +75,8 @@ class SchemaNormaliser:
     def normalise(self, schema: Schema, *, param: str) -> Schema:
         """Normalise the schema; `param` names it in errors.
 
-        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or holds
-        a value that JSON cannot express.
+        Raises `InvalidRequest` when it exceeds the limits or holds a value that JSON cannot
+        express.
         """
         self._root, self._param = schema, param
         spent = self._nodes, self._characters
@@ -298,13 +296,11 @@ def _is_null(flat: Schema) -> bool:
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
-    """Return the type of a normalised schema."""
     text = _bare_type(schema, indent)
     return f"{text} | null" if schema.get("nullable") else text
 
 
 def function_text(name: str, parameters: Schema | None) -> str:
-    """Return the declaration of one function, without its description."""
     if parameters is None:
         return f"type {name} = () => any;\n"
     return f"type {name} = (_: {_closed_type(parameters, '')}) => any;\n"
@@ -450,7 +446,6 @@ def json_line(value: object) -> str:
 
 
 def comment_lines(text: str) -> list[str]:
-    """Split a text into lines for a comment each; a last empty one is left out."""
     *ended, last = _LINE_END.split(text)
     return [*ended, last] if last else ended
 

@@ -1,7 +1,6 @@
 """The o200k_harmony vocabulary: text to token ids, and ids to text while they stream.
 
-Source of the ids: OpenAI's published o200k_base rank file (package data) and openai-harmony's
-o200k_harmony. No network is used; a damaged file fails the start.
+Source of the ids: OpenAI's published o200k_base rank file (package data) and openai-harmony.
 """
 
 from __future__ import annotations
@@ -66,14 +65,12 @@ _SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
-    """Cache of the bytes of each id."""
-
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
         self._bytes_of = encoding.decode_single_token_bytes
 
     def __missing__(self, token: int) -> bytes:
-        """Look the id up. Ids that are no text are not cached: there is no end of such numbers."""
+        """Look the id up. Ids that are no text are not cached: there is no end of them."""
         if not 0 <= token < FIRST_SPECIAL:
             return b""
         piece = self[token] = self._bytes_of(token)
@@ -81,7 +78,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Immutable vocabulary; one per process, for all threads."""
+    """Vocabulary, one per process, for all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         """Take the ranks over: they are gone afterwards."""
@@ -96,10 +93,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:
-        """Read and verify the ranks; those of the package are read once per process.
-
-        Raises `VocabularyError` when the file is missing or not the published one.
-        """
+        """Read and verify the ranks. Raises `VocabularyError` for a missing or changed file."""
         return _load_packaged() if source is None else cls._read(source)
 
     @classmethod
@@ -128,7 +122,7 @@ class Vocabulary:
             raise _refusal(error) from error
 
     def encode_packed(self, text: str) -> array[int]:
-        """Return the ids of `encode` in an array, without a list in between.
+        """Return the ids of `encode` in an array.
 
         Making Python numbers of a hundred thousand ids takes milliseconds in which nothing else
         runs.
@@ -170,16 +164,12 @@ def _load_packaged() -> Vocabulary:
 
 
 class Detokenizer:
-    """Text of one message's ids while they stream.
-
-    Tokens may end within a UTF-8 sequence; a character is never passed on by halves.
-    """
+    """Text of one message's ids while they stream, never half a character."""
 
     __slots__ = ("_rest", "_spelling", "_text", "_tokens", "piece")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
-        """The bytes of an id; none if it is no text."""
         self._rest = b""
         self._text = ""
         self._spelling = b""
@@ -190,9 +180,7 @@ class Detokenizer:
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """Do `feed` for text ids; return None, with nothing read, if an id is no text, or without
-        ids.
-        """
+        """Do `feed`; return None, with nothing read, if an id is no text, or without ids."""
         if len(ids) == 1:
             spelling = self.piece(ids[0])
         else:
@@ -208,7 +196,7 @@ class Detokenizer:
         return self._readable(spelling)
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
-        """Return what `read` returns for each of the first ids that are text."""
+        """Do `read` for each of the first ids that are text."""
         pieces = list(map(self.piece, ids))
         if not all(pieces):
             del pieces[pieces.index(b"") :]
@@ -224,7 +212,7 @@ class Detokenizer:
         return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
-        """Return text as `feed` does, and the positions of its ids; the first is at `position`.
+        """Do `feed`, and return the positions of the ids, from `position` on.
 
         Text waits until an id ends where a character does. No positions are returned where the ids
         are not the UTF-8 of the text.
@@ -269,9 +257,7 @@ class Detokenizer:
 
 
 ASSISTANT: Final = 173781
-"""`assistant`"""
 FINAL: Final = 17196
-"""`final`"""
 OPENING: Final = (START, ASSISTANT)
 """Ends a prompt, and begins a stored message."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
