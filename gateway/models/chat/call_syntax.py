@@ -1,11 +1,8 @@
 """Syntax in which a family of chat models writes thoughts and calls.
 
-A turn is text with *markers*. A marker is a text such as `<tool_call>`; where the vocabulary has
-one id for it, only that id counts, and otherwise its letters do. A *region* of calls begins at an
-opener and has a reader of its own.
-
-To such a model the tools that the gateway runs are functions, too: `builtin:browser.search` is
-`browser.search`, unless the client has a function of that name.
+A *marker* is a text such as `<tool_call>`; where the vocabulary has one id for it, only that id
+counts, and otherwise its letters do. A *region* of calls begins at an opener and has a reader of
+its own.
 """
 
 from __future__ import annotations
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """Recovery, as metrics and stored responses name it."""
-
     # Framing.
     RESERVED_ID = "reserved_id"  # an id that is neither text nor a marker of this syntax
     MARKER_IN_BODY = "marker_in_body"  # a marker where it means nothing
@@ -54,7 +49,7 @@ class Rule(StrEnum):
 
 
 QUOTES: Final = "\"'`"
-"""May stand around a name and are no part of it."""
+"""May stand around a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +62,11 @@ Written = tuple[Mark | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Beginning of a call."""
-
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More text of the arguments."""
-
     text: str
 
 
@@ -89,7 +80,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """Text for the user, in place of a call: it was none."""
+    """Text for the user, in place of a call."""
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -104,8 +95,6 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Recovery without text."""
-
     rule: Rule
 
 
@@ -121,29 +110,28 @@ NAME_CHARS_MAX: Final = 512
 
 
 def function_name(written: str) -> str | None:
-    """Return the name as the model wrote it, quotes included; None if it cannot be one."""
+    """Return the name as written, quotes included; None if it cannot be one."""
     name = written.strip()
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
 
 def no_call(text: str) -> PlainText:
-    """Return the text that stands in place of a call."""
     return PlainText(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any] | None"]
-"""Schema of a function's arguments, by the name that the model wrote; None for an unknown one."""
+"""By the name that the model wrote; None for an unknown one."""
 
 
 class CallReader(Protocol):
-    """Reader of one region. No text and no marker makes it raise.
+    """Reader of one region. Nothing makes it raise.
 
     Its events do not depend on how the text was cut, except for the cuts of arguments.
     """
 
     @property
     def is_junk(self) -> bool:
-        """Return True if no call comes of the text so far. False where only a marker can tell."""
+        """Return True if no call comes of the text so far, whatever marker follows."""
         ...
 
     def quotes(self, marker: str) -> bool:
@@ -151,12 +139,10 @@ class CallReader(Protocol):
         ...
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """Read more text of the region, which is never empty."""
+        """Read text, which is never empty."""
         ...
 
-    def mark(self, marker: str) -> Iterator[CallEvent]:
-        """Read a marker of the syntax."""
-        ...
+    def mark(self, marker: str) -> Iterator[CallEvent]: ...
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         """End the region. `cut`: the model did not mean to stop."""
@@ -165,7 +151,7 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Tags around the keys and the values of arguments that are no JSON."""
+    """Tags around keys and values of arguments that are no JSON."""
 
     before_key: Written
     behind_key: Written
@@ -178,10 +164,8 @@ class CallSyntax:
 
     A region begins at one of the `openers`, or with one of the characters `begins` where an answer
     would (the reader's opener is then empty). `is_bare`: the model was trained to write it without
-    an opener.
-
-    The region as trained: `opened`, calls with `between` between them, `closed`. A call is its name
-    between `before_name` and `behind_name`, its arguments as JSON or in `tags`, then `behind`.
+    an opener. The other fields are the region as trained: `opened`, calls with `between` between
+    them, `closed`.
     """
 
     name: str
@@ -199,7 +183,7 @@ class CallSyntax:
     begins: str = ""
 
     def front(self, name: str | None) -> Written:
-        """Return the first call of a turn up to its arguments, or up to its name if that is None.
+        """Return the first call of a turn up to its arguments, or without `name` up to that.
 
         It ends without the space that would be part of the next id.
         """
@@ -208,7 +192,6 @@ class CallSyntax:
         return (*front, last.rstrip(" ") if isinstance(last, str) else last)
 
     def written(self, calls: Sequence[tuple[str, str]]) -> Written:
-        """Return the text of calls (name, arguments as JSON) of one turn."""
         parts: list[Mark | str] = []
         for name, arguments in calls:
             parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
@@ -226,7 +209,6 @@ class CallSyntax:
 
 
 def tags_of(arguments: str) -> list[tuple[str, str]]:
-    """Return keys and texts of values, as a model writes arguments in tags."""
     try:
         values = json.loads(arguments)
     except ValueError:

@@ -1,11 +1,11 @@
 """Models with a chat template, as the rest of the gateway sees them.
 
-A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
-the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
-So a turn is always read from the beginning of the assistant's message.
+A server of the model renders prompts (`Unrendered`); they are completed as ids. A prompt's prefill
+of the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the
+turn, so a turn is always read from the beginning of the assistant's message.
 
-The turns of one response go on in one message of the assistant, but behind the result of a hosted
-tool: that is framed as the template does it (`chat_template`).
+The turns of one response go on in one message of the assistant, except behind the result of a
+hosted tool, which is framed as the template does it (`chat_template`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 TAIL_IDS: Final = 64
-"""Last ids of a prompt that are searched for its prefill of the answer."""
+"""Last ids of a prompt that are searched for its prefill."""
 SIZE_STEP: Final = 512
 """Models have more rows than their tokenizer has ids, for an even split among devices."""
 _BRACE: Final = "{"
@@ -72,11 +72,9 @@ _SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens":
 
 
 class ChatFormat(ServerRenderedFormat):
-    """Format of one model: its vocabulary, and how it writes thoughts and calls."""
-
     name: Final = "chat"
     framing_tokens: Final = 12
-    """A marker of the end of a thought, white space, and the beginning of a call."""
+    """The end of a thought, white space, and the beginning of a call."""
 
     def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
@@ -89,9 +87,7 @@ class ChatFormat(ServerRenderedFormat):
         template_kwargs: Mapping[str, Any] | None = None,
         shown_images: PassThroughFormat | None = None,
     ) -> None:
-        """`model` is its name at its servers. `end_ids` end turns, beside those that are known by
-        their text. `shown_images` renders prompts with images.
-        """
+        """`end_ids` end turns, beside those that are known by their text."""
         self._format_with_images = shown_images
         self._model = model
         self.vocabulary = vocabulary
@@ -109,7 +105,6 @@ class ChatFormat(ServerRenderedFormat):
         self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self._is_outdated = False
-        """The learned template is to be learned anew."""
         self.probes = Probes.with_kwargs(
             self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs
         )
@@ -118,8 +113,8 @@ class ChatFormat(ServerRenderedFormat):
     def load(cls, options: FormatOptions) -> ChatFormat:
         """Load the tokenizer of a model.
 
-        Raises `ConfigError` for a model without a tokenizer or of an unknown family, and
-        `VocabularyError` for a tokenizer that cannot be read.
+        Raises `ConfigError` without a tokenizer or a known family, and `VocabularyError` for a
+        tokenizer that cannot be read.
         """
         if not options.tokenizer:
             raise ConfigError(
@@ -193,7 +188,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @property
     def framing(self) -> Framing:
-        """Return the framing: a turn ends with the first stop id; items are stored without ids."""
         end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
         opening = () if self._learned is None else self._learned.opening
         return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
@@ -206,10 +200,7 @@ class ChatFormat(ServerRenderedFormat):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """Return the prompt that a server rendered; its spans are estimates.
-
-        A prompt with images is sent as it is.
-        """
+        """Return the prompt that a server rendered; its spans are estimates."""
         items = [with_summary_text(item, self.vocabulary.decode) for item in items]
         if self._format_with_images is not None and has_images(items):
             prompt = self._format_with_images.render(items, options)
@@ -237,7 +228,6 @@ class ChatFormat(ServerRenderedFormat):
         return self._family.switched(options.requested_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        """Return the model's template. Raises `Unrendered` while it has to be learned."""
         if self._learned is None or self._is_outdated:
             questions = self.probes.questions
             lacking = tuple(one for one in questions if one not in rendered)
@@ -385,7 +375,6 @@ class ChatFormat(ServerRenderedFormat):
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, output in turns[:-1]:
             ids += (*prefill, *self._without_stop_ids(output))
@@ -394,9 +383,8 @@ class ChatFormat(ServerRenderedFormat):
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """Return the ids of the turns for the model to continue.
-
-        An open thought is closed, and a call that was cut off is left out.
+        """Return the ids for the model to continue: an open thought is closed, a cut-off call left
+        out.
         """
         rerendered: list[int] = []
         for ids, _ in turns:
@@ -428,17 +416,13 @@ class ChatFormat(ServerRenderedFormat):
         return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Return the brace of an object, from the second attempt on.
-
-        Behind a closed thought the answer begins by itself.
+        """Return no ids before the second attempt: behind a closed thought the answer begins by
+        itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
         return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """Return the beginning of the required call, up to the arguments of an only tool, else the
-        name.
-        """
         calls = self.syntax.calls
         if calls is None:
             return ()

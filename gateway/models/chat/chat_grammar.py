@@ -1,8 +1,7 @@
 """Grammars over ids and text of a turn that a model of a chat format may write.
 
-A turn is a thought or not, then text, or calls, or JSON. No text can be taken for a marker that is
-one id. Where a marker is spelled in letters, text in front of it cannot be bound: there calls are
-bound only if nothing stands before them.
+A turn is a thought or not, then text, or calls, or JSON. Text in front of a marker that is spelled
+in letters cannot be bound: there calls are bound only if nothing stands before them.
 
 A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
 behind it, behind a call, at the front of a prefilled call, and in the middle of JSON.
@@ -156,10 +155,9 @@ def turn_constraint(
     vocabulary: Vocabulary,
     syntax: Syntax,
 ) -> Constraint | None:
-    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
+    """Return a grammar as `ModelFormat.turn_constraint` does.
 
-    CPU work, for a thread where much of a body is there already. `message` are the ids from
-    `place.start` on, prefill and output.
+    `message` are the ids from `place.start` on, prefill included.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -182,8 +180,6 @@ class _Callable:
 
 
 class _Turn:
-    """Grammars of one request: of a whole turn, and of the rest of one."""
-
     def __init__(
         self,
         rules: OutputRules,

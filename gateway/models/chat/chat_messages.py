@@ -4,13 +4,10 @@
 |---|---|
 | instructions, leading system and developer messages | one of role `system`, the first |
 | later system or developer message | role `system`; `user` where the template takes none there |
-| user message | role `user` |
 | reasoning, assistant message, calls behind it | one of role `assistant`, up to the next output |
 | output of any kind | role `tool` |
-| call of a tool of an MCP server | a call and its output |
-| MCP approval request | a call; a response that denies it is its output, which says so |
+| MCP approval request | a call; a response that denies it is its output |
 | other item of a hosted tool | a call and its output; some are only one of these |
-| compaction | the user's message that it stands for |
 """
 
 from __future__ import annotations
@@ -122,18 +119,18 @@ ChatMessage = dict[str, Any]
 Look = Callable[[int, InputImage], "dict[str, Any]"]
 """Index of an item, and an image of it → the part of a message."""
 CALL_ID_CHARS: Final = 9
-"""Templates of Mistral take no other ids than those of nine letters and digits."""
+"""Mistral's templates take only ids of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
 """Of a message, approximately."""
 UNSEEN: Final = "\u200b"
-"""A space of no width, put into the spelling of a marker."""
+"""Breaks the spelling of a marker; has no width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Messages that a template takes beyond those that all take: a system message at the beginning,
-    one after others; two of the user in a row, one after a result; a message with several calls.
+    """Messages that a template takes beyond those that all take. `system`: at the beginning;
+    `late_system`: after others; `repeated_user`: two in a row.
     """
 
     system: bool = True
@@ -154,7 +151,6 @@ class Markers:
         self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     def broken_up(self, words: str) -> str:
-        """Return a text or JSON with each such spelling broken up."""
         if self._pattern is None:
             return words
         return self._pattern.sub(_broken_up, words)
@@ -192,7 +188,6 @@ def call_id_of(call_id: str | None) -> str:
 
 
 def functions(options: RenderOptions) -> list[dict[str, Any]]:
-    """Return all tools of a request as functions, those that the gateway runs first."""
     declared = [
         {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
         for tool in options.tools
@@ -217,9 +212,6 @@ def answer_text(answer: AnswerFormat) -> str:
 
 
 def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
-    """Return the text of the first message: instructions, the user's location, and the format of
-    the answer.
-    """
     instructions = instructions_before(options, instructions_of(leading))
     answer = answer_text(options.answer) if options.answer is not None else ""
     return "\n\n".join(text for text in (instructions, answer) if text)
@@ -227,14 +219,13 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
 
 @dataclass(slots=True)
 class ChatConversation:
-    """Messages of a prompt; `sizes` are the characters of each item's messages, approximately.
-
-    The key of messages without an item is `PREAMBLE`.
+    """Messages of a prompt; `sizes` are the characters of each item's messages, approximately
+    (`PREAMBLE`: without an item).
     """
 
     habits: Habits
     see: Look | None = None
-    """Makes an image a part of a message; None: the model sees no images."""
+    """None: the model sees no images."""
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
@@ -269,7 +260,7 @@ class ChatConversation:
         self._note(source, text)
 
     def show(self, source: int, parts: Sequence[ContentPart]) -> None:
-        """Add a user's message with images among its parts, or images that a tool returned."""
+        """Add a user's message with images, or images that a tool returned."""
         self.close()
         assert self.see is not None, "somebody sees"
         content = [self._part(source, part, self.see) for part in parts]
@@ -304,11 +295,7 @@ class ChatConversation:
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
-        """Add a call.
-
-        It joins the message of the call before it if both were made at once and the template takes
-        several in one message.
-        """
+        """Add a call, to the message of the call before it if both were made at once."""
         is_beside = self._called_at is not None and source == self._called_at + 1
         several = self.habits.several_calls
         message = self.messages[-1] if is_beside and several else self._assistant()
@@ -383,7 +370,7 @@ def chat_conversation(
 
 
 def with_summary_text(item: ContextItem, text_of: Callable[[array[int]], str]) -> ContextItem:
-    """Return a summary that was made during this request, of which there are only ids, as text."""
+    """Return a summary that was made during this request, and has only ids, as text."""
     if item.kind != "compaction" or item.ids is None or item.json:
         return item
     content = (InputText(text=text_of(item.ids)),)

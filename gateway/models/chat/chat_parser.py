@@ -1,10 +1,8 @@
 """Output in a chat format to segments, one turn at a time.
 
-A turn is thoughts, text for the user, and calls, with markers in between (`call_syntax`):
-
     REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
 
-The prompt decides whether it begins in REASONING or in CONTENT. Three laws, as for Harmony:
+The prompt decides whether a turn begins in REASONING or in CONTENT. Three laws, as for Harmony:
 
 1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
    invalid calls become text for the user, and a call that breaks off is passed on up to its end.
@@ -12,10 +10,9 @@ The prompt decides whether it begins in REASONING or in CONTENT. Three laws, as 
 3. No text becomes a marker that is an id. Such a marker becomes text only where it means nothing,
    as in an answer about it, and unless its vocabulary calls it special.
 
-Text streams, except for half a character, what may be the beginning of a marker that is spelled in
+Text streams, except for half a character, the possible beginning of a marker that is spelled in
 letters, and white space, which belongs to the marker that may follow it. A call waits until its
-function is named. A marker of calls within prose waits, with what follows, until a call or none
-comes of it.
+function is named. A marker of calls within prose waits until a call or none comes of it.
 """
 
 from __future__ import annotations
@@ -74,10 +71,10 @@ class Unit(NamedTuple):
 
 
 class Prose:
-    """Segment of prose. It begins with the first text that is more than white space.
+    """Segment of prose, from the first text on that is more than white space.
 
-    With `keeps_front`, white space before it is part of it: there is no marker. With `trace`, text
-    comes with the positions of its ids, and the text of an id stays whole.
+    With `keeps_front`, white space before it is part of it. With `trace`, text comes with the
+    positions of its ids, and the text of an id stays whole.
     """
 
     __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")

@@ -1,9 +1,8 @@
 """Properties of a model's chat template, learned from a server that renders a few conversations.
 
 The gateway does not run templates. It cuts the ids that a run needs between two turns out of
-rendered conversations: those between a call and its result, around the result, and those that open
-the next turn. So the turn after a hosted tool has exactly the ids before it that a new prompt would
-have.
+rendered conversations, so the turn after a hosted tool has exactly the ids before it that a new
+prompt would have.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ RULES: Final = OutputRules(
     tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)},
     allowed=frozenset({_TOOL}),
 )
-"""Rules by which the call of these conversations is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,8 @@ def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ResultFrame:
-    """Ids around the result of a tool.
-
-    `call_end` stands behind the last id of the call, `front` and `behind` around the text.
-    `is_json`: that is written as the inside of a JSON string.
+    """Ids around the result of a tool. `call_end` stands behind the last id of the call, `front`
+    and `behind` around the text. `is_json`: the text is the inside of a JSON string.
     """
 
     call_end: tuple[int, ...]
@@ -149,7 +145,6 @@ class Template:
 
     @property
     def template_state(self) -> bytes:
-        """Return all that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
         return orjson.dumps({"opening": self.opening, **asdict(self.result)})
@@ -169,7 +164,7 @@ class Template:
 
 
 class TemplateReader:
-    """Reader of a template from the answers to all probes. `faults` say what does not fit."""
+    """Reader of the answers to all probes. `faults` say what does not fit."""
 
     def __init__(
         self,
@@ -214,8 +209,7 @@ class TemplateReader:
     def opening(self) -> tuple[int, ...] | None:
         """Return the ids that `add_generation_prompt` adds, without the turn's prefill.
 
-        Empty where the end of the user's message opens the turn, as in Mistral's templates. None
-        where no turn can be opened.
+        Empty where the end of the user's message opens the turn, as in Mistral's templates.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:
@@ -224,7 +218,6 @@ class TemplateReader:
         return self._unbegun(opened)[len(plain) :]
 
     def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
-        """Return the ids around a result; None where the template has no such frame."""
         turns = self._calling_turns(opening)
         if turns is None:
             return None

@@ -1,4 +1,4 @@
-"""Families of chat models: their syntaxes and how thinking is set, from settings or a model's name.
+"""Families of chat models: their syntaxes and how thinking is set.
 
 Sources: the chat templates of the models' repositories, and the parsers that vLLM's and SGLang's
 documentation names for them.
@@ -32,7 +32,7 @@ REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
     "think": THINK,
     "mistral": ReasoningMarkers("[THINK]", "[/THINK]", inner="", behind=""),
 }
-"""Markers of thoughts, by their name in settings."""
+"""By name in settings."""
 _SYNTAXES: Final[tuple[CallSyntax, ...]] = (
     *(HERMES, QWEN3_CODER, LLAMA3_JSON, GLM),
     *(MISTRAL, MISTRAL_V3, DEEPSEEK_V3, DEEPSEEK_V31),
@@ -41,12 +41,12 @@ CALLS: Final[Mapping[str, CallSyntax | None]] = {
     NONE: None,
     **{syntax.name: syntax for syntax in _SYNTAXES},
 }
-"""Syntaxes of calls, by their name in settings."""
+"""By name in settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
+    """Names of a family's syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
     that always thinks, or never does. `thinks` is its default.
@@ -99,8 +99,8 @@ PRESETS: Final = (
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first whose pattern is in a model's name counts. A model distilled into a Qwen has that name
-behind its own, and a number may be a size (`Qwen-32B`)."""
+"""The first match counts. A model distilled into a Qwen has that name behind its own, and a number
+may be a size (`Qwen-32B`)."""
 
 
 def preset_for(model: str) -> Preset | None:
@@ -109,9 +109,8 @@ def preset_for(model: str) -> Preset | None:
 
 T = TypeVar("T")
 NO_EFFORT: Final = "none"
-"""An answer without thoughts."""
 SWITCHES: Final = ("enable_thinking", "thinking")
-"""Template arguments that turn thinking on and off; templates ignore those that they do not use."""
+"""Templates ignore those that they do not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +145,7 @@ class Family:
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
     def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for the `requested` effort, which is passed on as `effort`.
-
-        Empty without one: the template then has its own default.
-        """
+        """Return the template arguments for the `requested` effort, passed on as `effort`."""
         if requested is None:
             return {}
         if requested == NO_EFFORT:

@@ -1,8 +1,7 @@
 """Images of a conversation, sent to a server's chat endpoint as data URLs.
 
 No server gets a URL to fetch: it would fetch it from inside of the operator's network. The gateway
-fetches images under the rules of its tools (`gateway.tools.egress`), as answers to
-`IMAGE_QUESTION`.
+fetches images under the rules of its tools (`gateway.tools.egress`).
 """
 
 from __future__ import annotations
@@ -36,17 +35,14 @@ _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")
 _DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
 RETRY_AFTER_S: Final = 1.0
-"""After that a request may find room for its images."""
 TOO_MANY: Final = "the context has {} images, and at most {} are shown"
 LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
 
 
 class Gallery:
-    """Images of one context.
-
-    Where there are too many, or they are too long together, those are left out that the model has
-    answered before, the oldest ones.
+    """Images of one context. If there are too many, or they are too long together, the oldest ones
+    that the model has answered are left out.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Gallery:
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
         """Return the part of a message that shows the image, or a note that it is missing.
 
-        Raises the same errors as the constructor.
+        Raises as the constructor does.
         """
         try:
             url = self._data_url(source, image)

@@ -5,8 +5,8 @@ message each, and a turn is its text, with marks between the parts (`gateway.tex
 
     THOUGHT text  |  ANSWER text  |  CALL name ARGUMENTS text  |  END
 
-A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`). Requests
-with images to models of format `chat` are sent in this way, too.
+A turn has no prefill, and cannot be continued (`Framing.is_text`). Requests with images to models
+of format `chat` are sent in this way, too.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class EitherParser:
-    """Parser for a model whose turns are ids or text: the first id of a turn decides which."""
+    """Parser of turns of ids or text: the first id of a turn decides which."""
 
     __slots__ = ("_parser", "_text_parser", "recoveries")
 
@@ -312,7 +312,6 @@ class EitherParser:
 
 
 _BEHIND_NAME: Final = "\0"
-"""Between the name of a call and its arguments."""
 
 
 def turn_line(ids: Sequence[int]) -> array[int]:
@@ -344,9 +343,8 @@ def call_line(name: str, arguments: str) -> array[int]:
 
 
 def result_line(name: str, text: str) -> array[int]:
-    """Return the line with the result of the call before it.
-
-    The id of the call is filled in when the line is sent.
+    """Return the line with the result of the call before it, whose id is filled in when it is
+    sent.
     """
     message = {"role": "tool", "name": offered_name(name), "content": text}
     return packed_lines((orjson.dumps(message),))
@@ -399,7 +397,7 @@ def text_piece(token: int) -> TokenPiece:
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and the form of requests.
+    """Format of one model.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.
@@ -473,7 +471,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """Return the conversation with its images; its spans are estimates."""
         items = [with_summary_text(item, _summary_of) for item in items]
         see = None
         if self.sees:
@@ -582,7 +579,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         message: Sequence[int],  # noqa: ARG002 - as above
         options: GrammarOptions,  # noqa: ARG002 - there is no grammar
     ) -> Constraint | None:
-        """Return the rules as they are sent to the server, which may not keep to them."""
+        """Return the rules for the server, which may not keep to them."""
         fields: dict[str, Any] = {}
         may_call = bool(rules.allowed) and rules.calls != "none"
         if rules.tools and not may_call:

@@ -1,7 +1,6 @@
 """A model's files from Hugging Face: its vocabulary, the markers in it, and the size of its head.
 
-`tokenizer.json` (source: the `tokenizers` library, 0.23) has the pieces of a BPE model and *added
-tokens*. Two ways to write bytes in pieces are known:
+In a `tokenizer.json` (source: the `tokenizers` library, 0.23) bytes are written in one of two ways:
 
 * byte level: each byte is a printable character, as GPT-2 began it;
 * SentencePiece: pieces are text in which `▁` stands for a space, and `<0x0A>` for the byte 10.
@@ -98,7 +97,7 @@ BYTE_CHARACTERS: Final = _byte_characters()
 
 
 class Pieces(dict[int, bytes]):
-    """Cache of the bytes of each id. The bytes of all ids are in one block of memory."""
+    """Cache of the bytes of each id; those of all ids are in one block of memory."""
 
     __slots__ = ("_block", "_ends")
 
@@ -118,10 +117,8 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Vocabulary of one model, shared by all threads."""
-
     def __init__(self, tokenizer: Tokenizer, pieces: list[bytes], added: Mapping[int, str]) -> None:
-        """`tokenizer` makes ids of text, and none that is in `added`: the ids that are markers."""
+        """Take a `tokenizer` that makes no ids that are in `added`, the markers."""
         self._tokenizer = tokenizer
         self._texts = dict(added)
         self._ids = {text: token for token, text in added.items()}
@@ -138,7 +135,7 @@ class Vocabulary:
     def load(cls, path: str | Path) -> Vocabulary:
         """Read a `tokenizer.json`, or that of a folder. Takes a second for a large one.
 
-        Raises `VocabularyError` for a file that cannot be read or is of another kind.
+        Raises `VocabularyError`.
         """
         try:
             from tokenizers import Tokenizer
@@ -293,12 +290,12 @@ TURN_ENDS: Final = (
     *map(full_width, ("tool_outputs_begin", "tool_output_begin")),
     *("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
 )  # fmt: skip
-"""Added tokens that end a turn, or begin another role's turn."""
+"""Added tokens that end a turn, or begin another role's."""
 LEXICONS_KEPT: Final = 64
 
 
 class Matcher:
-    """Finder of some markers in text, and of a possible beginning of one at its end."""
+    """Finder of markers in text, and of a possible beginning of one at its end."""
 
     __slots__ = ("_pattern", "_texts", "firsts")
 
@@ -315,7 +312,7 @@ class Matcher:
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:
-        """Count the characters at the end that may be the beginning of a marker."""
+        """Count the characters at the end that may begin a marker."""
         longest = 0
         for marker in self._texts:
             for size in range(min(len(marker) - 1, len(text)), longest, -1):
@@ -353,17 +350,15 @@ class PlainTexts(dict[int, str]):
 
 
 class Lexicon:
-    """Markers of one syntax in one vocabulary."""
-
     def __init__(self, vocabulary: Vocabulary, syntax: Syntax) -> None:
         self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
-        """Text → id, of markers that are one id."""
+        """Of markers that are one id."""
         self.texts = {token: text for text, token in self.ids.items()}
         ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
         self.ends = frozenset(token for token in ends if token is not None)
-        """Ids behind which no turn goes on."""
+        """No turn goes on behind these."""
         self.markers = frozenset({*self.texts, *self.ends})
         added = (vocabulary.special(text) for text in vocabulary.added())
         silent = {token for token in added if token is not None and not vocabulary.piece(token)}
@@ -373,7 +368,6 @@ class Lexicon:
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
     def encode(self, written: Written) -> tuple[int, ...]:
-        """Return the ids of markers and texts. Markers that are no id are spelled in letters."""
         ids: list[int] = []
         for part in written:
             token = self.ids.get(part.text) if isinstance(part, Mark) else None

@@ -35,8 +35,6 @@ _FENCE: Final = re.compile(r"`{1,2}|`{3}[a-z_]{0,16}\s{0,16}")
 
 
 class HermesReader:
-    """Reader of objects up to the marker behind them."""
-
     def __init__(self) -> None:
         self._begin()
 

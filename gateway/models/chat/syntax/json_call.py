@@ -1,7 +1,7 @@
 """Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
 arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
-Arguments stream once the name was read. Other members of the object are ignored.
+Arguments stream once the name was read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ArgumentsReader:
         return self._begin in {"{", "["}
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Return the text that can go out now, and the text behind a value that is over.
+        """Return text that can go out now, and the text behind a value that is over.
 
         White space in front of the value must not be fed.
         """
@@ -77,7 +77,6 @@ class ArgumentsReader:
         return (mine if self.flows else ""), rest
 
     def finish(self) -> tuple[str, tuple[Rule, ...]]:
-        """Return the rest of a value that is over, and the rules that it was read by."""
         text = "".join(self._text)
         if self.flows:
             whole = is_json(text, self._scanner.deepest)
@@ -115,17 +114,14 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
     _Phase.COLON: {":": _Phase.VALUE},
     _Phase.BEHIND: {",": _Phase.KEY, "}": _Phase.OVER},
 }
-"""Phase → signs that may come in it, and the phases that follow."""
+"""Signs that may come in each phase, and the phases that follow."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
 CALL_KEYS: Final = _ARGUMENTS | {"type", "id", "function", "name"}
-"""Of an object that is a call."""
 _NAMING: Final = "function="
 """Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 
 
 class JsonCall:
-    """Reader of one object; white space may stand before it."""
-
     __slots__ = (
         "_arguments", "_is_nested", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner",
         "_token", "_waiting", "is_reported", "keys", "name",
@@ -134,7 +130,6 @@ class JsonCall:
     def __init__(self) -> None:
         self.name: str | None = None
         self.is_reported = False
-        """The beginning of the call was reported."""
         self.keys: list[str] = []
         self._phase = _Phase.BEFORE
         self._raw: list[str] = []
@@ -153,7 +148,6 @@ class JsonCall:
 
     @property
     def is_junk(self) -> bool:
-        """Return True if it is no such object, and names no function."""
         return self._phase is _Phase.JUNK and self.name is None
 
     @property
@@ -167,7 +161,7 @@ class JsonCall:
         return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """Return the events of more text, and the rest of it behind the object."""
+        """Return the events of more text, and the text behind the object."""
         events: list[CallEvent] = []
         rest = text
         while rest and self._phase is not _Phase.OVER:
@@ -332,7 +326,7 @@ class JsonCall:
 
 
 class JsonBody:
-    """Reader of text from behind the name on. It passes on text that is no JSON unchanged."""
+    """Reader of the arguments. It passes on text that is no JSON unchanged."""
 
     def __init__(self) -> None:
         self._value: ArgumentsReader | None = None
@@ -347,7 +341,7 @@ class JsonBody:
         return self._value is not None and self._value.in_string
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """Return the events of more text, and the rest of it behind the value."""
+        """Return the events of more text, and the text behind the value."""
         if self.is_over:
             return [], text
         if self._value is None:
@@ -362,7 +356,6 @@ class JsonBody:
         return ([Argued(ready)] if ready else []), rest
 
     def finish(self, *rules: Rule, cut: bool) -> Iterator[CallEvent]:
-        """End the call: it is over, or there is no more text."""
         value, raw = self._value, "".join(self._raw).strip()
         is_missing = value is None and not raw and cut
         if is_missing or (value is not None and not value.is_over):

@@ -52,8 +52,6 @@ class _Where(Enum):
 
 
 class MistralReader:
-    """Reader of one region: from a marker to text that belongs to no call."""
-
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""

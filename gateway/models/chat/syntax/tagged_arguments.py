@@ -1,9 +1,8 @@
 """Arguments that a model writes as tags with a key and a value, put together as a JSON object.
 
-Such a value has no type: `5` may be a number or a text. The first type of the parameter's schema
-that fits counts, in the order null, integer, number, boolean, object, array, string. A value that
-may be text is a number only if the number spells the same. Text streams, any other value waits for
-its end.
+A value has no type (`5` may be a number or a text): the first type of its schema that fits counts,
+in the order null, integer, number, boolean, object, array, string. A value that may be text is a
+number only if the number spells the same. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PYTHON: Final = re.compile(
     rf"""'(?:[^'\\\n]|{_ESCAPED})*+'|"(?:[^"\\\n]|{_ESCAPED})*+"|(?:True|False|None)\b"""
     r"""|[-+.0-9eE]+|[\[\]{}:]|,(?P<last>(?=[ \t\r\n]*[\]}]))?|[ \t\r\n]+"""
 )
-"""Literals of Python, with the escapes in their strings that `repr` writes."""
+"""Literals of Python, with the escapes that `repr` writes."""
 _PYTHON_SIGN: Final = re.compile(r"""\\x|\\.|\"""")
 _AS_JSON: Final[Mapping[str, str]] = {
     "True": "true",
@@ -57,8 +56,8 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 class TaggedArguments:
-    """Writer of one object. Between `begin` and `end` comes the text of a value. Where the schema
-    names no type it is one of the `untyped`.
+    """Writer of one object, whose values come between `begin` and `end`. Where the schema names no
+    type it is one of the `untyped`.
     """
 
     def __init__(self, schema: Mapping[str, Any], untyped: frozenset[str] = STRING) -> None:
@@ -70,7 +69,6 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """Return the JSON of a parameter up to its value."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -127,7 +125,6 @@ def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
 
 
 def as_json(value: str, types: frozenset[str]) -> str:
-    """Return a value as JSON of the first of the types that fits, else as text."""
     is_bound = "string" not in types
     for name, read in _READERS:
         if name not in types or (literal := read(value)) is None:
