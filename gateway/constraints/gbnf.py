@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SIZE_MAX: Final = 256 * 1024
 """Characters of a grammar."""
 WEIGHT_MAX: Final = 50_000
-"""Characters and names in a grammar whose repetitions are written out."""
+"""Characters and names in a grammar, with repetitions written out."""
 LAST: Final = 0x10FFFF
 _SURROGATES: Final = (0xD800, 0xDFFF)
 _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -46,13 +46,12 @@ _ESCAPES: Final = _SHORT | {0x2F: "/"}
 _HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 _BEYOND: Final = (0x10000, LAST)
 _HALVES: Final = (0xD800, 0xDC00)
-"""First code of each half of a surrogate pair."""
 _CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
 r"""Characters that one `\uXXXX` can stand for."""
 
 
 class UntranslatableGrammar(ValueError):
-    """Refusal of a grammar that the engines' notation or this translation cannot express."""
+    """Refusal of a grammar that GBNF or this translation cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Repetition; `most` is None without a bound."""
-
     part: Language
     least: int
     most: int | None
@@ -99,8 +96,6 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Language of a rule."""
-
     name: str
 
 
@@ -154,7 +149,6 @@ def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
 
 
 def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
-    """Return `root` and the rules that it needs as a grammar."""
     writer = _Writer()
     lines: dict[str, str] = {}
     weight = 0
@@ -192,8 +186,8 @@ def _rule_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writer of languages, with the sets of characters, which are rules, in `extra`, and the rules
-    that the text refers to in `wanted`.
+    """Writer of languages. Sets of characters are rules in `extra`; `wanted` are the rules referred
+    to.
     """
 
     extra: list[str] = field(default_factory=list)
@@ -536,9 +530,9 @@ COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, Non
 
 
 def language_of(pattern: str, flags: str = "") -> Language:
-    """Return the texts that a pattern matches as a whole.
+    """Return the texts that a pattern matches as a whole, whatever its outer anchors.
 
-    `flags`: `i` and `s` as in Lark. Anchors around all of it have no effect.
+    `flags`: `i` and `s` as in Lark.
     """
     match = re.match(r"\(\?([is]+)\)", pattern)
     if match:
@@ -576,7 +570,6 @@ def cased(point: int) -> tuple[Range, ...]:
 
 
 def unescaped(source: str, at: int) -> tuple[str, int]:
-    """Return the character of the escape whose letter is at `at`, and its end."""
     letter = source[at : at + 1]
     if match := _CODE.match(source, at) or _BRACED.match(source, at):
         point = int(next(filter(None, match.groups())), 16)

@@ -103,10 +103,10 @@ _LEFT_OPEN: Final = {
     "$dynamicRef",
 }
 _SIZES: Final = ((0xF0, 4), (0xE0, 3), (0xC0, 2))
-"""First byte of UTF-8 → size of the character, for that byte and higher ones."""
+"""Size of a UTF-8 character whose first byte is at least this."""
 _FOLLOWING: Final = range(0x80, 0xC0)
 _SECOND: Final = {0xE0: range(0xA0, 0xC0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
-"""First byte → range of the second, where it is not `_FOLLOWING`."""
+"""By first byte, where it is not `_FOLLOWING`."""
 _HALF_SURROGATES: Final = 0xED
 
 
@@ -441,7 +441,6 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """Return the integers from `low` to `high`, both included, as JSON; None means no bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural

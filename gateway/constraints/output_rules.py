@@ -40,10 +40,10 @@ class TextGrammar:
 class ToolRule:
     """Tool that the model knows as `name`, and the client as `namespace` and `shown_name`.
 
-    `schema` binds the arguments; None if they may be anything (not strict). Browser and Python
-    report errors to the model themselves: their `schema` is for the grammar only. `declared` is the
-    schema that the model was shown (None: `schema`), for the types of arguments that it writes
-    without any. `namespace` is the server label of an MCP tool.
+    `schema` binds the arguments; None if not strict. Browser and Python report errors to the model
+    themselves: their `schema` is for the grammar only. `declared` is the schema that the model was
+    shown (None: `schema`), for the types of arguments that it writes without any. `namespace` is
+    the server label of an MCP tool.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ToolRule:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the JSON Schema of the arguments, for a tool without a grammar."""
+        """Return the JSON Schema of the arguments of a tool without a grammar."""
         if self.schema is not None:
             return self.schema
         if self.kind is SegmentKind.CODE_INTERPRETER_CALL:
@@ -83,9 +83,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """Format of a JSON answer. Unless `strict`, it need only be JSON, and the model is shown the
-    schema.
-    """
+    """Format of a JSON answer. Unless `strict`, `schema` is only shown to the model."""
 
     kind: Literal["json_object", "json_schema"]
     schema: dict[str, Any] = field(hash=False)
@@ -172,7 +170,7 @@ class OutputRules:
         return {}
 
     def derive(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value made for `key`. Two threads that need it first may get one each."""
+        """Return the cached value of `key`. Two threads that need it first may get one each."""
         if key not in self.derived:
             self.derived[key] = make()
         made: T = self.derived[key]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Path = tuple[Any, ...]
 
 BESIDE: Final = ("if", "then", "else", "not")
-"""Keywords whose schemas apply to the same value, and so may form a circle, like `CHOICES`."""
+"""Their schemas apply to the same value, and so may form a circle, like `CHOICES`."""
 CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _SHAPING: Final = (b'"pattern":', b'"patternProperties":', b'"$ref":', b'"$dynamicRef":')
@@ -65,7 +65,7 @@ def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
 
 
 def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
-    """Return why output cannot be bound to the schema. `of_objects`: it must describe objects."""
+    """Return why output cannot be bound to the schema."""
     spelled = orjson.dumps(schema)
     return (
         _length_fault(spelled, limits)
@@ -203,7 +203,6 @@ def is_one_of(value: object, types: Collection[str]) -> bool:
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all JSON objects in the value, whatever they mean."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
@@ -351,7 +350,7 @@ _FORMS: Final[Mapping[str, Form]] = {
     **dict.fromkeys(("if", "then", "else", "propertyNames", "contentSchema"), _SCHEMA),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
 }
-"""Keyword → form of its value, in words and as a predicate."""
+"""Form of each keyword's value, in words and as a predicate."""
 _OF_SCHEMAS: Final = frozenset(
     keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
 ) | {"items", "dependencies"}
@@ -363,7 +362,6 @@ _FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if for
 
 
 def form_fault(schema: Schema) -> str | None:
-    """Return the first malformed keyword, with its JSON pointer."""
     waiting: list[tuple[Any, Path]] = [(schema, ())]
     while waiting:
         part, path = waiting.pop()

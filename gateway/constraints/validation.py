@@ -74,7 +74,6 @@ class Checker:
         scope: bytes = b"",
         paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """`paths` are the parameter paths of the tools, by the model's names."""
         self._rules = rules
         self._call_fields = call_fields
         self._cache = cache
@@ -89,7 +88,7 @@ class Checker:
     def compile(self) -> None:
         """Compile schemas and grammars. CPU work, for a thread.
 
-        Raises `InvalidRequest` with `param` if one cannot be used.
+        Raises `InvalidRequest` if one cannot be used.
         """
         if self.is_compiled:
             return

@@ -1,6 +1,6 @@
 """Validators of texts: JSON against a schema, any text against a grammar.
 
-Apart from `validation`, which imports this only when needed: the libraries are slow to import.
+Apart from `validation`, because the libraries are slow to import.
 
 The work of compiling a custom tool's grammar is estimated from its text. llguidance makes one
 expression of each terminal, with the terminals that it names written out. Its time grows with the
@@ -49,7 +49,7 @@ CHARS_MAX: Final = 200_000
 """Of all terminals of a grammar, written out."""
 NAMES_DEPTH_MAX: Final = 100
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
-"""Operators by which a part may be empty or repeated."""
+"""A part may be empty or repeated."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
@@ -64,7 +64,6 @@ _PART: Final = re.compile(
 
 
 def check_work(grammar: TextGrammar) -> None:
-    """Raise `UnusableGrammar` if compiling the grammar would take too long."""
     if grammar.syntax == "regex":
         works = [_empty_parts(grammar.definition) ** 2]
     else:
@@ -332,10 +331,9 @@ def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
 
 
 def impossible(schema: object, place: str = "") -> str | None:
-    """Return the JSON pointer of a contradiction in a valid schema; None if none is visible.
+    """Return the JSON pointer of a contradiction in a valid schema: nothing satisfies it.
 
-    A model bound to such a schema has no valid output. There are no false positives; `$ref` is not
-    followed.
+    There are no false positives; `$ref` is not followed.
     """
     if schema is False:
         return place or "/"
@@ -412,10 +410,7 @@ def _step(name: str) -> str:
 
 
 class SchemaValidator:
-    """Validator of JSON texts. It fetches no part of the schema from elsewhere.
-
-    Raises `UnusableSchema`.
-    """
+    """Validator of JSON texts, which fetches nothing. Raises `UnusableSchema`."""
 
     def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
         # With patterns, memory use cannot be estimated from the length of the schema.
@@ -443,7 +438,6 @@ class SchemaValidator:
             raise UnusableSchema(_line(str(error))) from None
 
     def fault(self, text: str) -> str | None:
-        """Return what is wrong, as a short clause."""
         try:
             value = orjson.loads(text)
         except ValueError as error:  # also half of a surrogate pair
@@ -556,8 +550,6 @@ def _weight(schema: Any) -> int:
 
 
 class _Bytes:
-    """Vocabulary of all single bytes and an end."""
-
     eos_token_id = _END
     bos_token_id = None
     tokens: Final = [*(bytes([byte]) for byte in range(256)), b"<end>"]
@@ -589,7 +581,6 @@ class GrammarValidator:
             raise UnusableGrammar(self._matcher.get_error().partition("\n")[0])
 
     def fault(self, text: str) -> str | None:
-        """Return what is wrong, as a short clause."""
         try:
             content = text.encode()
         except UnicodeEncodeError:

@@ -2,8 +2,7 @@
 
 A call that was cut off is stored, but shown to nobody until an output answers it. Items of a
 conversation can be deleted by hand: what is left of a pair in the history is left out of the
-prompt, or the conversation would be refused for ever. Only calls at the end of the history may wait
-for their outputs.
+prompt, or the conversation would be refused for ever.
 
 New items may be copies of items in the context. A copy is recognised by its id, if this gateway
 made that (clients may give one id to several items); without id a call by its `call_id`, its output
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
 
 _NO_COPIES: Final = frozenset({"item_reference", "compaction", "compaction_trigger"})
 _UNSHOWN: Final = {"id", "status", "environment", "encrypted_content"}
-"""Members that the model is not shown."""
 _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
@@ -97,8 +95,6 @@ def may_repeat(new: Iterable[InputItem]) -> Repeated:
 
 
 class ContextIndex:
-    """Items of a context, by the ids that identify a copy of them."""
-
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
         # Items `before` the new ones, by id; None for one of which only the id is known.
         self._by_id = dict(before)
@@ -332,7 +328,7 @@ def assemble(
 
 
 def opening(messages: Iterable[Message], response: UUID) -> Context:
-    """Return the context of messages without ids and history: `assemble`, but cheaper."""
+    """Return the context of messages without ids and history, at less cost."""
     items = []
     for ordinal, message in enumerate(messages):
         item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, ordinal)
@@ -349,9 +345,9 @@ def take_in(
     before: Mapping[str, ContextItem | None],
     param: str = "input",
 ) -> list[ContextItem]:
-    """Return new items in the form in which they are stored and listed.
+    """Return new items as they are stored and listed; arguments are as in `assemble`.
 
-    `source` makes the ids of items without one. The rest is as in `assemble`.
+    `source` makes the ids of items without one.
     """
     answered = _answered_new_calls(new, stored)
     intake = _Intake(stored, unsealed, source, ContextIndex(before), answered, param)
@@ -608,7 +604,6 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""The kinds of a call and its output differ by these."""
 _ANY_OUTPUT: Final = "function_call_output"
 """Answers every kind of call: Open Responses has function calls only, and Codex answers its local
 shell with it (`LocalShellCall` in its source)."""
@@ -663,7 +658,6 @@ class _OpenCalls:
         self._by_name[name].append(call)
 
     def take(self, name: str | None) -> int | None:
-        """Take the last unanswered call of this name (None: of any)."""
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
@@ -816,7 +810,6 @@ def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -
 def with_last_opened(
     history: Sequence[ContextItem], sealer: Sealer, *, tenant: UUID
 ) -> Sequence[ContextItem]:
-    """Return the history with its last compaction `opened`; no other one is shown."""
     for index in reversed(range(len(history))):
         if history[index].kind == "compaction":
             shown = opened(history[index], sealer, tenant=tenant)

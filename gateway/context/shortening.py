@@ -67,7 +67,7 @@ def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
 def droppable(items: Sequence[ContextItem]) -> list[int]:
     """Return the indexes of the items that a compaction at the end would newly hide.
 
-    An earlier summary is not among them. Empty means that a compaction is useless.
+    An earlier summary is not among them.
     """
     compacted = [index for index, item in enumerate(items) if item.kind == "compaction"]
     first = compacted[-1] + 1 if compacted else 0
@@ -83,9 +83,8 @@ ANSWER_SHARE: Final = 16
 
 
 def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | None) -> int:
-    """Return how many tokens of the prompt must go to fit an answer (at most half of the window).
-
-    0 or less: none.
+    """Return how many tokens must go (0 or less: none) to fit an answer, of half the window at
+    most.
     """
     wanted = min(answer_tokens or context_length // ANSWER_SHARE, context_length // 2)
     return prompt.tokens + wanted - context_length
@@ -109,9 +108,8 @@ def drop_oldest_turns(
 ) -> list[int]:
     """Return the indexes of the items to keep when at least `excess_tokens` have to go.
 
-    Turns are dropped until `wanted_tokens` are gone, too, or only the last one is left. `costs` is
-    of `costs_of`. Raises `ContextLengthExceeded` if the last turn alone is too long; it is never
-    dropped.
+    Turns are dropped until `wanted_tokens` are gone, too, or only the last one is left. Raises
+    `ContextLengthExceeded` if the last turn alone is too long; it is never dropped.
     """
     first = _first_after_instructions(items)
     starts = _turn_starts(items, first)

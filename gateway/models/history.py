@@ -1,5 +1,3 @@
-"""Selection, order and text of the items of a context that the model is shown."""
-
 from __future__ import annotations
 
 from array import array
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
-"""Kinds of a chain of thought; of hosted tools, those that the model calls while it thinks."""
+"""Parts of a chain of thought; of hosted tools, those that the model calls while it thinks."""
 _IN_ANY_CONTEXT: Final = _STALE_KINDS | {
     *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
 }
@@ -37,11 +35,11 @@ _IN_ANY_CONTEXT: Final = _STALE_KINDS | {
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """Item to be rendered, with its index in the context and, for an output, the name of the called
-    function as the model knows it.
+    """Item to be rendered, with its index in the context (`PREAMBLE`: it is in none) and, for an
+    output, the name of the called function as the model knows it.
 
     The answer to an MCP approval request has the tool's name, too, and so has the result of an
-    approved call. An answer that was never given has the index `PREAMBLE`.
+    approved call.
     """
 
     source: int
@@ -153,8 +151,6 @@ def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[Pl
 
 
 class _Approvals:
-    """MCP approval requests of one context and their answers."""
-
     def __init__(self, items: Iterable[PlacedItem], approved: str | None) -> None:
         self.pending: list[PlacedItem] = []
         """Requests whose call is made now."""

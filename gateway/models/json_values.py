@@ -85,7 +85,6 @@ def escaped(text: str, controls: Sequence[int]) -> str:
 
 
 def with_escapes(text: str) -> str:
-    """Escape the control characters in the strings of a value."""
     scanner = ValueScanner()
     scanner.end(text)
     return escaped(text, scanner.controls)
