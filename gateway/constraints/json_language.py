@@ -507,7 +507,6 @@ class Remainder:
 
 
 def body_of(schema: object) -> Body:
-    """Return the JSON that a schema describes; any JSON if that cannot be expressed."""
     try:
         documents = JsonLanguage(schema)
     except UntranslatableGrammar:

@@ -155,7 +155,6 @@ class OutputRules:
 
     @cached_property
     def calls_functions(self) -> bool:
-        """Return True if all tools are client functions without checked arguments."""
         kinds = {tool.kind for tool in self.tools.values()}
         return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
 
@@ -178,8 +177,8 @@ class OutputRules:
 
 
 class UnusableSchema(ValueError):
-    """Refusal of a schema; the message is a short clause."""
+    """Refusal of a schema, as a short clause."""
 
 
 class UnusableGrammar(ValueError):
-    """Refusal of a grammar; the message is a short clause."""
+    """Refusal of a grammar, as a short clause."""

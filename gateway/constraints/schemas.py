@@ -65,7 +65,6 @@ def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
 
 
 def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
-    """Return why output cannot be bound to the schema."""
     spelled = orjson.dumps(schema)
     return (
         _length_fault(spelled, limits)
@@ -350,7 +349,6 @@ _FORMS: Final[Mapping[str, Form]] = {
     **dict.fromkeys(("if", "then", "else", "propertyNames", "contentSchema"), _SCHEMA),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
 }
-"""Form of each keyword's value, in words and as a predicate."""
 _OF_SCHEMAS: Final = frozenset(
     keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
 ) | {"items", "dependencies"}

@@ -33,14 +33,13 @@ NODES_MAX: Final = 100_000
 
 
 class Unsayable(ValueError):
-    """Refusal of a constraint without a structural tag within the bounds."""
+    """Refusal of a constraint without a tag within the bounds."""
 
 
 def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
     """Return the tag as JSON data. `max_whitespace`: the engine can bound white space in JSON.
 
-    Engines refuse empty sequences, alternatives and strings: these are left out, and what might be
-    empty becomes optional.
+    Engines refuse empty sequences, alternatives and strings: what might be empty is optional.
     """
     writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
     format_ = writer.format(constraint.turn, NESTING_MAX)

@@ -195,7 +195,7 @@ class TooMuchWork(Exception):
 
 
 class ForeignReference(Exception):
-    """Reference to another schema, or of a kind that is not counted."""
+    """Reference that is not counted."""
 
 
 @dataclass(slots=True)
@@ -210,8 +210,8 @@ class Cost:
     """Work of checking values against a schema, counted before it is done.
 
     Small schemas can hang a validator: where references fork at every step, the paths double with
-    each. The work is the number of applications of a schema to a value, as if nothing
-    short-circuits, each pair once. Raises `ForeignReference`.
+    each. Each application of a schema to a value counts, as if nothing short-circuits, each pair
+    once. Raises `ForeignReference`.
     """
 
     def __init__(self, schema: dict[str, Any], work_max: int) -> None:
@@ -331,7 +331,7 @@ def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
 
 
 def impossible(schema: object, place: str = "") -> str | None:
-    """Return the JSON pointer of a contradiction in a valid schema: nothing satisfies it.
+    """Return the JSON pointer of a contradiction: nothing satisfies the schema.
 
     There are no false positives; `$ref` is not followed.
     """

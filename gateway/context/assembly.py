@@ -74,7 +74,7 @@ _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
 class Repeated(NamedTuple):
-    """Items that new ones may be copies of: these `ids`, and with `calls` all calls and outputs."""
+    """Ids of items that new ones may be copies of; with `calls` also all calls and outputs."""
 
     ids: frozenset[str]
     calls: bool
@@ -314,8 +314,8 @@ def assemble(
 
     `before` maps ids to the items that new ones may be copies of (None: the history's), `stored`
     answers `referenced_ids(new)`, `unsealed` is of `unseal`. Raises `ResourceNotFound` for an id
-    that `stored` lacks and `InvalidRequest` for a call without output, an output without call, an
-    answer to a missing approval request and a changed copy.
+    that `stored` lacks and `InvalidRequest` for unpaired calls and outputs, an answer to a missing
+    approval request and a changed copy.
     """
     preceding = {item.item_id: item for item in history} if before is None else before
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=preceding)
@@ -366,8 +366,7 @@ class _Intake:
     """A request's own items as items of its context.
 
     Ids are unique within a context, because lists of it are paged by id: an item whose id is taken
-    gets another. References to items of the context, copies, and sealed items with ids of the
-    context add nothing.
+    gets another. Items that are in the context already add nothing.
     """
 
     stored: Mapping[str, ContextItem]
@@ -621,7 +620,7 @@ def with_call_ids(
     """Return the items, outputs without a `call_id` assigned to the call that they answer.
 
     That is the last unanswered call before them with the output's name, or with any if it has none.
-    Without such a call the output stands alone: the model sees it as a message of that tool.
+    Without such a call the model sees the output as a message of that tool.
     """
     if not any(map(_names_no_call, chain(history, added))):
         return history, added
@@ -735,8 +734,8 @@ def without_orphans(
     """Return the history without outputs that lack a call and calls that stay unanswered.
 
     A call stays unanswered if `added` does not answer it although the history goes on, with a
-    message that is not the assistant's or another call of the same `call_id`. A call that a
-    compaction hides cannot be answered.
+    message that is not the assistant's or another call of the same `call_id`, or hides it by a
+    compaction.
     """
     if not any(item.is_call or item.is_output for item in history):
         return list(history)  # nothing in it belongs to anything

@@ -55,7 +55,6 @@ def summary_message(summary: str) -> Message:
 
 
 def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
-    """Return a compaction item; `summary` is the text inside `seal`."""
     return ContextItem(
         kind="compaction",
         item_id=item_id,
@@ -91,7 +90,6 @@ def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | 
 
 
 def costs_of(prompt: Prompt, count: int) -> list[int]:
-    """Return the number of prompt tokens of each item."""
     costs = [0] * count
     for span in prompt.spans:
         if span.source != PREAMBLE:

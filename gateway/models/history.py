@@ -242,8 +242,8 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
     """Return the items with each output directly behind its call, in the order of the calls.
 
     Harmony has no call ids: two calls at once are shown as call, output, call, output. A call that
-    was cut off is left out even where a later call has the same id. An output that names its tool
-    in place of a call stays where it is. Raises `InvalidRequest` for an output without a call.
+    was cut off has no output, even where a later call has its id. Raises `InvalidRequest` for an
+    output without a call.
     """
     ordered = with_hosted_results(items)
     outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
@@ -270,7 +270,6 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
 
 
 def message_text(message: Message) -> str:
-    """Return all text of a message, with placeholders for what the model cannot read."""
     separator = "" if message.role == "assistant" else "\n"
     return separator.join(map(part_text, message.content))
 
@@ -284,7 +283,6 @@ def reasoning_text(item: Reasoning) -> str:
 def shown_items(
     items: Sequence[ContextItem], leading: int, approved: str | None = None
 ) -> Iterable[PlacedItem]:
-    """Return the items behind the `leading` instructions that become messages, in their order."""
     behind = items[leading:]
     if len(behind) == 1 and behind[0].kind == "message":
         return [PlacedItem(leading, behind[0])]

@@ -106,7 +106,7 @@ class Unnamed:
 CallStep = Called | Unnamed | Argued | Ended | PlainText | Noted
 CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
-"""Longer text is no name of a function or a parameter."""
+"""Longer text is no name."""
 
 
 def function_name(written: str) -> str | None:
@@ -151,8 +151,6 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Tags around keys and values of arguments that are no JSON."""
-
     before_key: Written
     behind_key: Written
     behind_value: Written
@@ -223,7 +221,7 @@ def tags_of(arguments: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """Markers around a thought, and the white space that templates put inside and behind."""
+    """Markers of a thought; templates put `inner` and `behind` inside and behind them."""
 
     opening: str
     closing: str

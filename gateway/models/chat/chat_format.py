@@ -111,11 +111,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @classmethod
     def load(cls, options: FormatOptions) -> ChatFormat:
-        """Load the tokenizer of a model.
-
-        Raises `ConfigError` without a tokenizer or a known family, and `VocabularyError` for a
-        tokenizer that cannot be read.
-        """
         if not options.tokenizer:
             raise ConfigError(
                 "a model with format chat needs the tokenizer of its servers",
@@ -383,9 +378,7 @@ class ChatFormat(ServerRenderedFormat):
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """Return the ids for the model to continue: an open thought is closed, a cut-off call left
-        out.
-        """
+        """Return the ids to continue: an open thought is closed, a cut-off call left out."""
         rerendered: list[int] = []
         for ids, _ in turns:
             rerendered += self._close_thought(self._without_stop_ids(ids), new_parser())

@@ -231,7 +231,7 @@ class ChatConversation:
     _results: list[ChatMessage] = field(default_factory=list)
     last_call: str = ""
     _called_at: int | None = None
-    """Item of the last call, if others may have been made at once with it."""
+    """Item of the last call, while others may be made at once with it."""
 
     def spans(self, ids: int) -> tuple[Span, ...]:
         """Estimate which part of a prompt of `ids` ids each item became."""
@@ -244,7 +244,6 @@ class ChatConversation:
         return tuple(spans)
 
     def say(self, source: int, role: str, text: str) -> None:
-        """Add a message of the user, or of the system."""
         self.close()
         if role == "system" and not (
             self.habits.late_system if self.messages else self.habits.system
@@ -260,7 +259,6 @@ class ChatConversation:
         self._note(source, text)
 
     def show(self, source: int, parts: Sequence[ContentPart]) -> None:
-        """Add a user's message with images, or images that a tool returned."""
         self.close()
         assert self.see is not None, "somebody sees"
         content = [self._part(source, part, self.see) for part in parts]
@@ -414,7 +412,6 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
 
 
 def images_of(item: Item) -> list[InputImage]:
-    """Return the images of a user's message, or those that a tool returned."""
     if isinstance(item, Message):
         parts: Any = item.content if item.role == "user" else ()
     else:

@@ -46,7 +46,7 @@ CALLS: Final[Mapping[str, CallSyntax | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Names of a family's syntaxes in `REASONING` and `CALLS`.
+    """Family with the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
     that always thinks, or never does. `thinks` is its default.
@@ -115,17 +115,12 @@ SWITCHES: Final = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Syntax of a model, and the arguments of its template that turn thinking on and off."""
-
     syntax: Syntax
     switches: tuple[str, ...] = SWITCHES
 
     @classmethod
     def from_options(cls, options: FormatOptions) -> Self:
-        """Read the family of a model from its settings, else from its name.
-
-        Raises `ConfigError` for an unknown name.
-        """
+        """Read the family from settings, else from the model's name."""
         preset = preset_for(options.model)
         if preset is None and options.reasoning is None and options.calls is None:
             raise ConfigError(
@@ -145,7 +140,6 @@ class Family:
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
     def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for the `requested` effort, passed on as `effort`."""
         if requested is None:
             return {}
         if requested == NO_EFFORT:

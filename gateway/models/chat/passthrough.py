@@ -101,7 +101,7 @@ NO_ARGUMENTS: Final = "{}"
 class TextParser:
     """Parser of one turn of text (`gateway.generation.TokenParser`).
 
-    It accepts any input, and its result does not depend on how the ids are cut into chunks.
+    It accepts any input, however its ids are cut into chunks.
     """
 
     __slots__ = (
@@ -317,7 +317,7 @@ _BEHIND_NAME: Final = "\0"
 def turn_line(ids: Sequence[int]) -> array[int]:
     """Return the line with the assistant's message of a finished turn; empty without content.
 
-    Thoughts are left out, and so is a call that was cut off.
+    Thoughts and a call that was cut off are left out.
     """
     answer, calls = "", list[dict[str, Any]]()
     for mark, text, is_closed in _parts(ids):
@@ -424,7 +424,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
 
     @classmethod
     def load(cls, options: FormatOptions) -> PassThroughFormat:
-        """Load the format. Raises `ConfigError` for unknown `reasoning`, or set `calls`."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
                 f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",

@@ -295,8 +295,6 @@ LEXICONS_KEPT: Final = 64
 
 
 class Matcher:
-    """Finder of markers in text, and of a possible beginning of one at its end."""
-
     __slots__ = ("_pattern", "_texts", "firsts")
 
     def __init__(self, texts: tuple[str, ...]) -> None:
@@ -323,8 +321,8 @@ class Matcher:
 
 
 class PlainTexts(dict[int, str]):
-    """Texts of ids that are nothing but text: whole characters, nothing of a marker, and no white
-    space at the end. Empty for any other id.
+    """Texts of ids that are whole characters, nothing of a marker, and no white space at the
+    end.
     """
 
     __slots__ = ("_markers", "_spelled", "_vocabulary")
@@ -336,7 +334,7 @@ class PlainTexts(dict[int, str]):
         self._spelled = spelled
 
     def __missing__(self, token: int) -> str:
-        """Look the id up. Numbers that are no id are not cached: there is no end of them."""
+        """Look the id up; numbers that are no id are not cached."""
         piece = b"" if token in self._markers else self._vocabulary.pieces[token]
         try:
             text = piece.decode()

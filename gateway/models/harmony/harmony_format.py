@@ -85,9 +85,9 @@ _CHANNEL: Final = re.compile(
 def transcript(
     vocabulary: Vocabulary, ids: Sequence[int], *, with_ids: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the messages of a prompt or of a turn; each id is in one of them.
+    """Return the messages of any ids; each id is in one of them.
 
-    An opening without a message behind it is raw. `with_ids` adds `token_ids`. Takes any ids.
+    An opening without a message behind it is raw.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
 

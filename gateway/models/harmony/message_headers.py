@@ -140,7 +140,7 @@ class Header:
 
     @property
     def is_fragment(self) -> bool:
-        """Return True if the prose is a cut-off beginning of a word of the header grammar."""
+        """Return True if the prose begins a word of a header."""
         word = self.prose.strip()
         unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
         return word == "to" or unfinished

@@ -99,10 +99,10 @@ class Draft:
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes the
     answer only when there is no other, and otherwise nothing. `tool_role` is the message's role, a
-    tool. `doubts` are the rules that make it unreadable. `lead` are words of the header of
-    reasoning. `callee` is the function that it calls if it is JSON (`braced`: it seems so) and
-    `<|call|>` closes it. A `dropped` one is not shown. `is_preamble`: its header says so, even
-    where preambles are reasoning.
+    tool. `doubts` make it unreadable. `lead` are words of the header of reasoning. `callee` is the
+    function that it calls if it is JSON (`braced`: it seems so) and `<|call|>` closes it. A
+    `dropped` one is not shown. `is_preamble`: its header says so, even where preambles are
+    reasoning.
     """
 
     start: int

@@ -91,7 +91,6 @@ if TYPE_CHECKING:
 
 
 INSTRUCTIONS: Final = "# Instructions\n\n"
-"""As openai-harmony 0.0.8 writes it."""
 PIECE_CHARS: Final = 32 * 1024
 """Tokenised at once, in less than a millisecond, in which nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
@@ -161,7 +160,7 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
-    """Return a call of a tool, by its name in rules, as the model was trained to write it."""
+    """Return a correct call of a tool, by its name in rules."""
     channel, to = addressed(name)
     code = is_code(name)
     return HarmonyMessage("assistant", text, channel, to, is_json=not code, is_code=code)
@@ -335,7 +334,6 @@ class SystemFacts(NamedTuple):
 
 
 def system_text(facts: SystemFacts) -> str:
-    """Return the body of the system message, as openai-harmony 0.0.8 writes it."""
     about = [facts.model_identity]
     if facts.knowledge_cutoff is not None:
         about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
@@ -358,7 +356,7 @@ def system_text(facts: SystemFacts) -> str:
 
 
 def developer_text(options: RenderOptions, leading: Sequence[str]) -> str:
-    """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
+    """Return the body of the first developer message.
 
     The last section is in the form of OpenAI's guide to Harmony. Raises `InvalidRequest` for a
     function's name or schema that cannot be written.

@@ -341,7 +341,6 @@ class JsonBody:
         return self._value is not None and self._value.in_string
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """Return the events of more text, and the text behind the value."""
         if self.is_over:
             return [], text
         if self._value is None:

@@ -97,10 +97,7 @@ class TaggedArguments:
 def types_of(
     schema: Any, root: Mapping[str, Any], untyped: frozenset[str] = STRING
 ) -> frozenset[str]:
-    """Return the types that a JSON Schema names, those of its alternatives too, else `untyped`.
-
-    References within `root` are followed.
-    """
+    """Return the types that a JSON Schema and its alternatives name, else `untyped`."""
     return frozenset(_types(schema, root, REFERENCES_MAX)) or untyped
 
 
