@@ -43,6 +43,8 @@ def count_recoveries(recoveries: dict[str, int], rules: Iterable[StrEnum], times
 
 RAW: Final = "raw_message_tokens"
 """vLLM's shape of messages that it does not take apart."""
+TAKEN_BACK_BY: Final = "taken_back_by"
+"""Member of a message that was taken back: the recovery rule."""
 UNTHINKS: Final = "reasoning_off"
 """Thinking can be switched off."""
 SEES: Final = "vision"

@@ -36,7 +36,15 @@ from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
 from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, text_piece
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, TokenPiece, Unrendered
+from gateway.models.format import (
+    RAW,
+    SEES,
+    TAKEN_BACK_BY,
+    UNTHINKS,
+    ServerRenderedFormat,
+    TokenPiece,
+    Unrendered,
+)
 from gateway.models.history import message_text
 from gateway.protocol.items import Message
 from gateway.text_ids import TEXT_BASE, TEXT_STATE, is_text
@@ -336,7 +344,7 @@ class ChatFormat(ServerRenderedFormat):
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
-            {**self._message_of(voided, with_ids=with_ids), "taken_back": rule}
+            {**self._message_of(voided, with_ids=with_ids), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
         return [self._message_of(ids, with_ids=with_ids), *void]

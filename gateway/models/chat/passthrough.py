@@ -47,6 +47,7 @@ from gateway.models.chat.image_gallery import Gallery
 from gateway.models.format import (
     RAW,
     SEES,
+    TAKEN_BACK_BY,
     UNTHINKS,
     FixedFormat,
     ImageLimits,
@@ -536,7 +537,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
         void = [
-            {"type": RAW, "message": text_of(voided), "taken_back": rule}
+            {"type": RAW, "message": text_of(voided), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
         return [{"type": RAW, "message": text_of(ids)}, *void]

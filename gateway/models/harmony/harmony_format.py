@@ -28,7 +28,14 @@ from gateway.generation import (
     SegmentKind,
     SegmentStarted,
 )
-from gateway.models.format import RAW, Builtins, FixedFormat, RenderOptions, TokenPiece
+from gateway.models.format import (
+    RAW,
+    TAKEN_BACK_BY,
+    Builtins,
+    FixedFormat,
+    RenderOptions,
+    TokenPiece,
+)
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
@@ -411,7 +418,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     ) -> list[dict[str, Any]]:
         shown = transcript(self.vocabulary, (*OPENING, *ids), with_ids=with_ids)
         return shown + [
-            {**raw_message(self.vocabulary, voided), "taken_back_by": rule}
+            {**raw_message(self.vocabulary, voided), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
 
