@@ -9,21 +9,18 @@ characters in the strings of the value, such as line breaks, become escapes.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from gateway.models.harmony.recovery import Rule
-from gateway.models.json_values import DEPTH_MAX, ValueScanner, escaped
+from gateway.models.json_values import ValueScanner, escaped, is_json
 
 _NOT_SPACE = re.compile(r"\S")
 _FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
 _FENCE_MAX = 64
 """More characters before the value are no fence."""
 _CLOSERS = frozenset("}])>`\"';,")
-# Control characters become escapes. Numbers are only looked at, so their length does not matter.
-_DECODER = json.JSONDecoder(strict=False, parse_int=str)
 
 
 class _Phase(Enum):
@@ -44,9 +41,7 @@ class Conclusion:
 
 
 class Arguments:
-    def __init__(self, *, depth_max: int = DEPTH_MAX) -> None:
-        # A value nested deeper than that counts as no JSON.
-        self._depth_max = depth_max
+    def __init__(self) -> None:
         self._phase = _Phase.BLANK
         self._held = ""
         self._value = bytearray()  # UTF-8: a list of short texts takes ten times as much.
@@ -141,7 +136,7 @@ class Arguments:
             value = escaped(value, self._scanner.controls)
         if end is None:
             return value
-        if self._scanner.deepest > self._depth_max or not _is_json(self._value.decode()):
+        if not is_json(self._value.decode(), self._scanner.deepest):
             self._phase = _Phase.RAW
             return value + rest
         self._phase = _Phase.AFTER
@@ -154,14 +149,6 @@ def is_object(text: str) -> bool:
     arguments = Arguments()
     arguments.feed(text)
     return text.lstrip().startswith("{") and arguments.finish().is_json
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _DECODER.decode(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _only_repeats(tail: str, value: str) -> bool:
