@@ -35,7 +35,7 @@ _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")
 _DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
 RETRY_AFTER_S: Final = 1.0
-TOO_MANY: Final = "the context has {} images, and at most {} are shown"
+_TOO_MANY: Final = "the context has {} images, and at most {} are shown"
 LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
 
@@ -91,10 +91,7 @@ class Gallery:
             url = self._fetched_url(image)
             length += 0 if url is None else _file_bytes(url)
             if number >= limits.images_max:
-                count = f"the context has {len(images)} images"
-                self._leave_out(
-                    source, image, f"{count}, and at most {limits.images_max} are shown"
-                )
+                self._leave_out(source, image, _TOO_MANY.format(len(images), limits.images_max))
             elif length > limits.context_bytes_max:
                 self._leave_out(source, image, LONG_TOGETHER.format(limits.context_bytes_max))
             elif url is None:

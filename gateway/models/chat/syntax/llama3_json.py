@@ -19,7 +19,7 @@ from gateway.models.json_values import WHITE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-from gateway.models.chat.call_syntax import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
 
 OPENING: Final = "<|python_tag|>"
 
