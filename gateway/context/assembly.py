@@ -4,10 +4,9 @@ A call that was cut off is stored, but shown to nobody until an output answers i
 conversation can be deleted by hand: what is left of a pair in the history is left out of the
 prompt, or the conversation would be refused for ever.
 
-New items may be copies of items in the context. A copy is recognised by its id, if this gateway
-made that (clients may give one id to several items); without id a call by its `call_id`, its output
-by the call's, and an MCP approval response by the request's id. A copy may lack members, and have
-empty ones; the rest must be equal as far as a model is shown it.
+New items may be copies of items in the context (`ContextIndex`). Clients drop ids, and give one id
+to several items, so only ids that this gateway made count, else those of calls. A copy may lack
+members, and have empty ones; the rest must be equal as far as a model is shown it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Items as the messages of a chat completion, which a chat template renders.
 
-| item | message |
-|---|---|
-| instructions, leading system and developer messages | one of role `system`, the first |
-| later system or developer message | role `system`; `user` where the template takes none there |
-| reasoning, assistant message, calls behind it | one of role `assistant`, up to the next output |
-| output of any kind | role `tool` |
-| MCP approval request | a call; a response that denies it is its output |
-| other item of a hosted tool | a call and its output; some are only one of these |
+Reasoning, an answer and calls are one message of the assistant, up to the next output. Other items
+of hosted tools are a call and its output. A system message is the user's where the template takes
+none (`Habits`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The prompt decides whether a turn begins in REASONING or in CONTENT. Three laws,
 
 1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
    invalid calls become text for the user, and a call that breaks off is passed on up to its end.
-2. It never looks ahead. The events depend on the ids, not on how they were cut into chunks.
+2. It never looks ahead.
 3. No text becomes a marker that is an id. Such a marker becomes text only where it means nothing,
    as in an answer about it, and unless its vocabulary calls it special.
 

@@ -1,9 +1,8 @@
 """Grammars over ids of the rest of a turn.
 
-A turn is any number of thoughts and preambles, each with the opening of another message, and then
-one call or the answer, whose end is not part of the grammar: there the engines allow any stop id.
-Where a call is required, or an answer in a format, there is at most one thought and then one
-preamble. Headers are held to the trained forms.
+A turn is any number of thoughts and preambles, and then one call or the answer, whose end is not
+part of the grammar: there the engines allow any stop id. Where a call is required, or an answer in
+a format, there is at most one thought and then one preamble. Headers are held to the trained forms.
 
 A grammar can only begin where the ids so far decide what comes next: before a message, within a
 text, and in the middle of JSON (`json_language.remainder_of`).

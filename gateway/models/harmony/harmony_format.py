@@ -1,8 +1,8 @@
 """Harmony, the format of gpt-oss, as the rest of the gateway sees it.
 
-Transcripts have the shape of openai-harmony's `Message.to_dict`; the heading of a developer message
-is part of its text. Ids that are no well-formed message are shown in vLLM's shape for raw messages:
-`{"type": "raw_message_tokens", "message": …, "tokens": […]}`.
+Transcripts have the shape of openai-harmony's `Message.to_dict`. Ids that are no well-formed
+message are shown in vLLM's shape for raw messages: `{"type": "raw_message_tokens", "message": …,
+"tokens": […]}`.
 
 A model goes on as it finds itself to have begun. So a turn behind which another is generated is
 rendered again (`rerendered_ids`), each message as later prompts render its item: id for id if the

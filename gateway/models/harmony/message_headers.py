@@ -12,11 +12,8 @@ Other headers are read by these rules:
 
 * The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
 * Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
-  also with a colon. The first that names a declared tool counts (with `functions.` stripped once,
-  then a glued `json` or `code`, or another `functions.` and dots at the end), else the first that
-  is not `assistant`. A built-in tool counts also behind `functions.`, unless there is a function of
-  that name.
-* The recipient decides what the message is, whatever its channel.
+  also with a colon. The first that names a declared tool counts, else the first that is not
+  `assistant`. It decides what the message is, whatever its channel.
 * Anything else is leftover prose. Where it names a function of the client, or there is only one and
   no recipient, the message is a call of it if it is a JSON object and `<|call|>` closes it. The
   object need not fit the schema: a wrong call is answered by its client, or generated again
@@ -25,9 +22,8 @@ Other headers are read by these rules:
 A *trapped* header has no `<|message|>` behind it, and ends with the body itself: only the front of
 a part is read as header, the remainder is the body, letter for letter.
 
-The *forms* of a header mean the same. The ids of an item note their number (`gateway.ids`). Form 0
-is openai-harmony's. A call's recipient stands before the channel (forms 0 to 3) or behind it (4 to
-7). Forms of hosted calls are not noted.
+The *forms* of a header mean the same; the ids of an item note the number of its form
+(`gateway.ids`), but for hosted calls. Form 0 is openai-harmony's.
 """
 
 from __future__ import annotations
@@ -212,10 +208,7 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
 
 
 def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
-    """Decide by recipient, then by channel.
-
-    `tools` are the names that may be called; None when the request allows no calls at all.
-    """
+    """Route by the `tools` that may be called; None when the request allows no calls at all."""
     for recipient in header.recipients:
         if name := _declared_name(recipient, tools or frozenset()):
             return _call(header, name, exact=recipient == addressed(name)[1])

@@ -98,11 +98,10 @@ class Draft:
     """Body of a message on its way to becoming a segment. Without a kind it waits.
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes the
-    answer only when there is no other, and otherwise nothing. `tool_role` is the message's role, a
-    tool. `doubts` make it unreadable. `lead` are words of the header of reasoning. `callee` is the
-    function that it calls if it is JSON (`braced`: it seems so) and `<|call|>` closes it. A
-    `dropped` one is not shown. `is_preamble`: its header says so, even where preambles are
-    reasoning.
+    answer only when there is no other, and otherwise nothing. `doubts` make it unreadable. `lead`
+    are words of the header of reasoning. `callee` is the function that it calls if it is JSON
+    (`braced`: it seems so) and `<|call|>` closes it. `is_preamble`: its header says so, even where
+    preambles are reasoning.
     """
 
     start: int

@@ -1,4 +1,4 @@
-r"""Contexts as the token ids of prompts: the system and developer messages, then the items.
+"""Contexts as the token ids of prompts: the system and developer messages, then the items.
 
 The messages, and the texts about built-in tools (`data/builtin_tools.json`), are openai-harmony's:
 each changed word moves away from what the model knows. The ids are made here, piece by piece as
@@ -6,19 +6,10 @@ openai-harmony 0.0.8 does it (which decides where tokens end), with a tokeniser 
 frees the GIL. Text from outside only passes through `Vocabulary.encode`, so it cannot become a
 marker.
 
-| item | message |
-|---|---|
-| system or developer message | role developer, as instructions |
-| assistant message | channel commentary for that phase, else final |
-| reasoning | channel analysis |
-| call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
-| output of any kind | role tool, named after the function, to the assistant |
-| MCP approval request | as a call; a response that denies it as its output |
-| other item of a hosted tool | as a call and its output, each as JSON, or one of these |
-
-The parts of an input are joined by a newline, those of the assistant by nothing, as the model wrote
-them. A call or an answer whose id notes another form of its header (`message_headers`) is repeated
-in that form.
+Calls and outputs of any kind are a function's, on the commentary channel; other items of hosted
+tools are a call and its output, as JSON. The parts of an input are joined by a newline, those of
+the assistant by nothing, as the model wrote them. A call or an answer whose id notes another form
+of its header (`message_headers`) is repeated in that form.
 
 A long text is cut where its pieces have the tokens that it has as a whole: tokens never reach over
 a match of the vocabulary's pattern, and no match
