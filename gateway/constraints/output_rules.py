@@ -56,7 +56,6 @@ class ToolRule:
 
     @property
     def is_hosted(self) -> bool:
-        # The gateway runs such a tool, or asks the user for approval.
         return self.kind in HOSTED_KINDS or self.kind is SegmentKind.MCP_APPROVAL_REQUEST
 
     @property

@@ -45,11 +45,9 @@ class SchemaCache:
         self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
 
     def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
-        # None means that the schema has to be compiled again.
         return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
 
     def put(self, scope: bytes, schema: dict[str, Any], validator: SchemaValidator) -> None:
-        # A schema that is too long for the cache is not kept.
         if not validator.has_patterns:
             spelled = orjson.dumps(schema)
             self._by_digest.put(_digest(scope, spelled), validator, size=len(spelled))

@@ -170,7 +170,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        # The sample text is there to compare tokenizers.
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:

@@ -316,7 +316,6 @@ class ChatConversation:
         self.sizes[source] = self.sizes.get(source, 0) + len(text) + FRAME_CHARS
 
     def close(self) -> None:
-        # The results of calls that were made at once stand behind all of them.
         self.messages += self._results
         self._results, self._called_at = [], None
 

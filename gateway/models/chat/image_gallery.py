@@ -118,7 +118,6 @@ class Gallery:
         return url_or_fault
 
     def _leave_out(self, source: int, image: InputImage, why: str) -> None:
-        # A new image is refused with `InvalidRequest`.
         if source >= self._new_from:
             raise InvalidRequest(
                 f"An image cannot be shown to the model: {why}.",
@@ -169,7 +168,6 @@ def _images(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
 
 
 def _file_bytes(url: str) -> int:
-    # 0 for any URL that is not a data URL.
     head, _, encoded = url.partition(",")
     return (len(encoded) - encoded.count("=")) * 3 // 4 if head.startswith(_DATA) else 0
 

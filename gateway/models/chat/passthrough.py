@@ -157,7 +157,6 @@ class TextParser:
         return self._take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:  # noqa: ARG002 - logs of text have no single ids
-        # The text of a log is fed as it came.
         return []
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:

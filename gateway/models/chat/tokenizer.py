@@ -151,7 +151,6 @@ class Vocabulary:
         return cls(tokenizer, pieces, added)
 
     def piece(self, token: int) -> bytes:
-        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def special(self, text: str) -> int | None:

@@ -390,7 +390,6 @@ class HarmonyFormat(Renderer, FixedFormat):
 
     @classmethod
     def load(cls, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
-        # Raises `StartupError` when the vocabulary is damaged.
         return cls(Vocabulary.load())
 
     def check(self) -> None:

@@ -419,8 +419,6 @@ class Renderer(MessageWriter):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        # Items that are not shown have no span, nor have leading instructions, which are part of
-        # the preamble, and what is repeated of a history.
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))

@@ -138,7 +138,6 @@ class Vocabulary:
         return ids
 
     def piece(self, token: int) -> bytes:
-        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def decode(self, ids: list[int]) -> str:
