@@ -24,6 +24,7 @@ import orjson
 from gateway.errors import InvalidRequest, VocabularyError, installation
 from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.syntax.deepseek import full_width
+from gateway.models.format import INVALID_UNICODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -171,8 +172,7 @@ class Vocabulary:
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except (UnicodeEncodeError, TypeError) as error:
-            fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
-            raise InvalidRequest(fault, code="invalid_value", param="input") from error
+            raise InvalidRequest(INVALID_UNICODE, code="invalid_value", param="input") from error
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

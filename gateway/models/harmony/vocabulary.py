@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import tiktoken
 
 from gateway.errors import InvalidRequest, VocabularyError
+from gateway.models.format import INVALID_UNICODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +148,7 @@ class Vocabulary:
 
 def _refusal(error: ValueError) -> InvalidRequest:
     if isinstance(error, UnicodeEncodeError):
-        fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
+        fault = INVALID_UNICODE
     else:
         fault = (
             "The input holds text that cannot be tokenised: an extremely long run of one kind "
