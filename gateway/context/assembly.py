@@ -616,10 +616,9 @@ def _fits(output: str, call: str | None) -> bool:
 def with_call_ids(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
-    """Return the items, outputs without a `call_id` assigned to the call that they answer.
+    """Return the items, outputs without a `call_id` assigned to the last call that they may answer.
 
-    That is the last unanswered call before them with the output's name, or with any if it has none.
-    Without such a call the model sees the output as a message of that tool.
+    Without such a call the model sees the output as a message of the tool that it names.
     """
     if not any(map(_names_no_call, chain(history, added))):
         return history, added

@@ -98,8 +98,7 @@ def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
     """Return the ids of a history without leading instructions and stale reasoning.
 
-    None if its items have to be read: calls have to be ordered, compactions applied. `is_answered`:
-    an answer follows.
+    None if calls have to be ordered, or a compaction applied. `is_answered`: an answer follows.
     """
     names, labels = history.names, history.labels
     if any(label.kind not in _IN_ANY_CONTEXT for label in labels.values()):

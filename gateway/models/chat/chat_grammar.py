@@ -59,9 +59,8 @@ KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
 def arguments_in_tags(
     tags: Tags, schema: Mapping[str, Any] | None, spelled: Callable[[Written], Node], text: Node
 ) -> tuple[Node, bool]:
-    """Return the grammar, and True if all that it allows fits the schema.
-
-    `spelled` makes a node of markers and texts, `text` is the node of a text value.
+    """Return the grammar, and True if all that it allows fits the schema. `text` is a text
+    value.
     """
     properties = schema.get("properties") if schema else None
     if not schema or not _are_schemas(properties):
@@ -98,7 +97,7 @@ def _value(property_: dict[str, Any], root: Mapping[str, Any], text: Node) -> tu
 
 
 def text_between(markers: Sequence[str], *, front: str = "") -> Node:
-    """Return a grammar of text that contains none of these markers, which are not one id each.
+    """Return a grammar of text that contains none of these markers.
 
     It is an automaton: each rule stands for the beginning of a marker just written. With `front`
     the text is not empty and begins with none of these characters.

@@ -54,9 +54,9 @@ class Gallery:
     ) -> None:
         """Take the images. `new_items` are the request's own, for errors that name an image.
 
-        Raises `InvalidRequest` for a new image that cannot be shown, and for too many new ones; of
-        an old one the model reads that it is missing. `Unrendered` names those that have to be
-        fetched, the latest first, `RateLimited` one that could not be because others are held.
+        Raises `InvalidRequest` for new images that cannot be shown or are too many, `Unrendered`
+        for those to be fetched, the latest first, and `RateLimited` for one that could not be
+        because others are held.
         """
         self._limits = limits
         self._new_from = _new_from(items)
@@ -69,7 +69,7 @@ class Gallery:
         self.is_empty = not images
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """Return the part of a message that shows the image, or a note that it is missing.
+        """Return the part of a message that shows the image, or says that an old one is missing.
 
         Raises as the constructor does.
         """
