@@ -276,8 +276,8 @@ _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"}
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Items in prompt order: `inherited` from the previous response, then the request's own, which
-    are stored and listed as its input.
+    """Items in prompt order: the first `inherited` from the previous response, then the request's
+    own, which are stored and listed as its input.
     """
 
     items: tuple[ContextItem, ...]
