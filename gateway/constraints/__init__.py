@@ -1,1 +1,1 @@
-"""Constraints on output, their notation for engines, and checks of output against them."""
+"""Constraints on output: their notation for engines, and checks."""

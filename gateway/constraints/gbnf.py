@@ -1,15 +1,11 @@
 r"""Languages of text: their form in GBNF, and their rest behind the beginning of a text.
 
-Inside of a JSON string a quotation mark is two characters, and so is a line break. There a set of
-characters falls into those that stand for themselves and those that are escaped, each in one way.
+The rest of a language is again a language (`Quotient`). All ways to read the beginning are
+followed; a way is a stack of languages, the innermost first: the rest of a string, then of the
+object around it, and so on.
 
-The rest of a language behind the beginning of a text is again a language (`Quotient`). All ways to
-read the beginning are followed, one character after the other. A way is a stack of languages, the
-innermost first: the rest of a string, then of the object around it, and so on.
-
-Regular expressions are read as far as they describe whole texts (`language_of`): no assertions, no
-back-references. Classes such as `\w` mean their ASCII members: text of these is
-also valid for an engine that knows all of Unicode.
+In regular expressions, classes such as `\w` mean their ASCII members, which are also valid for an
+engine that knows all of Unicode.
 """
 
 from __future__ import annotations
@@ -27,81 +23,72 @@ if TYPE_CHECKING:
 SIZE_MAX: Final = 256 * 1024
 """Characters of a grammar."""
 WEIGHT_MAX: Final = 50_000
-"""Characters and names in a grammar whose repetitions are written out."""
+"""Characters and names in a grammar, with repetitions written out."""
 LAST: Final = 0x10FFFF
 _SURROGATES: Final = (0xD800, 0xDFFF)
 _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 _ESCAPED: Final = (*range(0x20), 0x22, 0x5C)
 PLAIN: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
-"""Ranges of the characters that may stand for themselves inside of a JSON string."""
+"""Characters that a JSON string may hold unescaped."""
 SPACES_MAX: Final = 1
-"""White space between two marks of JSON: a model that is lost in it would never end."""
+"""A model that is lost in white space between marks of JSON would never end."""
 Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
-"""Languages that are looked into for one character: one that begins with itself has no end."""
+"""Languages opened for one character; left recursion has no end."""
 OPENED_IN_ALL_MAX: Final = 300_000
-"""Languages that one `Quotient` looks into, at most: about two seconds' work. A text in an ordinary
-format takes little of it, because results are cached by place. Only deeper nesting and counting
-make new places with each character."""
+"""For one `Quotient`: about two seconds' work. Results are cached by position, so only deep nesting
+and counting open many."""
 WAYS_MAX: Final = 200
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
 _ESCAPES: Final = _SHORT | {0x2F: "/"}
-"""Letters of the short escapes that a model may write, by code point; in a grammar the slash stands
-for itself."""
+"""Short escapes that a model may write."""
 _HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 _BEYOND: Final = (0x10000, LAST)
 _HALVES: Final = (0xD800, 0xDC00)
-"""The first of each half of a surrogate pair."""
 _CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
-"""Ranges of the characters that one escape with a code can stand for."""
+r"""Characters that one `\uXXXX` can stand for."""
 
 
 class UntranslatableGrammar(ValueError):
-    """Refusal of a grammar that the engines' notation or this translation cannot say, with why."""
+    """Refusal of a grammar that GBNF or this translation cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """Character out of these ranges of code points, ends included."""
+    """Character out of ranges of code points, ends included."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """Character out of `chars`, as it is written inside of a JSON string."""
+    """Character out of `chars`, as written inside a JSON string."""
 
     chars: Chars
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """White space between the marks of JSON, `most` characters of it or fewer. More of it is read,
-    where another engine let it through, and not written.
-    """
+    """White space between marks of JSON; `most` limits what is written, not what is read."""
 
     most: int = SPACES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Sequence of languages; of none, the empty text."""
+    """Sequence; without parts, the empty text."""
 
     parts: tuple[Language, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Alternative of languages."""
-
     options: tuple[Language, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A part that is repeated, with the least and the most times (None: no bound)."""
-
     part: Language
     least: int
     most: int | None
@@ -109,8 +96,6 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The language of the rule of this name."""
-
     name: str
 
 
@@ -119,7 +104,7 @@ Rules = dict[str, "Language"]
 _Single = Chars | Quoted | Space
 NO_SPACE: Final = Space(0)
 NEVER: Final = Choice(())
-"""No text at all, not even the empty one."""
+"""Not even the empty text."""
 
 
 def text(characters: str) -> Chain:
@@ -131,7 +116,6 @@ def chain(*parts: Language) -> Language:
 
 
 def either(*options: Language) -> Language:
-    """Return the union of these languages, without empty ones."""
     some = tuple(option for option in options if option != NEVER)
     return some[0] if len(some) == 1 else Choice(some)
 
@@ -141,7 +125,7 @@ def maybe(part: Language) -> Language:
 
 
 def quoted(language: Language) -> Language:
-    """Return the language as it is written inside a JSON string."""
+    """Return the language as written inside a JSON string."""
     match language:
         case Chars():
             return Quoted(language)
@@ -156,7 +140,6 @@ def quoted(language: Language) -> Language:
 
 
 def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """Return all characters that are in none of these ranges."""
     gaps, start = [], 0
     for low, high in sorted(ranges):
         if start < low:
@@ -166,10 +149,6 @@ def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
 
 
 def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
-    """Return the grammar with the first rule `root` and the rules that it needs.
-
-    Raises `UntranslatableGrammar` if it gets too long, or repeats too much.
-    """
     writer = _Writer()
     lines: dict[str, str] = {}
     weight = 0
@@ -207,8 +186,8 @@ def _rule_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writer of languages. Sets of characters become rules of their own, in `extra`; `wanted` are
-    the rules that the written text refers to.
+    """Writer of languages. Sets of characters are rules in `extra`; `wanted` are the rules referred
+    to.
     """
 
     extra: list[str] = field(default_factory=list)
@@ -359,7 +338,7 @@ def _count(least: int, most: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """A language, and what follows it: None for the end of the text."""
+    """A language and what follows it; None is the end of the text."""
 
     head: Language
     tail: _Way | None
@@ -370,8 +349,6 @@ _Ways = tuple[_Way | None, ...]
 
 @dataclass(slots=True)
 class Quotient:
-    """Reader of a text of a language from its beginning."""
-
     root: Language
     rules: Mapping[str, Language]
     _interned: dict[tuple[int, _Way | None], _Way] = field(default_factory=dict)
@@ -380,7 +357,7 @@ class Quotient:
     _steps: dict[tuple[_Ways, str], _Ways] = field(default_factory=dict)
 
     def behind(self, beginning: str) -> Language:
-        """Return what may follow this beginning; a chain without parts if nothing may.
+        """Return what may follow this beginning; an empty chain if nothing may.
 
         Raises `UntranslatableGrammar` if no text begins so, or if it cannot be followed.
         """
@@ -550,13 +527,12 @@ _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?))")
 COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-"""Repetitions of the part in front of each sign: at least, and at most."""
 
 
 def language_of(pattern: str, flags: str = "") -> Language:
-    """Return the texts that a pattern matches as a whole. `flags`: `i` and `s` as in Lark.
+    """Return the texts that a pattern matches as a whole, whatever its outer anchors.
 
-    Anchors around all of it have no effect. Raises `UntranslatableGrammar`.
+    `flags`: `i` and `s` as in Lark.
     """
     match = re.match(r"\(\?([is]+)\)", pattern)
     if match:
@@ -566,10 +542,7 @@ def language_of(pattern: str, flags: str = "") -> Language:
 
 
 def language_containing(pattern: str) -> Language:
-    """Return the texts that contain a match of a pattern, as JSON Schema defines `pattern`.
-
-    Raises `UntranslatableGrammar`.
-    """
+    """Return the texts that contain a match, as `pattern` of JSON Schema."""
     anything = Times(Chars(((0, LAST),)), 0, None)
     starts, ends = pattern.startswith("^"), unanchored("^" + pattern) != pattern
     if (starts or ends) and _has_options(pattern):
@@ -592,13 +565,11 @@ def unanchored(pattern: str) -> str:
 
 
 def cased(point: int) -> tuple[Range, ...]:
-    """Return a character in its lower and upper case."""
     forms = {chr(point), chr(point).lower(), chr(point).upper()}
     return tuple(sorted((ord(form), ord(form)) for form in forms if len(form) == 1))
 
 
 def unescaped(source: str, at: int) -> tuple[str, int]:
-    """Return the character of the escape at `source[at:]`, after its backslash, and its end."""
     letter = source[at : at + 1]
     if match := _CODE.match(source, at) or _BRACED.match(source, at):
         point = int(next(filter(None, match.groups())), 16)
@@ -613,8 +584,6 @@ def unescaped(source: str, at: int) -> tuple[str, int]:
 
 
 class _Reader:
-    """Reader of one pattern from left to right."""
-
     def __init__(self, pattern: str, *, ignores_case: bool, dot_is_all: bool) -> None:
         self._pattern = pattern
         self._ignores_case = ignores_case

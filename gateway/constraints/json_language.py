@@ -1,9 +1,8 @@
 """The JSON texts that a schema describes, as a language.
 
-Objects have their properties in the order of the schema, as the engines write them, and those that
-it does not name at their end. Rules that a language cannot express, such as that no two items are
-equal, are left out; then it is not `exact`. The rest of such a text, or of the input of a custom
-tool, behind the part that was generated already, is a part of a grammar (`remainder_of`).
+Objects have their properties in the order of the schema, as the engines write them, then
+undescribed ones. Rules that a language cannot express, such as unique items, are left out; then it
+is not `exact`.
 """
 
 from __future__ import annotations
@@ -51,30 +50,26 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 DEPTH_MAX: Final = 100
-"""Depth of schemas within schemas, at most, those included that are merged into others."""
+"""Nesting of schemas, merged ones included."""
 SCHEMAS_MAX: Final = 20_000
-"""Schemas that are looked into. A reference beside other keywords is merged into them wherever it
-stands, so a few that lead to each other twice are any number."""
+"""Schemas visited. A reference beside other keywords is merged into them wherever it stands, so a
+few that lead to each other twice are any number."""
 NAME_CHARS_MAX: Final = 32
-"""Characters by which names that are not described are told from a property's name: such a name
-that begins with all of these is not allowed."""
+"""An undescribed name that shares all of these with a described one is not allowed."""
 NESTED_MAX: Final = 8
-"""Depth of groups within groups where words are told from each other: engines bound it."""
+"""Nesting of groups that tell words apart: engines bound it."""
 REPEATED_MAX: Final = 10_000
-"""Bound of a repetition that the engines get, at most: their work grows with it."""
+"""Engines' work grows with the bound of a repetition."""
 
 _SPACE: Final = Space()
 _COMMA: Final = Chain((text(","), _SPACE))
-"""The white space before it belongs to the value that it follows: between the two marks of an empty
-array there is room for it once.
-"""
+"""The white space before it belongs to the preceding value; an empty array has it once."""
 _COLON: Final = Chain((_SPACE, text(":"), _SPACE))
 _QUOTE: Final = text('"')
 _EVERY: Final = ((0, LAST),)
 _NUMBER: Final = language_of(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
 _NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
-"""Language of numbers without an exponent: no engine writes one that has a bound with an
-exponent."""
+"""No engine writes a number that has a bound with an exponent."""
 
 _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
@@ -108,18 +103,15 @@ _LEFT_OPEN: Final = {
     "$dynamicRef",
 }
 _SIZES: Final = ((0xF0, 4), (0xE0, 3), (0xC0, 2))
-"""Pairs of a first byte and a size: from that byte on a character of UTF-8 has that many bytes."""
+"""Size of a UTF-8 character whose first byte is at least this."""
 _FOLLOWING: Final = range(0x80, 0xC0)
 _SECOND: Final = {0xE0: range(0xA0, 0xC0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
-"""Range of the second byte, by the first, where it is not that of every following byte."""
+"""By first byte, where it is not `_FOLLOWING`."""
 _HALF_SURROGATES: Final = 0xED
 
 
 class JsonLanguage:
-    """The texts of one schema: `root`, and the `rules` that it names.
-
-    `exact`: each of them satisfies the schema. Raises `UntranslatableGrammar`.
-    """
+    """Texts of one schema. `exact`: each satisfies it. Raises `UntranslatableGrammar`."""
 
     def __init__(self, schema: object) -> None:
         self._schema = schema
@@ -449,7 +441,6 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """Return the integers from `low` to `high`, both included, as JSON; None means no bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural
@@ -500,7 +491,7 @@ def _digits(low: int, high: int) -> Language:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The texts that a body may be. `exact`: none of them is wrong."""
+    """Texts that a body may be. `exact`: none of them is wrong."""
 
     root: Language
     rules: Rules
@@ -509,14 +500,13 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Grammar of the texts that may follow. `exact`: with each of them the body is valid."""
+    """Grammar of the texts that may follow. `exact`: each makes the body valid."""
 
     node: Node
     exact: bool
 
 
 def body_of(schema: object) -> Body:
-    """Return the JSON that a schema describes; any JSON if that cannot be expressed."""
     try:
         documents = JsonLanguage(schema)
     except UntranslatableGrammar:
@@ -530,8 +520,7 @@ ANY_JSON: Final = replace(body_of({}), exact=False)
 def remainder_of(body: Body, begun: bytes, byte_ids: Sequence[int]) -> Remainder | None:
     """Return what may follow this beginning; `byte_ids[b]` is the id of the single byte `b`.
 
-    Falls back to any JSON if the body cannot be followed or its rest cannot be written down. None
-    if even that cannot be expressed.
+    Falls back to any JSON, then to None.
     """
     for candidate in (body, ANY_JSON):
         try:

@@ -1,10 +1,7 @@
-"""Grammars of custom tools, translated for the engines.
+"""Lark grammars of custom tools, translated for the engines.
 
-What Lark's own lexer would decide (the longest terminal, priorities) is not said: a text of the
-translation is one that the grammar's rules allow, letter by letter. Templates, imports of anything
-but the usual terminals, and the extensions of other tools are not translated.
-
-Source of the notation: the grammar reference of Lark; of the usual terminals: its `common.lark`.
+A text is allowed if the grammar's rules allow it letter by letter: the decisions of Lark's lexer
+(longest terminal, priorities) are ignored. Sources: Lark's grammar reference and its `common.lark`.
 """
 
 from __future__ import annotations
@@ -82,10 +79,7 @@ _LANGUAGES: Final = "languages"
 
 
 def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
-    """Translate the grammars of the tools for the engines.
-
-    CPU work, for a thread, before a grammar of a turn needs them.
-    """
+    """Translate the grammars of the tools. CPU work, for a thread."""
     return rules.derive(
         _LANGUAGES, lambda: {grammar: _language(grammar) for grammar in rules.grammars}
     )
@@ -96,16 +90,11 @@ def are_translated(rules: OutputRules) -> bool:
 
 
 def ebnf_of(grammar: TextGrammar) -> str:
-    """Return the GBNF grammar of `{"input": "<text of this language>"}`.
-
-    The model writes the input of a custom tool in this form. Raises `UntranslatableGrammar` for a
-    grammar that is invalid or that GBNF cannot express.
-    """
     return grammar_of(*input_of(grammar))
 
 
 def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
-    """Return the language of `{"input": "…"}` for a custom tool with this grammar, and its rules.
+    """Return the language of `{"input": "<text of this grammar>"}`, and its rules.
 
     Raises `UntranslatableGrammar`.
     """
@@ -147,8 +136,6 @@ def _tokens(source: str) -> list[tuple[str, str]]:
 
 
 class _Reader:
-    """Reader of one grammar from its first token to its last."""
-
     def __init__(self, definition: str) -> None:
         self._tokens = _tokens(definition)
         self._at = 0

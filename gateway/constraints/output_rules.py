@@ -1,8 +1,3 @@
-"""Demands of a request on the output: values for all that binds or checks output.
-
-`protocol.responses.response_object.rules_of` makes them of a request.
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -28,37 +23,27 @@ WHOLE_KINDS: Final = frozenset(
         SegmentKind.MCP_APPROVAL_REQUEST,
     }
 )
-"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
+"""Calls that do not stream, and whose arguments must have a fixed shape."""
 INPUT_OBJECT: Final = object_schema({"input": {"type": "string"}}, "input")
-"""JSON Schema of the arguments of a custom tool."""
+"""Arguments of a custom tool."""
 _CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
 _MCP_KINDS: Final = frozenset({SegmentKind.MCP_CALL, SegmentKind.MCP_APPROVAL_REQUEST})
 
 
 @dataclass(frozen=True, slots=True)
 class TextGrammar:
-    """The language of a custom tool's input."""
-
     syntax: Literal["lark", "regex"]
     definition: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """Tool that the model knows as the function `name`.
+    """Tool that the model knows as `name`, and the client as `namespace` and `shown_name`.
 
-    `shown_name` and `namespace` are what the client called it. `schema` is the JSON Schema that
-    the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
-    language of a custom tool's input.
-
-    Arguments of the browser and of Python are not checked here: these tools report errors to the
-    model. Their `schema` is for the grammar, where there is one.
-
-    Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
-    trained with `name` begins with `BUILTIN_PREFIX`.
-
-    `declared` is the schema of its parameters as the model was shown it, which tells their types
-    where a model writes arguments without any; None where there is only `schema`.
+    `schema` binds the arguments; None if not strict. Browser and Python report errors to the model
+    themselves: their `schema` is for the grammar only. `declared` is the schema that the model was
+    shown (None: `schema`), for the types of arguments that it writes without any. `namespace` is
+    the server label of an MCP tool.
     """
 
     name: str
@@ -71,7 +56,6 @@ class ToolRule:
 
     @property
     def is_hosted(self) -> bool:
-        # The gateway runs such a tool, or asks the user for approval.
         return self.kind in HOSTED_KINDS or self.kind is SegmentKind.MCP_APPROVAL_REQUEST
 
     @property
@@ -88,7 +72,7 @@ class ToolRule:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the JSON Schema of the arguments, for a tool whose input has no grammar."""
+        """Return the JSON Schema of the arguments of a tool without a grammar."""
         if self.schema is not None:
             return self.schema
         if self.kind is SegmentKind.CODE_INTERPRETER_CALL:
@@ -98,9 +82,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """Format of a JSON answer. `schema` binds it if `strict`; else it need only be JSON (an object,
-    for `json_object`), and the model is shown the schema.
-    """
+    """Format of a JSON answer. Unless `strict`, `schema` is only shown to the model."""
 
     kind: Literal["json_object", "json_schema"]
     schema: dict[str, Any] = field(hash=False)
@@ -110,7 +92,6 @@ class AnswerFormat:
 
     @property
     def demand(self) -> dict[str, Any]:
-        """Return the JSON Schema that the answer has to satisfy, whatever the prompt shows."""
         if self.kind == "json_schema" and self.strict:
             return self.schema
         is_object = self.kind == "json_object" or self.schema.get("type") == "object"
@@ -119,13 +100,11 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class OutputRules:
-    """All demands of a request on its output.
+    """Demands of a request on its output.
 
-    `tools` are the tools in the prompt, by their names there. Of these only `allowed` may be
-    called; with `open_calls` names of no tool may be called, too (clients answer "no such tool",
-    and the model corrects itself). With `calls` "required" a turn must not end without
-    a call; with "none" none may be made. `one_call`: no more than one. `stop` ends the answer.
-    `summary` is how much of the reasoning is repeated as its summary.
+    `tools` are the tools in the prompt, by their names there; only `allowed` may be called, with
+    `open_calls` also unknown names (clients answer "no such tool", and the model corrects itself).
+    `stop` ends the answer.
     """
 
     tools: Mapping[str, ToolRule]
@@ -175,7 +154,6 @@ class OutputRules:
 
     @cached_property
     def calls_functions(self) -> bool:
-        """Return True if all tools are client functions without checked arguments."""
         kinds = {tool.kind for tool in self.tools.values()}
         return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
 
@@ -190,7 +168,7 @@ class OutputRules:
         return {}
 
     def derive(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value made for `key`. Two threads that need it first may get one each."""
+        """Return the cached value of `key`. Two threads that need it first may get one each."""
         if key not in self.derived:
             self.derived[key] = make()
         made: T = self.derived[key]
@@ -198,8 +176,8 @@ class OutputRules:
 
 
 class UnusableSchema(ValueError):
-    """Refusal of a schema that is invalid or not usable here. The message is a short clause."""
+    """Refusal of a schema, as a short clause."""
 
 
 class UnusableGrammar(ValueError):
-    """Refusal of a grammar that is invalid or not usable here. The message is a short clause."""
+    """Refusal of a grammar, as a short clause."""

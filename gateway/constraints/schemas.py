@@ -1,14 +1,11 @@
-"""Check a JSON Schema before anything compiles it.
+"""Checks of a JSON Schema before validators and engines compile it.
 
-A schema that binds the output goes to a validator and to the grammar compilers of backends. No
-schema may make them fetch anything, recurse without end, or work for minutes. A fault is returned
-as the part of a sentence that follows "Invalid schema for ...:".
+No schema may make them fetch anything, recurse without end, or work for minutes. A fault is the
+part of a sentence that follows "Invalid schema for ...:".
 
-Every keyword must have the form that JSON Schema 2020-12 gives it, also in the schema of an answer
-that is not strict: the schema is used when the answer begins, and OpenAI refuses it as well. Of
-drafts 4 to 7 this admits what clients still send: a list of `items`, `additionalItems`,
-`dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`. Unknown keywords
-may hold anything.
+Keywords must have the form of JSON Schema 2020-12, also where an answer is not strict: OpenAI
+refuses others as well. Of drafts 4 to 7, clients still send lists of `items`, `additionalItems`,
+`dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`.
 """
 
 from __future__ import annotations
@@ -29,12 +26,11 @@ if TYPE_CHECKING:
     Path = tuple[Any, ...]
 
 BESIDE: Final = ("if", "then", "else", "not")
-"""Keywords whose schemas look at the same value, and so may lead in a circle, as those of
-`CHOICES` do."""
+"""Their schemas apply to the same value, and so may form a circle, like `CHOICES`."""
 CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _SHAPING: Final = (b'"pattern":', b'"patternProperties":', b'"$ref":', b'"$dynamicRef":')
-"""Keywords, as JSON has them, without which a schema has no pattern and no reference."""
+"""A schema without these has no pattern and no reference."""
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _CONTAINERS: Final = (dict, list)
 _SCHEMA_TYPES: Final = (dict, bool)
@@ -52,14 +48,12 @@ TYPE_NAMES: Final = ("array", "boolean", "integer", "null", "number", "object", 
 _PLACE_CHARS_MAX: Final = 128
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 MISSING: Final = object()
-"""Target of a pointer that leads to nothing; null is something."""
+"""Target of a pointer to nothing; null is something."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaBounds:
-    """Bounds of a schema that binds the output: bytes of JSON, nested objects and arrays,
-    characters of a pattern.
-    """
+    """Bounds of a schema that binds the output; depth counts objects and arrays."""
 
     schema_bytes_max: int = 256 * 1024
     schema_depth_max: int = 32
@@ -67,15 +61,10 @@ class SchemaBounds:
 
 
 def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
-    """Return why the schema is too large; None if it is not."""
     return _length_fault(orjson.dumps(schema), limits)
 
 
 def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
-    """Return why output cannot be bound to the schema; None if it can.
-
-    `of_objects`: it must describe objects.
-    """
     spelled = orjson.dumps(schema)
     return (
         _length_fault(spelled, limits)
@@ -185,7 +174,6 @@ def at_pointer(root: object, reference: str) -> object:
 
 
 def types_of(value: object) -> frozenset[str]:
-    """Return the JSON Schema type names of a value."""
     for python_type, names in _VALUE_TYPES:
         if isinstance(value, python_type):
             return names
@@ -193,7 +181,6 @@ def types_of(value: object) -> frozenset[str]:
 
 
 def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """Return the JSON Schema of an object with these properties and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -211,12 +198,10 @@ def as_dict(value: object) -> dict[str, Any]:
 
 
 def is_one_of(value: object, types: Collection[str]) -> bool:
-    """Return True if a value has one of these types, or if there are none."""
     return not types or not types_of(value).isdisjoint(types)
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all JSON objects in the value, whatever they mean."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
@@ -228,7 +213,6 @@ def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def patterns_in(root: dict[str, Any]) -> set[str]:
-    """Return the regular expressions needed to check against this schema."""
     patterns: set[str] = set()
     for node in objects_in(root):
         patterns.update(as_dict(node.get("patternProperties")))
@@ -365,8 +349,6 @@ _FORMS: Final[Mapping[str, Form]] = {
     **dict.fromkeys(("if", "then", "else", "propertyNames", "contentSchema"), _SCHEMA),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
 }
-"""Form of the value of each keyword: in words, and as a function that returns True for such a
-value."""
 _OF_SCHEMAS: Final = frozenset(
     keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
 ) | {"items", "dependencies"}
@@ -378,7 +360,6 @@ _FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if for
 
 
 def form_fault(schema: Schema) -> str | None:
-    """Return the first malformed keyword, with its JSON pointer; None if there is none."""
     waiting: list[tuple[Any, Path]] = [(schema, ())]
     while waiting:
         part, path = waiting.pop()

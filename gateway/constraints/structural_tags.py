@@ -1,4 +1,4 @@
-"""A constraint in the words that xgrammar (0.2 and later) has for it: a structural tag.
+"""Constraints as structural tags of xgrammar (0.2 and later).
 
 Source: https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html
 """
@@ -28,20 +28,18 @@ if TYPE_CHECKING:
 Format = dict[str, Any]
 
 NESTING_MAX: Final = 32
-"""Depth of nodes within nodes, at most. vLLM refuses tags whose JSON is nested deeper than 80
-levels, 64 of them a schema's."""
+"""vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
 NODES_MAX: Final = 100_000
 
 
 class Unsayable(ValueError):
-    """Refusal of a constraint that has no structural tag, or only one beyond the bounds."""
+    """Refusal of a constraint without a tag within the bounds."""
 
 
 def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
-    """Return the tag as JSON data. `max_whitespace`: white space inside JSON can be bounded.
+    """Return the tag as JSON data. `max_whitespace`: the engine can bound white space in JSON.
 
-    Engines refuse an empty sequence, alternative or string: these are left out, and what might be
-    empty becomes optional. Raises `Unsayable` if nothing is left, or too much.
+    Engines refuse empty sequences, alternatives and strings: what might be empty is optional.
     """
     writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
     format_ = writer.format(constraint.turn, NESTING_MAX)

@@ -1,5 +1,3 @@
-"""Checks of one response: of its answer, and of its calls."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -23,24 +21,23 @@ if TYPE_CHECKING:
 
 
 CallFields = Callable[[ToolRule, str, str], dict[str, Any]]
-"""Tool, name, arguments → the fields of a call item; raises `ValueError` for a wrong shape."""
+"""Tool, name, arguments → fields of a call item; raises `ValueError` for a wrong shape."""
 
 _FAULT_CHARS_MAX: Final = 300
 
 
 WORK_MAX: Final = 50_000
-"""Applications of a schema to a value in one check, at most, of a few microseconds each."""
+"""Applications of a schema to a value in one check; each takes a few microseconds."""
 GRAMMAR_SECONDS_MAX: Final = 1.0
-"""Time in which one text is checked against a grammar."""
 PATTERNS_MAX: Final = 512
-"""Regular expressions in all schemas of one response, at most."""
+"""In all schemas of one response."""
 
 
 class SchemaCache:
-    """Compiled schemas that the same clients send again and again. Shared by threads.
+    """Compiled schemas, shared by threads.
 
-    What a schema costs must not depend on what another tenant sent before: so each is kept for one
-    scope. One with patterns is not kept: they may take megabytes.
+    Each is kept for one scope, because what a schema costs must not depend on what another tenant
+    sent. Schemas with patterns are not kept: they may take megabytes.
     """
 
     def __init__(self, *, json_bytes_max: int = 1 << 20) -> None:
@@ -48,11 +45,9 @@ class SchemaCache:
         self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
 
     def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
-        # None means that the schema has to be compiled again.
         return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
 
     def put(self, scope: bytes, schema: dict[str, Any], validator: SchemaValidator) -> None:
-        # A schema that is too long for the cache is not kept.
         if not validator.has_patterns:
             spelled = orjson.dumps(schema)
             self._by_digest.put(_digest(scope, spelled), validator, size=len(spelled))
@@ -66,10 +61,7 @@ _NO_PATHS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Checker:
-    """The checks of one response. Cheap to make; schemas and grammars are compiled at first use.
-
-    A compiled checker may be used by several threads at once.
-    """
+    """Checks of one response. A compiled one may be used by several threads at once."""
 
     def __init__(
         self,
@@ -80,12 +72,6 @@ class Checker:
         scope: bytes = b"",
         paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """Hold output to `rules`.
-
-        `call_fields` makes the fields of an item from the arguments of a tool. `cache` holds
-        compiled schemas, by `scope`. `paths` are the parameter paths of the tools, by the model's
-        names.
-        """
         self._rules = rules
         self._call_fields = call_fields
         self._cache = cache
@@ -94,14 +80,13 @@ class Checker:
         self._answer: SchemaValidator | None = None
         self._calls: dict[str, SchemaValidator | GrammarValidator] = {}
         self.has_patterns = False
-        """True if a schema has patterns: their memory does not follow from its length."""
+        """If True, the schemas' memory does not follow from their length."""
         self.is_compiled = False
-        """True if nothing is left that would have to be compiled at first use."""
 
     def compile(self) -> None:
         """Compile schemas and grammars. CPU work, for a thread.
 
-        Raises `InvalidRequest` with `param` if one cannot be used.
+        Raises `InvalidRequest` if one cannot be used.
         """
         if self.is_compiled:
             return
@@ -132,15 +117,11 @@ class Checker:
             )
 
     def answer_fault(self, text: str) -> str | None:
-        """Return why the answer breaks its format, as a short clause; None if it does not."""
         validator = self._answer_validator()
         return None if validator is None else _short(validator.fault(text))
 
     def call_fault(self, name: str, arguments: str) -> str | None:
-        """Return what is wrong with the arguments, as a short clause; None if nothing is.
-
-        An undeclared tool takes any arguments.
-        """
+        """Return what is wrong with the arguments. An undeclared tool takes any."""
         tool = self._rules.tools.get(name)
         if tool is None:
             return None

@@ -1,12 +1,12 @@
 """Validators of texts: JSON against a schema, any text against a grammar.
 
-Imports libraries that a request without such checks does not need.
+Apart from `validation`, because the libraries are slow to import.
 
-The work of compiling a grammar of a custom tool is estimated from its text (`check_work`).
-llguidance makes one expression of each terminal, with the terminals that it names written out. Its
-time grows with the square of the number of parts of an expression that may be empty, and with its
-length, which a few lines that name each other twice make millions. Its extensions of Lark (the
-intersection and the negation of terminals, other grammars within one) take exponential time.
+The work of compiling a custom tool's grammar is estimated from its text. llguidance makes one
+expression of each terminal, with the terminals that it names written out. Its time grows with the
+square of the number of parts that may be empty, and with the length, which a few lines that name
+each other twice make millions. Its extensions of Lark (intersection and negation of terminals,
+nested grammars) take exponential time.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ if TYPE_CHECKING:
     Schema = dict[str, Any]
 
 WORK_MAX: Final = 500_000
-"""Sum of the squares of the numbers of parts that may be empty or repeat, of all expressions of a
-grammar, at most."""
+"""Sum over a grammar's expressions of the squares of their parts that may be empty or repeat."""
 CHARS_MAX: Final = 200_000
-"""Characters of all terminals of a grammar, written out, at most."""
+"""Of all terminals of a grammar, written out."""
 NAMES_DEPTH_MAX: Final = 100
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
-"""Pattern of operators by which a part of an expression may be empty or repeated."""
+"""A part may be empty or repeated."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
@@ -65,7 +64,6 @@ _PART: Final = re.compile(
 
 
 def check_work(grammar: TextGrammar) -> None:
-    """Raise `UnusableGrammar` if compiling the grammar would take too long."""
     if grammar.syntax == "regex":
         works = [_empty_parts(grammar.definition) ** 2]
     else:
@@ -76,13 +74,13 @@ def check_work(grammar: TextGrammar) -> None:
 
 @dataclass(slots=True)
 class _Definition:
-    """Definition of a rule or a terminal: its parts that may be empty, its length, its names."""
+    """Rule or terminal; `empty` and `patterns` count parts that may be empty."""
 
     empty: int = 0
-    """Parts that may be empty, outside of patterns."""
+    """Outside of patterns."""
     chars: int = 0
     patterns: list[int] = field(default_factory=list)
-    """Parts that may be empty, of each pattern."""
+    """Of each pattern."""
     names: list[str] = field(default_factory=list)
 
 
@@ -165,26 +163,24 @@ _OPEN_BOUNDS: Final = (
 PART_BYTES: Final = 16 * 1024
 """Bytes of a schema that take about a millisecond to compile."""
 PATTERN_BYTES: Final = 4 * 1024
-"""Other bytes of a schema that take as long to compile as one regular expression."""
+"""Bytes of a schema that take as long to compile as one regular expression."""
 _DRAFT: Final = "$schema"
 PATTERNS_MAX: Final = 256
-"""Patterns in one schema, at most. The library compiles them without letting other threads run."""
+"""In a schema: the library compiles them without letting other threads run."""
 REFERENCES_MAX: Final = 2_000
-"""References (`$ref`) in one schema, at most, for the same reason."""
+"""In a schema, for the same reason."""
 _REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
-"""Range of the bytes that one compiled pattern may take: the more patterns there are, the fewer."""
+"""Of one compiled pattern: the more patterns there are, the fewer."""
 _ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
 _BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
-"""Pattern of look-around and back-references in a regular expression."""
+"""Look-around and back-references."""
 _EXPLAINED_MAX: Final = 1_000
-"""Work of a check that explains what exactly is wrong, at most: for that the library takes the
-square of the time."""
+"""Explaining a fault takes the library the square of the check's time."""
 _NO_REGEX: Final = 'is not a "regex"'
 _TOO_MUCH: Final = "it is too large to be checked against its schema"
 _END: Final = 256
 _PIECE_BYTES: Final = 16
-"""Bytes of a text that are checked at once. Between two pieces other threads can run; a hostile
-grammar takes a millisecond for a byte."""
+"""Other threads can run between pieces; a hostile grammar takes a millisecond for a byte."""
 _LIMITS: Final = LLParserLimits(
     max_items_in_row=200,
     initial_lexer_fuel=1_000_000,
@@ -195,16 +191,16 @@ _LIMITS: Final = LLParserLimits(
 
 
 class TooMuchWork(Exception):
-    """Refusal of a check that would apply schemas to values more often than allowed."""
+    """Refusal of a check beyond its work limit."""
 
 
 class ForeignReference(Exception):
-    """Reference to another schema of a kind that is not counted."""
+    """Reference that is not counted."""
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts made so far, by the identity of the counted objects."""
+    """Counts by `id()` of schemas and values."""
 
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -213,10 +209,9 @@ class _Counts:
 class Cost:
     """Work of checking values against a schema, counted before it is done.
 
-    Schemas can be small and yet hang a validator: where references fork at every step, the paths
-    double with each. This counts the applications of one schema to one value, `work_max` at most,
-    as if nothing short-circuits, without walking the same pair twice. The schema has to be one;
-    what else it may hold is not checked. Raises `ForeignReference`.
+    Small schemas can hang a validator: where references fork at every step, the paths double with
+    each. Each application of a schema to a value counts, as if nothing short-circuits, each pair
+    once. Raises `ForeignReference`.
     """
 
     def __init__(self, schema: dict[str, Any], work_max: int) -> None:
@@ -336,11 +331,9 @@ def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
 
 
 def impossible(schema: object, place: str = "") -> str | None:
-    """Return the JSON pointer of a contradiction in a valid schema; None if none is visible.
+    """Return the JSON pointer of a contradiction: nothing satisfies the schema.
 
-    A model bound to such a schema has no valid output, so it is a mistake of the request. There are
-    no false positives; `$ref` is not followed, and other contradictions (two patterns, for one)
-    only show in generation.
+    There are no false positives; `$ref` is not followed.
     """
     if schema is False:
         return place or "/"
@@ -417,10 +410,7 @@ def _step(name: str) -> str:
 
 
 class SchemaValidator:
-    """Validator of JSON texts against a schema. It fetches no part of the schema from elsewhere.
-
-    Raises `UnusableSchema`. A check costs `work_max` applications of a schema to a value at most.
-    """
+    """Validator of JSON texts, which fetches nothing. Raises `UnusableSchema`."""
 
     def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
         # With patterns, memory use cannot be estimated from the length of the schema.
@@ -448,7 +438,6 @@ class SchemaValidator:
             raise UnusableSchema(_line(str(error))) from None
 
     def fault(self, text: str) -> str | None:
-        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             value = orjson.loads(text)
         except ValueError as error:  # also half of a surrogate pair
@@ -511,11 +500,7 @@ def _line(text: str) -> str:
 
 
 def parts_of(schema: Schema) -> Iterator[Schema]:
-    """Yield schemas that a value must all satisfy to satisfy this one.
-
-    A schema that refers to parts of itself is one part, however large, and so is one nested too
-    deeply to be written as JSON.
-    """
+    """Yield smaller schemas whose conjunction is this one; one with references is not split."""
     try:
         is_one = _weight(schema) <= PART_BYTES or count_references(schema) > 0
     except orjson.JSONEncodeError:
@@ -565,8 +550,6 @@ def _weight(schema: Any) -> int:
 
 
 class _Bytes:
-    """A vocabulary of all single bytes and an end."""
-
     eos_token_id = _END
     bos_token_id = None
     tokens: Final = [*(bytes([byte]) for byte in range(256)), b"<end>"]
@@ -582,7 +565,7 @@ _TOKENIZER: Final = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
 class GrammarValidator:
     """Validator of texts against a grammar. Raises `UnusableGrammar`.
 
-    A check that takes longer than `seconds_max` is broken off, and the text counts as wrong.
+    A text whose check takes longer than `seconds_max` counts as wrong.
     """
 
     def __init__(self, grammar: TextGrammar, *, seconds_max: float) -> None:
@@ -598,7 +581,6 @@ class GrammarValidator:
             raise UnusableGrammar(self._matcher.get_error().partition("\n")[0])
 
     def fault(self, text: str) -> str | None:
-        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             content = text.encode()
         except UnicodeEncodeError:

@@ -1,22 +1,12 @@
-"""Assemble a context: history, then the request's own items, every tool call with its output.
+"""Assembly of a context: history, then the request's own items, every tool call with its output.
 
-Rules (responses-api §1.2): context = previous input + previous output + new input, in that order;
-only items are inherited; a tool output must have its call, one of its own kind, and a call must
-have its output, unless the call was cut off: such a call is kept for the record and shown to nobody
-else, until an output answers it.
+A call that was cut off is stored, but shown to nobody until an output answers it. Items of a
+conversation can be deleted by hand: what is left of a pair in the history is left out of the
+prompt, or the conversation would be refused for ever.
 
-A context that is continued always has whole pairs, but for the calls at its end that wait for their
-outputs. Items of a conversation can be added and deleted by hand, though: without an answer to what
-is left of a pair the conversation would be refused for ever. So it is left out of the prompt.
-
-A client may send items that the context has already, as copies (`ContextIndex`). An item is
-recognised by its id, if this gateway made that: clients give any ids to their own items, one id to
-several of them, too. Clients drop ids as well. A call is then recognised by its `call_id`, its
-output by that of the call, and an answer to an MCP approval request by the id of the request. A
-copy need not have all members of its item: clients drop some, and add empty ones. What it has must
-be the same, as far as a model is shown it.
-
-Reasoning and summaries that a client got sealed and sends back are opened first (`unseal`).
+New items may be copies of items in the context (`ContextIndex`). Clients drop ids, and give one id
+to several items, so only ids that this gateway made count, else those of calls. A copy may lack
+members, and have empty ones; the rest must be equal as far as a model is shown it.
 """
 
 from __future__ import annotations
@@ -79,14 +69,11 @@ if TYPE_CHECKING:
 
 _NO_COPIES: Final = frozenset({"item_reference", "compaction", "compaction_trigger"})
 _UNSHOWN: Final = {"id", "status", "environment", "encrypted_content"}
-"""Members of which the model is shown nothing."""
 _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
 class Repeated(NamedTuple):
-    """Items that new ones may be copies of: those with these `ids`, and with `calls` any calls and
-    outputs.
-    """
+    """Ids of items that new ones may be copies of; with `calls` also all calls and outputs."""
 
     ids: frozenset[str]
     calls: bool
@@ -95,8 +82,7 @@ class Repeated(NamedTuple):
 def may_repeat(new: Iterable[InputItem]) -> Repeated:
     """Return which history items the `new` items may be copies of: their JSON is compared.
 
-    An output without calls beside it answers a call that waits for it; beside calls it may be a
-    copy, too.
+    An output without calls beside it answers a waiting call; beside calls it may be a copy, too.
     """
     own: set[str] = set()
     calls = False
@@ -108,21 +94,18 @@ def may_repeat(new: Iterable[InputItem]) -> Repeated:
 
 
 class ContextIndex:
-    """The items of a context, by the ids that identify a copy of them."""
-
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
         # Items `before` the new ones, by id; None for one of which only the id is known.
         self._by_id = dict(before)
         self._before = before
         self._by_call: dict[tuple[str, str], ContextItem] | None = None
         self._awaited: set[str | None] = set()
-        """The `call_id` of new calls whose outputs have not come."""
+        """The `call_id` of new calls without output."""
 
     def __contains__(self, item_id: str | None) -> bool:
         return item_id in self._by_id
 
     def add(self, item: ContextItem) -> None:
-        """Note an item, copies of which may follow with its id."""
         self._by_id[item.item_id] = item
         if item.is_call:
             self._awaited.add(item.call_id)
@@ -130,7 +113,7 @@ class ContextIndex:
             self._awaited.discard(item.call_id)
 
     def find(self, item: InputItem) -> ContextItem | None:
-        """Return the item that `item` is a copy of; None for a new one."""
+        """Return the item that `item` is a copy of."""
         if item.type in _NO_COPIES:
             return None
         is_output = item.type in OUTPUT_KINDS
@@ -176,10 +159,7 @@ def _role_in_call(item: ContextItem) -> str | None:
 
 
 def check_copy(place: str, original: ContextItem, copy: InputItem) -> None:
-    """Refuse a copy that differs from its original. Raises `InvalidRequest`.
-
-    `place` is the copy's parameter path.
-    """
+    """Raise `InvalidRequest` for a copy that differs. `place` is its parameter path."""
     if original.json or original.parsed is not None:
         changed = _changed_member(original.item(), copy)
         if changed is None:
@@ -291,13 +271,13 @@ _ID_PREFIXES: Final = {
     **ids.HOSTED_PREFIXES,
 }
 _WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
-"""Calls that the gateway answers, whose items do not hold the result that the model read."""
+"""Hosted calls whose items lack the result that the model read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Context of a request: `items` in prompt order. The first `inherited` of them came from the
-    previous response; the others the request brought: they are stored and listed as its input.
+    """Items in prompt order: the first `inherited` from the previous response, then the request's
+    own, which are stored and listed as its input.
     """
 
     items: tuple[ContextItem, ...]
@@ -305,10 +285,8 @@ class Context:
 
 
 def referenced_ids(items: Iterable[InputItem]) -> list[str]:
-    """Return the ids of items that only the store can fill.
-
-    These are references, reasoning without content, and searches and programs after the last
-    answer, whose results are in no item.
+    """Return the ids of items that only the store can fill: references, reasoning without content,
+    and hosted calls after the last answer whose results are in no item.
     """
     wanted: list[str] = []
     untold: list[str] = []
@@ -333,13 +311,9 @@ def assemble(
 ) -> Context:
     """Return the context of one response.
 
-    `before` maps ids to the items that precede `history` but are not in it; new items may be copies
-    of them (`context.assembly`).
-
-    `stored` answers `referenced_ids(new)`, as far as the ids exist. `unsealed` holds the content of
-    `encrypted_content` of new items, by index, including every compaction: such reasoning comes
-    back exactly as the model wrote it. Raises `ResourceNotFound` for an id that `stored` lacks and
-    `InvalidRequest` for a call without output, an output without call, an answer to a missing
+    `before` maps ids to the items that new ones may be copies of (None: the history's), `stored`
+    answers `referenced_ids(new)`, `unsealed` is of `unseal`. Raises `ResourceNotFound` for an id
+    that `stored` lacks and `InvalidRequest` for unpaired calls and outputs, an answer to a missing
     approval request and a changed copy.
     """
     preceding = {item.item_id: item for item in history} if before is None else before
@@ -353,7 +327,7 @@ def assemble(
 
 
 def opening(messages: Iterable[Message], response: UUID) -> Context:
-    """Return the context of messages without ids and without history, as `assemble` would."""
+    """Return the context of messages without ids and history, at less cost."""
     items = []
     for ordinal, message in enumerate(messages):
         item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, ordinal)
@@ -370,10 +344,9 @@ def take_in(
     before: Mapping[str, ContextItem | None],
     param: str = "input",
 ) -> list[ContextItem]:
-    """Return new items in the form in which they are stored and listed, after those `before`.
+    """Return new items as they are stored and listed; arguments are as in `assemble`.
 
-    `source` makes the ids of items without one. All else is as in `assemble`; `param` names the
-    array of items.
+    `source` makes the ids of items without one.
     """
     answered = _answered_new_calls(new, stored)
     intake = _Intake(stored, unsealed, source, ContextIndex(before), answered, param)
@@ -389,11 +362,10 @@ def _is_hollow(item: InputItem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Intake:
-    """A request's own items, one after the other, as items of its context.
+    """A request's own items as items of its context.
 
-    Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another. Items that are in the context already add nothing: references, copies,
-    and sealed reasoning and summaries with ids of the context.
+    Ids are unique within a context, because lists of it are paged by id: an item whose id is taken
+    gets another. Items that are in the context already add nothing.
     """
 
     stored: Mapping[str, ContextItem]
@@ -404,7 +376,6 @@ class _Intake:
     param: str
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
-        """Return the item at `ordinal`; None for one that adds nothing."""
         original = self.index.find(item)
         if original is not None:
             check_copy(f"{self.param}[{ordinal}]", original, item)
@@ -631,10 +602,9 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""Pattern of the suffixes by which the kinds of a call and its output differ."""
 _ANY_OUTPUT: Final = "function_call_output"
-"""Kind of output that answers every call: in Open Responses all are calls of functions, and Codex
-answers its local shell as one (`LocalShellCall` in its source)."""
+"""Answers every kind of call: Open Responses has function calls only, and Codex answers its local
+shell with it (`LocalShellCall` in its source)."""
 
 
 def _fits(output: str, call: str | None) -> bool:
@@ -646,11 +616,9 @@ def _fits(output: str, call: str | None) -> bool:
 def with_call_ids(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
-    """Return the items, with outputs lacking a `call_id` assigned to the call that they answer.
+    """Return the items, outputs without a `call_id` assigned to the last call that they may answer.
 
-    That is the last unanswered call before them of the name in the output, or of any name if it has
-    none. An output whose name matches no such call stands alone: the model sees it as a message of
-    that tool.
+    Without such a call the model sees the output as a message of the tool that it names.
     """
     if not any(map(_names_no_call, chain(history, added))):
         return history, added
@@ -671,7 +639,7 @@ def _names_no_call(item: ContextItem) -> bool:
 
 
 class _OpenCalls:
-    """Calls, by their index, that nothing answers which names its call."""
+    """Indexes of calls that no output names by `call_id`."""
 
     def __init__(self, answered: Collection[int]) -> None:
         self._answered = set(answered)
@@ -687,7 +655,6 @@ class _OpenCalls:
         self._by_name[name].append(call)
 
     def take(self, name: str | None) -> int | None:
-        """Take the last unanswered call of this name, any name for None. None if there is none."""
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
@@ -712,7 +679,7 @@ def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
 def without_abandoned(history: Sequence[ContextItem]) -> Sequence[ContextItem]:
     """Return the history without items that broke off and were generated again.
 
-    That happens in one response, when a server is lost in a text turn (`FinishReason.LOST`).
+    That happens within one response, when a server is lost in a text turn (`FinishReason.LOST`).
     """
     if all(item.complete for item in history):
         return history
@@ -730,10 +697,7 @@ def _is_generated_again(item: ContextItem, after: ContextItem | None) -> bool:
 def without_cut_calls(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> list[ContextItem]:
-    """Return the history without calls that were cut off.
-
-    A call with an output in the history or in `added` is kept: its client could use it.
-    """
+    """Return the history without calls that were cut off and have no output here or in `added`."""
     if not any(_is_cut_call(item) for item in history):
         return list(history)
     answered = _find_answered((*history, *added))
@@ -767,9 +731,9 @@ def without_orphans(
 ) -> list[ContextItem]:
     """Return the history without outputs that lack a call and calls that stay unanswered.
 
-    A call stays unanswered if `added` does not answer it although the history goes on after it,
-    with a message that is not the assistant's or with another call of the same `call_id`. A call
-    that a compaction hides cannot be answered at all.
+    A call stays unanswered if `added` does not answer it although the history goes on, with a
+    message that is not the assistant's or another call of the same `call_id`, or hides it by a
+    compaction.
     """
     if not any(item.is_call or item.is_output for item in history):
         return list(history)  # nothing in it belongs to anything
@@ -801,10 +765,10 @@ def without_orphans(
     return [item for index, item in enumerate(history) if index not in orphans]
 
 
-# Opening of sealed content that clients send back: reasoning, and summaries of conversations.
+# Opening of sealed content that clients send back.
 
 COMPACTION: Final = "compaction"
-"""Name that summaries are bound to in place of a model: any model may go on with a conversation."""
+"""Summaries are sealed for this name in place of a model's: any model may continue."""
 
 
 def unseal(
@@ -817,9 +781,8 @@ def unseal(
 ) -> dict[int, Unsealed]:
     """Return the content of `encrypted_content` of reasoning and compaction items, by index.
 
-    `param` names the array of items. Raises `InvalidRequest` for content sealed elsewhere or for
-    another tenant, and for reasoning sealed for none of the `models`, of which there is at least
-    one.
+    Raises `InvalidRequest` for content sealed elsewhere or for another tenant, and for reasoning
+    sealed for none of the `models` (at least one).
     """
     contents = {}
     for index, item in enumerate(items):
@@ -844,7 +807,6 @@ def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -
 def with_last_opened(
     history: Sequence[ContextItem], sealer: Sealer, *, tenant: UUID
 ) -> Sequence[ContextItem]:
-    """Return the history with its last compaction `opened`; no other one is shown."""
     for index in reversed(range(len(history))):
         if history[index].kind == "compaction":
             shown = opened(history[index], sealer, tenant=tenant)
@@ -853,7 +815,7 @@ def with_last_opened(
 
 
 def opened(item: ContextItem, sealer: Sealer, *, tenant: UUID) -> ContextItem:
-    """Return a stored item; a compaction without ids becomes the message that it stands for.
+    """Return a stored item; a sealed compaction becomes the message that it stands for.
 
     Raises `InvalidRequest` for one that cannot be opened: without it the earlier context is lost.
     """

@@ -1,7 +1,6 @@
-"""The interface of a family of models to the gateway: how they read and write token ids.
+"""Interface between the gateway and a family of models.
 
-`engine`, `services` and `upstreams` know models by `ModelFormat` alone, and `Formats` has the
-format of each model. Nothing outside of a format's package knows one of its ids.
+Nothing outside of a format's package knows one of its ids.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 
 
 AFTER_ANSWER_RULE = "after_answer_dropped"
-"""The recovery rule for ids behind a whole answer, whose meaning would be a guess: parsers drop
-them, and a run takes them back."""
+"""Recovery rule for ids behind a whole answer: their meaning would be a guess."""
 
 
 def count_recoveries(recoveries: dict[str, int], rules: Iterable[StrEnum], times: int = 1) -> None:
@@ -44,25 +42,22 @@ def count_recoveries(recoveries: dict[str, int], rules: Iterable[StrEnum], times
 
 
 RAW: Final = "raw_message_tokens"
-"""The shape that vLLM has for messages that it does not take apart."""
+"""vLLM's shape of messages that it does not take apart."""
+TAKEN_BACK_BY: Final = "taken_back_by"
+"""Member of a message that was taken back: the recovery rule."""
+INVALID_UNICODE: Final = "The input holds text that is not valid Unicode: half of a surrogate pair."
 UNTHINKS: Final = "reasoning_off"
-"""The ability of a model whose thinking can be switched off."""
+"""Thinking can be switched off."""
 SEES: Final = "vision"
-"""The ability of a model that reads images."""
 IMAGE_QUESTION: Final = b"image "
-"""Begins a question (`Unrendered`) that is the URL of an image. The gateway fetches that, and asks
-no server of the model: the answer is a data URL, or why there is none."""
+"""Before an image's URL in a question. The gateway answers with a data URL or an error."""
 IMAGE_NO_ROOM: Final = "no room: "
-"""Begins such an answer while other images use up the room: a later request may get it."""
+"""Before such an error when other images use up the memory: a later request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """The tools that the model was trained with and the prompt names.
-
-    `python_description` replaces the text about Python that the model was trained with; None keeps
-    that. `location` is the user's, as the request states it.
-    """
+    """Built-in tools of the prompt. `python_description` replaces the trained text."""
 
     browser: bool = False
     python: bool = False
@@ -71,7 +66,6 @@ class Builtins:
 
     @classmethod
     def from_grants(cls, grants: Grants | None) -> Builtins:
-        """Return the tools that a response may use."""
         if grants is None:
             return NO_BUILTINS
         browser, python = grants.browser, grants.python
@@ -86,16 +80,14 @@ class Builtins:
 
 NO_BUILTINS: Final = Builtins()
 Rendering: TypeAlias = "array[int] | str"
-"""A server's answer to a question: ids, or a text why its template refuses the conversation."""
+"""Ids, or why the server's template refuses the conversation."""
 
 
 class Unrendered(Exception):
-    """Signal that a prompt needs answers to `questions`, which only a server of the model has.
+    """Signal that only a server of the model has the answers to `questions`.
 
-    A question is the JSON object that `POST /tokenize` of vLLM and `/v1/tokenize` of SGLang take,
-    without the name of the model: `messages`, `tools`, `add_generation_prompt` and
-    `chat_template_kwargs`. The caller gets the answers and renders anew, with them in
-    `RenderOptions.rendered`.
+    A question is the JSON body of `POST /tokenize` of vLLM (`/v1/tokenize` of SGLang) without the
+    model's name. The caller renders again with `RenderOptions.rendered`.
     """
 
     def __init__(self, questions: Sequence[bytes]) -> None:
@@ -105,20 +97,14 @@ class Unrendered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """Options of a prompt besides its items. Nothing of them outlives the request.
+    """Options of a prompt besides its items.
 
-    `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
-    tools the commentary channel is only offered when `commentary_without_tools` is set: models
-    that see it may call functions that do not exist. `tool_paths` are where the request declares
-    the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
-    is the format of the answer that the prompt asks for. `scope` is the owner of the prompt: what
-    is cached of it is used for prompts of that scope alone, and nothing is cached without one. The
-    prompt names `builtins` beside the `tools`, which are functions. `approved` is the id of the MCP
-    approval request whose call the response begins with: the call ends the prompt, and its result
-    follows. `runs_tools`: the gateway runs some of the tools itself. `requested_effort` is the
-    effort that the request names, `none` for one without thoughts. `rendered` holds servers'
-    answers to questions (`Unrendered`). `new_items` are the request's own items, for errors that
-    name one.
+    `current_date` is YYYY-MM-DD, `knowledge_cutoff` YYYY-MM. Without `commentary_without_tools` the
+    commentary channel is only offered with tools: models that see it may call functions that do not
+    exist. `tool_paths` are parameter paths, by default `tools[i]`. Only prompts of the same `scope`
+    share a cache; without one nothing is cached. `approved` is the id of the MCP approval request
+    whose call ends the prompt. `runs_tools`: the gateway runs some tools itself. `new_items` are
+    the request's own, for errors.
     """
 
     instructions: str | None
@@ -141,7 +127,7 @@ class RenderOptions:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedHistory:
-    """Part of a history that a prompt repeats: leading instructions, as text, then the `ids`."""
+    """Part of a history that a prompt repeats: leading instructions as text, then the `ids`."""
 
     instructions: tuple[ContextItem, ...]
     ids: array[int]
@@ -149,9 +135,7 @@ class RepeatedHistory:
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
-    `context_bytes_max` of all together.
-    """
+    """Limits of the images of one context; `bytes_max` is of each as a file."""
 
     bytes_max: int = 8 * 1024 * 1024
     images_max: int = 32
@@ -160,12 +144,10 @@ class ImageLimits:
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """Options of one model, for a format that serves many families.
+    """Options of one model.
 
-    `model` is the name by which the family is recognised; `tokenizer` the path of its
-    `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
-    and calls, None: as its family does. `template_kwargs` are given to the chat template as they
-    are, as JSON. `sees`: it reads images, within the bounds of `images`.
+    The family is recognised by `model`. `tokenizer` is the path of a `tokenizer.json`, or of its
+    folder. `reasoning` and `calls` name syntaxes, None: the family's. `template_kwargs` is JSON.
     """
 
     model: str = ""
@@ -179,8 +161,10 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """Options of a grammar. `refusals`: a model that is to answer in a format may refuse in words
-    instead. `reasoning`: it may think first. `has_thought`: it did so in this turn.
+    """Options of a turn's grammar.
+
+    `refusals`: the model may refuse in words instead of the format. `reasoning`: it may think
+    first. `has_thought`: it did so in this turn.
     """
 
     refusals: bool = True
@@ -189,14 +173,11 @@ class GrammarOptions:
 
 
 TokenPart = Literal["marker", "role", "recipient", "channel", "content_type", "body", "between"]
-"""Part of a message that an id belongs to. Formats without headers have markers and bodies only."""
+"""Part of a message. Formats without headers have only markers and bodies."""
 
 
 class TokenPiece(NamedTuple):
-    """Id as operators see it: the bytes it stands for, or the name of a marker.
-
-    `behind` is the part that text behind it belongs to.
-    """
+    """Id as operators see it; text behind it belongs to the part `behind`."""
 
     spelling: bytes
     part: TokenPart
@@ -204,73 +185,61 @@ class TokenPiece(NamedTuple):
 
 
 Turn = tuple["Sequence[int]", "FinishReason | None"]
-"""The ids of a turn, those that were put into the model's mouth among them, and why it ended."""
+"""Ids of a turn, prefill included, and why it ended."""
 
 
 class ModelFormat(Protocol):
-    """Format of a family of models, immutable as far as users can see. All threads share it."""
+    """Format of a family of models. All threads share it."""
 
     @property
     def name(self) -> str:
-        """The name of the family in settings (`models[].format`)."""
+        """Return the value of `models[].format`."""
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """Return the abilities of its models, as `GET /v1/models` shows them."""
+        """Return the abilities that `GET /v1/models` shows."""
 
     @property
     def template_state(self) -> bytes:
-        """Return the properties of the model's server that a run needs until its end.
-
-        Empty for formats that learn nothing, and before anything was rendered.
-        """
+        """Return the properties of the model's server that a run needs until its end."""
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """Return this format with the state of a run, which may have begun elsewhere.
-
-        Raises `ValueError` if that is no `template_state`.
-        """
+        """Return this format with the state of a run. Raises `ValueError` for an invalid one."""
 
     def relearn(self) -> None:
-        """Learn the template anew for the next prompt, because a server of the model restarted.
-
-        Runs in progress keep the template that they began with.
-        """
+        """Learn the template anew after a server restarted; runs in progress keep theirs."""
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """Return what to ask a server of the model (`Unrendered`) to find out whether it fits.
-
-        Empty for formats that no server renders.
-        """
+        """Return the questions (`Unrendered`) whose answers show whether a server fits."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """Return what does not fit in a server's answers to all `questions`, for operators."""
+        """Return what does not fit in the answers to `questions`, for operators."""
 
     def check(self) -> None:
-        """Raise `StartupError` if prompts differ from those of the reference of the family."""
+        """Raise `StartupError` if prompts differ from those of the family's reference."""
 
     # Ids.
 
     @property
     def vocabulary_size(self) -> int:
-        """Return the number of ids: each is below it."""
+        """Return the upper bound of ids, exclusive."""
 
     @property
     def text_ids(self) -> range:
-        """Return the ids that are text; every other one is a marker, or no id at all."""
+        """Return the ids of text; others are markers, or no ids at all."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Return the ids that end a turn; always sent to the backend, whatever its defaults."""
+        """Return the ids that end a turn; the backend always gets them."""
 
     @property
     def framing(self) -> Framing:
-        """The ids around the messages of a turn."""
+        """Return the ids around messages."""
 
     @property
     def framing_tokens(self) -> int:
-        """Return the most ids that it takes to get from a thought to the body of an answer."""
+        """Return the most ids between a thought and the body of an answer."""
 
     # Prompts.
 
@@ -280,54 +249,40 @@ class ModelFormat(Protocol):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, behind the `repeated` prompt of a history.
+        """Return the prompt of `items`, behind the `repeated` prompt of a history.
 
-        Items that carry ids are repeated id for id. Items that the model is not shown, and leading
-        instructions, have no span. Raises `InvalidRequest` for items without a rendering, and
-        `Unrendered` if a server has to answer questions first.
+        Items with ids are repeated id for id. Hidden items and leading instructions have no span.
+        Raises `InvalidRequest` for items without a rendering, and `Unrendered`.
         """
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """Return how many of the last ids of a prompt are the prefill of the turn.
-
-        The prefill is parsed together with the model's output.
-        """
+        """Return how many last ids of a prompt are the prefill, which is parsed with the output."""
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """Return `ids`, which end with a call, its `result`, and the opening of the next turn.
+        """Return `ids` that end with a call, then `result` and the opening of the next turn.
 
-        `ids` are a turn as `rerender` returns it, or a prompt without its prefill; `result` is of
-        `render_result`.
+        `ids` come from `rerender` or are a prompt without its prefill.
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """Return the ids of one item, made anew; empty for an item without content.
-
-        `function` names the function that an output belongs to.
-        """
+        """Return new ids of one item. `function` is the one that an output belongs to."""
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """Return the ids of the message with the result of a hosted tool.
+        """Return the ids of the message with the result of a hosted tool, without markers from
+        text.
 
-        `name` is the tool's as rules know it: `builtin:browser.search`, `builtin:python`, or
-        `label.tool` of an MCP server. No text becomes a marker. Raises `InvalidRequest` for text
-        that cannot be tokenised.
+        `name` is `builtin:browser.search`, `builtin:python`, or `label.tool` of an MCP server.
+        Raises `InvalidRequest` for text that cannot be tokenised.
         """
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """Return the ids of a message that calls that tool, as the model should have written it.
-
-        Raises as `render_result` does.
-        """
+        """Return the ids of a call of that tool. Raises as `render_result` does."""
 
     def count_ids(self, text: str) -> int:
-        """Return the number of ids of a text. Raises as `render_result` does. CPU work."""
+        """Count ids. CPU work. Raises as `render_result` does."""
 
     def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text as if the model had written it, none of which is a marker.
-
-        Raises as `render_result` does. CPU work.
-        """
+        """Return ids without markers. CPU work. Raises as `render_result` does."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
         """Return the ids that a prompt repeats of a history; None if its items have to be read.
@@ -347,64 +302,51 @@ class ModelFormat(Protocol):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the messages of the turn of `ids`, prefill included, then what was `taken_back`.
-
-        `taken_back` has pairs of the rule that did it and the ids.
-        """
+        """Return the messages of a turn, then what was `taken_back`, by recovery rule."""
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:
-        """Return spelling and part of each id of a turn, prefill included.
-
-        `part` is that of the id before the first one; a turn begins in the header of a message.
-        """
+        """Return each id of a turn; `part` is that of the id before the first one."""
 
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """Return a parser of one turn of a response that is held to `rules`.
-
-        With `trace` its text comes with the positions of its ids.
-        """
+        """Return a parser of one turn. With `trace` its text has the positions of its ids."""
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """Return the ids that these turns (prefill, generated) put behind the prompt.
-
-        Each but the last is closed, and the next one opened.
-        """
+        """Return the ids of turns (prefill, generated), each but the last closed."""
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """Return the ids of finished turns as a backend is sent them behind the prompt.
-
-        These are their messages as the model should have written them, and the opening of another
-        one behind each. A call that was cut off is left out, because it cannot have an output.
+        """Return the ids of finished turns as the model should have written them, each message
+        followed by the opening of another. A call that was cut off cannot have an output and is
+        left out.
         """
 
-    # A turn that is taken up again: what is put into the model's mouth.
+    # Prefills of a turn that is continued.
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Return ids opening the answer in the requested format; `attempt` counts earlier ones."""
+        """Return ids that open an answer in the format; `attempt` counts earlier ones."""
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """Return the ids that open the call that is demanded."""
+        """Return the ids that open the required call."""
 
     def message_opening(self) -> tuple[int, ...]:
-        """Return the ids that open a message that can be read."""
+        """Return the ids that open a message for the user."""
 
     # A turn while it grows.
 
     @property
     def header_markers(self) -> frozenset[int]:
-        """Return the markers that a message goes on behind; at any other one it ends."""
+        """Return the markers that do not end a message."""
 
     @property
     def plain_header_ids_max(self) -> int:
         """Return the most ids of a header without a recipient; 0: the format has none."""
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
-        """Return how many ids from `at` on are such a header; 0 if there is none."""
+        """Return how many ids from `at` on are a header without a recipient; 0: none."""
 
     def has_body(self, message: Sequence[int]) -> bool:
-        """Return True if the header of a message is over in these ids, its first ones."""
+        """Return True if these first ids of a message contain its whole header."""
 
     # The grammar of a turn.
 
@@ -417,18 +359,18 @@ class ModelFormat(Protocol):
     ) -> Constraint | None:
         """Return the grammar of the ids from `place` on; None if nothing is bound, or can be.
 
-        `message` are the ids of the open message that are there already. CPU work.
+        `message` are the ids of the open message so far. CPU work.
         """
 
 
 class FixedFormat:
-    """Part of a `ModelFormat` that learns nothing from a server, and puts nothing into prompts."""
+    """Mixin of formats that learn nothing from a server and prefill nothing."""
 
     def with_state(self, template_state: bytes) -> Self:  # noqa: ARG002 - it has none
         return self
 
     def relearn(self) -> None:
-        """Do nothing: nothing was learned."""
+        """Do nothing."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         return ()
@@ -438,15 +380,12 @@ class FixedFormat:
 
 
 class ServerRenderedFormat:
-    """Part of a `ModelFormat` whose prompts a server renders.
-
-    Items are stored without ids, and messages have no headers.
-    """
+    """Mixin of formats whose prompts a server renders: items have no ids, messages no headers."""
 
     plain_header_ids_max: Final = 0
 
     def check(self) -> None:
-        """Do nothing: there are no prompts to compare."""
+        """Do nothing."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
         return None
@@ -459,7 +398,6 @@ class ServerRenderedFormat:
 
 
 FormatOf = Callable[[str], ModelFormat]
-"""The format of a model, by its public id."""
 HARMONY: Final = "harmony"
 CHAT: Final = "chat"
 PASSTHROUGH: Final = "passthrough"
@@ -468,15 +406,13 @@ FORMAT_CLASSES: Final = {
     CHAT: "gateway.models.chat.chat_format:ChatFormat",
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
-"""Module and class of each. A class has `load(options)`, which may read files and raises
-`StartupError` if one is damaged or missing. None is imported before a model has it."""
+"""Imported only when a model needs it. `load(options)` may raise `StartupError` for a damaged or
+missing file."""
 NO_OPTIONS: Final = FormatOptions()
 
 
 class Formats:
-    """The formats of all models: of each that is configured its own, of an adapter that of its base
-    model, of any other Harmony.
-    """
+    """Formats by model; an adapter has its base model's, a model without one Harmony."""
 
     def __init__(
         self,
@@ -484,19 +420,15 @@ class Formats:
         other: ModelFormat,
         parent_of: Callable[[str], str | None] | None = None,
     ) -> None:
-        """`parent_of` returns the base model of an adapter."""
         self._by_model = by_model
         self._parent_of = parent_of
         self.default = other
-        """The format of models without a configured one, and of prompts without a model."""
 
     @classmethod
     def load(
         cls, named: Mapping[str, str], options: Mapping[str, FormatOptions] | None = None
     ) -> Formats:
-        """`named`: public id → name; `options` are those of the models that have some. Raises
-        `ConfigError` for an unknown name, and what loading raises.
-        """
+        """Load formats by public id → name. Raises `ConfigError` for an unknown name."""
         own = options or {}
         wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
         harmony = HARMONY, NO_OPTIONS

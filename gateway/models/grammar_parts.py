@@ -1,7 +1,6 @@
-"""Parts of the grammars of turns that are the same in every format of models.
+"""Parts of the grammars of turns that all formats share.
 
-A model that is to answer in JSON may refuse in words instead: these have to begin in one of a few
-ways.
+A model that is to answer in JSON may refuse in words, which have to begin in one of a few ways.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ def one_of(options: Sequence[Node]) -> Node:
 
 
 def arguments_of(tool: ToolRule, rules: OutputRules) -> Node:
-    """Return the arguments of a call as JSON, with the language of a custom tool's input."""
     if tool.grammar is not None:
         return languages_of(rules)[tool.grammar]
     return Json(tool.arguments)
@@ -45,7 +43,7 @@ def refusal(text: AnyText) -> Node:
 
 
 def rest_of_refusal(begun_text: bytes, text: AnyText) -> Node | None:
-    """Return what may follow the beginning of a refusal in words; None if it is none."""
+    """Return what may follow the beginning of a refusal; None if it is none."""
     try:
         words = begun_text.decode()
     except UnicodeDecodeError:  # it ends within a character

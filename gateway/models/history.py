@@ -1,7 +1,3 @@
-"""Select, order and write as text the items of a context that the model is shown: pure functions
-of the items, for models that read nothing but text.
-"""
-
 from __future__ import annotations
 
 from array import array
@@ -30,23 +26,20 @@ if TYPE_CHECKING:
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
-"""Kinds of items that belong to a chain of thought: of hosted tools, those that the model calls
-while it thinks."""
+"""Parts of a chain of thought; of hosted tools, those that the model calls while it thinks."""
 _IN_ANY_CONTEXT: Final = _STALE_KINDS | {
     *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
 }
-"""Kinds of items that need no other ones, and hide none. (A call that was approved stands behind
-its approval request, which is of another kind.)"""
+"""Kinds that need no other items and hide none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """An item to be rendered: its index in the context, and for an output the name of the function
-    that was called, as the model knows it.
+    """Item to be rendered, with its index in the context (`PREAMBLE`: it is in none) and, for an
+    output, the name of the called function as the model knows it.
 
-    The answer to an MCP approval request has the name of the tool, too, and so has a call that was
-    approved, the request for which stands before it. An answer that was never given has no index,
-    but `PREAMBLE`.
+    The answer to an MCP approval request has the tool's name, too, and so has the result of an
+    approved call.
     """
 
     source: int
@@ -55,7 +48,6 @@ class PlacedItem:
 
 
 def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
-    """Count the system and developer messages that the context begins with."""
     count = 0
     for item in items:
         if item.role not in INSTRUCTING_ROLES:
@@ -65,14 +57,14 @@ def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
 
 
 def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
-    """Return the items without those that the last compaction shortened.
+    """Return the items without those that the last compaction replaces.
 
-    Before it only messages of users and operators are left. Those without an answer come behind
-    the summary, so that a question stands after what it takes to answer it:
+    Before it only messages of users and operators are left. Those without an answer come behind the
+    summary, so that a question follows what it takes to answer it:
 
         u1, answer, call, output, answer, u2, COMPACTION, more  →  u1, COMPACTION, u2, more
 
-    A context that needs no omission was shortened by the client, and keeps its order.
+    A context in which nothing is left out was shortened by the client and keeps its order.
     """
     shown = list(items)
     compacted = (i for i in reversed(range(len(shown))) if shown[i].item.kind == "compaction")
@@ -87,20 +79,15 @@ def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
 
 def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
-    """Return the items without the reasoning that led to an answer already given.
+    """Return the items without reasoning, searches and hosted code before the last answer.
 
-    gpt-oss was trained to see its chain of thought again only until it has answered: reasoning
-    before the last answer is dropped, reasoning after it is kept, because a chain of tool calls is
-    still going on there. Only an answer counts, not a user message: in
+    gpt-oss was trained to see its chain of thought again only until it has answered. Only an answer
+    (an assistant message of the final channel) counts, not a user message: in
 
         u1, R_old, answer, u2, R_new, call, output
 
-    R_old goes and R_new stays; and in `u1, R, call, output, u2` (the user interrupted the tool
-    loop) R stays. openai-harmony's own filter looks at how the conversation ends and would keep
-    R_old, so it is not used.
-
-    An answer is an assistant message in the final channel: phase `final_answer`, or none given.
-    Searches, and code that the gateway ran, were part of the reasoning, and go with it.
+    R_old goes and R_new stays; in `u1, R, call, output, u2` R stays. openai-harmony's own filter
+    looks at how the conversation ends and would keep R_old.
     """
     kept = list(items)
     answers = (index for index in reversed(range(len(kept))) if is_answer(kept[index].item))
@@ -109,11 +96,9 @@ def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
 
 def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
-    """Return the ids that a prompt repeats of a history; None if its items have to be read.
+    """Return the ids of a history without leading instructions and stale reasoning.
 
-    These are all of its ids but those of the leading instructions and of stale reasoning. With
-    `is_answered` an answer follows. A history with calls is put in order, and one with a
-    compaction made short.
+    None if calls have to be ordered, or a compaction applied. `is_answered`: an answer follows.
     """
     names, labels = history.names, history.labels
     if any(label.kind not in _IN_ANY_CONTEXT for label in labels.values()):
@@ -148,9 +133,8 @@ _NO_ANSWER: Final = ContextItem(
 def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[PlacedItem]:
     """Return the items with MCP approval requests as calls, each before its result.
 
-    A call that was made comes with the result, and that of the request with the id `approved`,
-    which is made now, at the end: its result will stand behind the prompt. Any other is answered at
-    once:
+    A call that was made comes with the result; that of the request `approved` is made now, at the
+    end, and its result will follow the prompt. Any other is answered at once:
 
         request, more                                →  request, NO ANSWER, more
         request, more, response                      →  request, response, more
@@ -166,11 +150,9 @@ def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[Pl
 
 
 class _Approvals:
-    """The MCP approval requests of one context, and what became of them."""
-
     def __init__(self, items: Iterable[PlacedItem], approved: str | None) -> None:
         self.pending: list[PlacedItem] = []
-        """Approval requests whose call is made now."""
+        """Requests whose call is made now."""
         self._approved = approved
         self._requests: dict[str | None, PlacedItem] = {}
         self._answers: dict[str | None, PlacedItem] = {}
@@ -186,7 +168,6 @@ class _Approvals:
                 self._made.add(item.call_id)
 
     def in_place_of(self, placed: PlacedItem) -> list[PlacedItem]:
-        """Return the items that the model is shown there."""
         item = placed.item
         if self._requests.get(item.item_id) is placed:
             return self._request(placed)
@@ -222,7 +203,7 @@ _HOSTED_RESULTS: Final[Mapping[Kind, ContextItem]] = {
         parsed=McpApprovalResponse(approval_request_id="unanswered", approve=True),
     ),
 }
-"""Calls of tools that ran elsewhere, and what the model is shown where their result is missing."""
+"""Calls of tools that ran elsewhere → the result shown where theirs is missing."""
 _RESULT_KINDS: Final = frozenset(result.kind for result in _HOSTED_RESULTS.values())
 
 
@@ -259,12 +240,9 @@ def is_answer(item: ContextItem | Label | Message) -> bool:
 def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
     """Return the items with each output directly behind its call, in the order of the calls.
 
-    Harmony knows no call ids: a model that called two functions at once (as models of other
-    providers do) is shown call, output, call, output. A call that was cut off is left out; it has
-    no output, even where a later call has the same id. An output that names its tool in place of a
-    call stays where it is.
-
-    Raises `InvalidRequest` for an output without a call.
+    Harmony has no call ids: two calls at once are shown as call, output, call, output. A call that
+    was cut off has no output, even where a later call has its id. Raises `InvalidRequest` for an
+    output without a call.
     """
     ordered = with_hosted_results(items)
     outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
@@ -291,7 +269,6 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
 
 
 def message_text(message: Message) -> str:
-    """All text of a message; what the model cannot read is named in its place."""
     separator = "" if message.role == "assistant" else "\n"
     return separator.join(map(part_text, message.content))
 
@@ -305,10 +282,6 @@ def reasoning_text(item: Reasoning) -> str:
 def shown_items(
     items: Sequence[ContextItem], leading: int, approved: str | None = None
 ) -> Iterable[PlacedItem]:
-    """Return the items behind the `leading` instructions that become messages, in their order.
-
-    `approved` is that of `RenderOptions`.
-    """
     behind = items[leading:]
     if len(behind) == 1 and behind[0].kind == "message":
         return [PlacedItem(leading, behind[0])]
@@ -320,7 +293,6 @@ def shown_items(
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:
-    """Return the texts of these items, all of which are messages."""
     typed = (item.item() for item in items)
     return [message_text(item) for item in typed if isinstance(item, Message)]
 
@@ -329,9 +301,9 @@ _LOCATION: Final = "Where the user is, roughly, in case a web search depends on 
 
 
 def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
-    """Return the request's instructions, then its context's first ones, then the user's location.
+    """Return the request's instructions, its context's leading ones, then the user's location.
 
-    The location is the request's word, too, and no fact of the system.
+    The location comes from the request, so it must not rank as a fact of the system.
     """
     location = " ".join((options.builtins.location or "").split())
     where = f"{_LOCATION}{location}." if location else ""

@@ -1,8 +1,4 @@
-"""JSON values in text that comes in pieces.
-
-Positions are found by regular expressions: each character is looked at once or twice, and a value
-is decoded only where its text is needed.
-"""
+"""JSON values in text that comes in pieces."""
 
 from __future__ import annotations
 
@@ -18,10 +14,8 @@ _STRUCTURE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END: Final = re.compile(r"[,}\]\s]")
 WHITE: Final = " \t\n\r"
-"""Characters that are white space in JSON."""
 DEPTH_MAX: Final = 128
-"""A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
-how deep the caller's own stack is, and the result must depend on nothing."""
+"""A value nested deeper is no JSON: what Python's decoder accepts depends on the caller's stack."""
 
 
 def no_number(name: str) -> None:
@@ -34,7 +28,7 @@ _DECODER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_constant=n
 
 
 class ValueScanner:
-    """Scanner for the end of one JSON value that begins with the first character fed to it."""
+    """Scanner for the end of one JSON value that begins with the first character fed."""
 
     __slots__ = (
         "_depth", "_escaped", "_is_scalar", "controls", "deepest", "in_string", "is_begun",
@@ -44,12 +38,12 @@ class ValueScanner:
         self.is_begun = False
         self.deepest = 0
         self.controls: list[int] = []
-        """Offsets of the control characters in the strings of the last text."""
+        """Offsets of control characters in strings of the last piece."""
         self._depth = 0
         self.in_string = self._escaped = self._is_scalar = False
 
     def end(self, text: str) -> int | None:
-        """Return the offset behind the value if it ends in `text`, the next piece; else None."""
+        """Return the offset behind the value if it ends in this piece."""
         self.controls.clear()
         if not self.is_begun and text:
             self.is_begun = True
@@ -82,7 +76,6 @@ class ValueScanner:
 
 
 def escaped(text: str, controls: Sequence[int]) -> str:
-    """Replace the control characters at `controls` by escapes."""
     parts: list[str] = []
     at = 0
     for control in controls:
@@ -92,14 +85,13 @@ def escaped(text: str, controls: Sequence[int]) -> str:
 
 
 def with_escapes(text: str) -> str:
-    """Replace the control characters in the strings of a value by escapes."""
     scanner = ValueScanner()
     scanner.end(text)
     return escaped(text, scanner.controls)
 
 
 def is_json(text: str, deepest: int = 0) -> bool:
-    """Return True if a text is a JSON value, one nested `deepest` levels."""
+    """Return True for a JSON value nested `deepest` levels."""
     if deepest > DEPTH_MAX:
         return False
     try:
@@ -110,7 +102,7 @@ def is_json(text: str, deepest: int = 0) -> bool:
 
 
 def string_in(text: str) -> str | None:
-    """Return the text of a JSON string; None if it is none."""
+    """Decode a JSON string; None if the text is none."""
     if not text.startswith('"'):
         return None
     try:

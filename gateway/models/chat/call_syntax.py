@@ -1,13 +1,8 @@
-"""Syntax in which a family of chat models writes thoughts and calls, for parsers and grammars.
+"""Syntax in which a family of chat models writes thoughts and calls.
 
-A turn is text in which *markers* stand. A marker is a text such as `<tool_call>`; where the
-vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
-begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
-text and the markers in it, and reports what they mean.
-
-To such a model every tool is a function, also those that the gateway runs itself: what rules know
-as `builtin:browser.search` it knows as `browser.search`, unless the client has a function of that
-name.
+A *marker* is a text such as `<tool_call>`; where the vocabulary has one id for it, only that id
+counts, and otherwise its letters do. A *region* of calls begins at an opener and has a reader of
+its own.
 """
 
 from __future__ import annotations
@@ -26,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """The name of each recovery, with what it repairs."""
-
     # Framing.
     RESERVED_ID = "reserved_id"  # an id that is neither text nor a marker of this syntax
     MARKER_IN_BODY = "marker_in_body"  # a marker where it means nothing
@@ -56,37 +49,30 @@ class Rule(StrEnum):
 
 
 QUOTES: Final = "\"'`"
-"""Quotes that may stand around a name and are no part of it."""
+"""May stand around a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marker in something that is written."""
-
     text: str
 
 
 Written = tuple[Mark | str, ...]
-"""Markers and texts, one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Beginning of a call of this function."""
-
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More text of the arguments of the call."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of the call. `broken`: in the middle of its arguments; by `rules`."""
+    """End of the call; `broken`: in the middle of its arguments."""
 
     broken: bool = False
     rules: tuple[Rule, ...] = ()
@@ -94,7 +80,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """Text for the user, in place of a call: it was none."""
+    """Text for the user, in place of a call."""
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -109,8 +95,6 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Note of an irregularity that was recovered by `rule`, without text."""
-
     rule: Rule
 
 
@@ -122,33 +106,32 @@ class Unnamed:
 CallStep = Called | Unnamed | Argued | Ended | PlainText | Noted
 CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
-"""Characters of the name of a function or a parameter, at most: longer text is neither."""
+"""Longer text is no name."""
 
 
 def function_name(written: str) -> str | None:
-    """Return the function's name that a model wrote, without quotes; None if it cannot be one."""
+    """Return the name as written, quotes included; None if it cannot be one."""
     name = written.strip()
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
 
 def no_call(text: str) -> PlainText:
-    """Return what becomes of text that stands in place of a call."""
     return PlainText(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any] | None"]
-"""The JSON Schema of the arguments of a function, by the name that the model wrote; None for an
-unknown one."""
+"""By the name that the model wrote; None for an unknown one."""
 
 
 class CallReader(Protocol):
-    """Reader of one region. No text and no marker makes it raise. Its events do not depend on how
-    the text was cut, except for how that of arguments is cut.
+    """Reader of one region. Nothing makes it raise.
+
+    Its events do not depend on how the text was cut, except for the cuts of arguments.
     """
 
     @property
     def is_junk(self) -> bool:
-        """Return True if no call comes of the text so far. False where only a marker can tell."""
+        """Return True if no call comes of the text so far, whatever marker follows."""
         ...
 
     def quotes(self, marker: str) -> bool:
@@ -156,12 +139,10 @@ class CallReader(Protocol):
         ...
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """Read more text of the region, which is never empty."""
+        """Read text, which is never empty."""
         ...
 
-    def mark(self, marker: str) -> Iterator[CallEvent]:
-        """Read a marker of the syntax."""
-        ...
+    def mark(self, marker: str) -> Iterator[CallEvent]: ...
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         """End the region. `cut`: the model did not mean to stop."""
@@ -170,8 +151,6 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Tags around the keys and the values of arguments that are no JSON."""
-
     before_key: Written
     behind_key: Written
     behind_value: Written
@@ -179,15 +158,12 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """Syntax of calls. The `name` is that of the parser in vLLM, where it has one.
+    """Syntax of calls. The `name` is that of vLLM's parser, where it has one.
 
-    A region begins at one of the `openers`, which are among the `markers`, and may begin with one
-    of the characters `begins` where an answer would. `reader` reads it, given its opener, or an
-    empty one. If it `is_bare`, a model was trained to write it without an opener.
-
-    The remaining fields are the region as a model was trained to write it: `opened`, calls with
-    `between` between them, `closed`. A call is its name between `before_name` and `behind_name`,
-    then its arguments as JSON, or in `tags`, then `behind`.
+    A region begins at one of the `openers`, or with one of the characters `begins` where an answer
+    would (the reader's opener is then empty). `is_bare`: the model was trained to write it without
+    an opener. The other fields are the region as trained: `opened`, calls with `between` between
+    them, `closed`.
     """
 
     name: str
@@ -205,7 +181,7 @@ class CallSyntax:
     begins: str = ""
 
     def front(self, name: str | None) -> Written:
-        """Return the first call of a turn up to its arguments, or up to its name if that is None.
+        """Return the first call of a turn up to its arguments, or without `name` up to that.
 
         It ends without the space that would be part of the next id.
         """
@@ -214,7 +190,6 @@ class CallSyntax:
         return (*front, last.rstrip(" ") if isinstance(last, str) else last)
 
     def written(self, calls: Sequence[tuple[str, str]]) -> Written:
-        """Return the text of calls (name, arguments as JSON) of one turn."""
         parts: list[Mark | str] = []
         for name, arguments in calls:
             parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
@@ -232,7 +207,6 @@ class CallSyntax:
 
 
 def tags_of(arguments: str) -> list[tuple[str, str]]:
-    """Return arguments as a model writes them in tags: keys, and the texts of their values."""
     try:
         values = json.loads(arguments)
     except ValueError:
@@ -247,7 +221,7 @@ def tags_of(arguments: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """The markers around a thought, and the white space that templates put inside and behind."""
+    """Markers of a thought; templates put `inner` and `behind` inside and behind them."""
 
     opening: str
     closing: str
@@ -260,20 +234,17 @@ THINK: Final = ReasoningMarkers("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """Syntax of a family of models: of thoughts and calls, either of which may be None."""
-
     reasoning: ReasoningMarkers | None
     calls: CallSyntax | None
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Return the markers around thoughts, and around and inside calls, as they are spelled."""
         thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
         return (*thought, *(self.calls.markers if self.calls else ()))
 
 
 NAMESPACE: Final = "functions."
-"""Prefix of function names that models write that have read much of OpenAI's text."""
+"""Some models write it before function names: they have read much of OpenAI's text."""
 
 
 def offered_name(tool: str) -> str:
@@ -283,7 +254,7 @@ def offered_name(tool: str) -> str:
 def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
     """Return the tool that a written name means, and the rules that it was read by.
 
-    An unknown name is returned as it is.
+    An unknown name is returned without quotes.
     """
     name = written.strip()
     for candidate in (name, BUILTIN_PREFIX + name):

@@ -1,11 +1,11 @@
 """Models with a chat template, as the rest of the gateway sees them.
 
-A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. Its prefill of
-the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the turn.
-So a turn is always read from the beginning of the assistant's message, wherever its log is folded.
+A server of the model renders prompts (`Unrendered`); they are completed as ids. A prompt's prefill
+of the answer (`<think>` and the like) is cut off, and stands in the log as the beginning of the
+turn, so a turn is always read from the beginning of the assistant's message.
 
-The turns of one response that follow each other go on in one message of the assistant, but behind
-the result of a hosted tool: that is framed as the template does it (`template`).
+The turns of one response go on in one message of the assistant, except behind the result of a
+hosted tool, which is framed as the template does it (`chat_template`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
 from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, text_piece
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, TokenPiece, Unrendered
+from gateway.models.format import (
+    RAW,
+    SEES,
+    TAKEN_BACK_BY,
+    UNTHINKS,
+    ServerRenderedFormat,
+    TokenPiece,
+    Unrendered,
+)
 from gateway.models.history import message_text
 from gateway.protocol.items import Message
 from gateway.text_ids import TEXT_BASE, TEXT_STATE, is_text
@@ -60,23 +68,21 @@ if TYPE_CHECKING:
 
 
 TAIL_IDS: Final = 64
-"""Number of last ids of a prompt that are searched for its prefill of the answer."""
+"""Last ids of a prompt that are searched for its prefill."""
 SIZE_STEP: Final = 512
-"""Models have rows for so many ids more than their tokenizer, to be divided among devices."""
+"""Models have more rows than their tokenizer has ids, for an even split among devices."""
 _BRACE: Final = "{"
 _SAMPLE: Final = (
     'def f(x):\n    return x + 1  # né en 1987, 東京 🙂\r\n\n\t"quoted", it\'s 3.14 % done'
 )
-"""Text of several kinds: tokenizers that cut it into the same ids are most likely the same."""
+"""Tokenizers that cut text of several kinds into the same ids are most likely the same."""
 _SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens": False})
 
 
 class ChatFormat(ServerRenderedFormat):
-    """A `ModelFormat`, of one model: its vocabulary, and how it writes thoughts and calls."""
-
     name: Final = "chat"
     framing_tokens: Final = 12
-    """A marker of the end of a thought, white space, and the beginning of a call."""
+    """The end of a thought, white space, and the beginning of a call."""
 
     def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
@@ -89,9 +95,7 @@ class ChatFormat(ServerRenderedFormat):
         template_kwargs: Mapping[str, Any] | None = None,
         shown_images: PassThroughFormat | None = None,
     ) -> None:
-        """`model` is its name at its servers, `size` the number of its ids. `end_ids` end turns,
-        beside those that are known by their text. `shown_images` renders prompts with images.
-        """
+        """`end_ids` end turns, beside those that are known by their text."""
         self._format_with_images = shown_images
         self._model = model
         self.vocabulary = vocabulary
@@ -109,18 +113,12 @@ class ChatFormat(ServerRenderedFormat):
         self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self._is_outdated = False
-        """True if the learned template is to be learned anew."""
         self.probes = Probes.with_kwargs(
             self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs
         )
 
     @classmethod
     def load(cls, options: FormatOptions) -> ChatFormat:
-        """Load the tokenizer of a model.
-
-        Raises `ConfigError` for a model without a tokenizer or of an unknown family, and
-        `VocabularyError` for a tokenizer that cannot be read.
-        """
         if not options.tokenizer:
             raise ConfigError(
                 "a model with format chat needs the tokenizer of its servers",
@@ -172,7 +170,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        # The sample text is there to compare tokenizers.
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
@@ -193,7 +190,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @property
     def framing(self) -> Framing:
-        """Return the framing: a turn ends with the first stop id; items are stored without ids."""
         end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
         opening = () if self._learned is None else self._learned.opening
         return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
@@ -206,10 +202,7 @@ class ChatFormat(ServerRenderedFormat):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """Return the prompt that a server rendered; its spans are estimates.
-
-        A prompt with images is sent as it is.
-        """
+        """Return the prompt that a server rendered; its spans are estimates."""
         items = [with_summary_text(item, self.vocabulary.decode) for item in items]
         if self._format_with_images is not None and has_images(items):
             prompt = self._format_with_images.render(items, options)
@@ -237,7 +230,6 @@ class ChatFormat(ServerRenderedFormat):
         return self._family.switched(options.requested_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        """Return the model's template. Raises `Unrendered` while it has to be learned."""
         if self._learned is None or self._is_outdated:
             questions = self.probes.questions
             lacking = tuple(one for one in questions if one not in rendered)
@@ -303,7 +295,6 @@ class ChatFormat(ServerRenderedFormat):
         return ids[bounds[-1] + 1 :] if bounds else ids
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """Append the framed result of a call, and open a turn behind it."""
         template = self._learned or Template()
         opening = template.opening
         call_end = template.result.call_end if template.result else ()
@@ -349,17 +340,15 @@ class ChatFormat(ServerRenderedFormat):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the turn as one text, then the parts of it that were taken back."""
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
-            {**self._message_of(voided, with_ids=with_ids), "taken_back": rule}
+            {**self._message_of(voided, with_ids=with_ids), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
         return [self._message_of(ids, with_ids=with_ids), *void]
 
     def anatomy(self, ids: Iterable[int], part: TokenPart = "role") -> list[TokenPiece]:  # noqa: ARG002 - there are no headers
-        """Return markers and text; a turn of text has its own."""
         return [
             TokenPiece(self._spelling(token), self._part_of(token), "body")
             if token < TEXT_BASE
@@ -382,14 +371,12 @@ class ChatFormat(ServerRenderedFormat):
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """Return a parser of one turn, from the beginning of the assistant's message."""
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
         if self._format_with_images is None:
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, output in turns[:-1]:
             ids += (*prefill, *self._without_stop_ids(output))
@@ -398,10 +385,7 @@ class ChatFormat(ServerRenderedFormat):
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """Return the ids of the turns for the model to continue.
-
-        An open thought is closed, and a call that was cut off is left out.
-        """
+        """Return the ids to continue: an open thought is closed, a cut-off call left out."""
         rerendered: list[int] = []
         for ids, _ in turns:
             rerendered += self._close_thought(self._without_stop_ids(ids), new_parser())
@@ -432,18 +416,13 @@ class ChatFormat(ServerRenderedFormat):
         return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Return nothing or, from the second attempt on, the brace of an object.
-
-        Behind a closed thought the answer begins by itself.
+        """Return no ids before the second attempt: behind a closed thought the answer begins by
+        itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
         return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """Return the beginning of the call that is demanded.
-
-        It goes up to the arguments where there is one tool, else up to the name.
-        """
         calls = self.syntax.calls
         if calls is None:
             return ()

@@ -1,15 +1,13 @@
 """Grammars over ids and text of a turn that a model of a chat format may write.
 
-A turn is a thought or not, then text, or calls, or JSON. Markers that are one id are that id, so no
-text can be taken for one. Where a marker is spelled in letters, text in front of it cannot be
-bound: there calls are bound only if nothing stands before them.
+A turn is a thought or not, then text, or calls, or JSON. Text in front of a marker that is spelled
+in letters cannot be bound: there calls are bound only if nothing stands before them.
 
 A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
-behind it, behind a call, at the front of a prefilled call, and in the middle of JSON, where it is
-the rest of the language behind the beginning.
+behind it, behind a call, at the front of a prefilled call, and in the middle of JSON.
 
-Arguments in tags come in the order of the schema; those that are not required may be left out. A
-value that may be text is text, in which no marker stands; any other one is JSON of its schema.
+Arguments in tags come in the order of the schema. A value that may be text is text, in which no
+marker stands; any other one is JSON of its schema.
 """
 
 from __future__ import annotations
@@ -61,9 +59,8 @@ KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
 def arguments_in_tags(
     tags: Tags, schema: Mapping[str, Any] | None, spelled: Callable[[Written], Node], text: Node
 ) -> tuple[Node, bool]:
-    """Return the grammar, and True if all that it lets through fits the schema.
-
-    `spelled` makes a node of markers and texts, `text` is the node of a text value.
+    """Return the grammar, and True if all that it allows fits the schema. `text` is a text
+    value.
     """
     properties = schema.get("properties") if schema else None
     if not schema or not _are_schemas(properties):
@@ -100,10 +97,10 @@ def _value(property_: dict[str, Any], root: Mapping[str, Any], text: Node) -> tu
 
 
 def text_between(markers: Sequence[str], *, front: str = "") -> Node:
-    """Return a grammar of text that contains none of these markers, which are not one id each.
+    """Return a grammar of text that contains none of these markers.
 
-    It is an automaton: each rule stands for the beginning of a marker just written. With
-    `front` the text is not empty and begins with none of these characters.
+    It is an automaton: each rule stands for the beginning of a marker just written. With `front`
+    the text is not empty and begins with none of these characters.
     """
     return Ebnf(_automaton(tuple(markers), front))
 
@@ -146,7 +143,7 @@ def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dic
 _GAP: Final = Maybe(OneOf((Literal("\n\n"), Literal("\n"))))
 """White space behind a thought."""
 _CALL_BEGINS: Final = "{ \n\t\r"
-"""Characters that a call without a marker may begin with."""
+"""A call without a marker may begin with these."""
 
 
 def turn_constraint(
@@ -157,10 +154,9 @@ def turn_constraint(
     vocabulary: Vocabulary,
     syntax: Syntax,
 ) -> Constraint | None:
-    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
+    """Return a grammar as `ModelFormat.turn_constraint` does.
 
-    CPU work, for a thread where much of a body is there already. `message` are the ids of the
-    open message so far: those of prefill and output together from `place.start` on.
+    `message` are the ids from `place.start` on, prefill included.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -183,8 +179,6 @@ class _Callable:
 
 
 class _Turn:
-    """The grammars of one request: of a whole turn, and of the rest of one."""
-
     def __init__(
         self,
         rules: OutputRules,
@@ -203,7 +197,6 @@ class _Turn:
         self._exact = True
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
-        """Return a grammar of everything behind `message`; None where there can be none."""
         if self._rules.calls == "required" and not self._tools:
             return None
         rest = self._rest(place, message)

@@ -1,20 +1,8 @@
-"""Items of the Responses API as the messages of a chat completion, which a chat template renders.
+"""Items as the messages of a chat completion, which a chat template renders.
 
-| item | message |
-|---|---|
-| instructions, leading system and developer messages | one of role `system`, the first |
-| later system or developer message | role `system`; `user` where the template takes none there |
-| user message | role `user` |
-| reasoning, assistant message, calls behind it | one of role `assistant`, up to the next output |
-| output of any kind | role `tool` |
-| call of a tool of an MCP server | a call and its output |
-| MCP approval request | a call; a response that denies it is its output, which says so |
-| other item of a hosted tool | a call and its output; some are only one of these |
-| compaction | the user's message that it stands for |
-
-Every tool is a function to the model, also the browser and Python (`builtin_functions`), with which
-it was not trained. Texts stay as the client sent them, but none becomes one of the markers that
-frame messages (`Markers`).
+Reasoning, an answer and calls are one message of the assistant, up to the next output. Other items
+of hosted tools are a call and its output. A system message is the user's where the template takes
+none (`Habits`).
 """
 
 from __future__ import annotations
@@ -124,20 +112,20 @@ def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
 
 ChatMessage = dict[str, Any]
 Look = Callable[[int, InputImage], "dict[str, Any]"]
-"""The part of a message that is an image of the item at that index."""
+"""Index of an item, and an image of it → the part of a message."""
 CALL_ID_CHARS: Final = 9
-"""Templates of Mistral take no other ids than those of nine letters and digits."""
+"""Mistral's templates take only ids of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
-"""Characters of the frame of a message, approximately."""
+"""Of a message, approximately."""
 UNSEEN: Final = "\u200b"
-"""A space of no width, put into the spelling of a marker."""
+"""Breaks the spelling of a marker; has no width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Messages that a template takes beyond those that all take: a system message at the beginning,
-    one after others; two of the user in a row, one after a result; a message with several calls.
+    """Messages that a template takes beyond those that all take. `system`: at the beginning;
+    `late_system`: after others; `repeated_user`: two in a row.
     """
 
     system: bool = True
@@ -151,14 +139,13 @@ ANY: Final = Habits()
 
 
 class Markers:
-    """The texts that a tokenizer makes markers of wherever they stand, also in a user's words."""
+    """Texts that a tokenizer makes markers of wherever they stand, also in a user's words."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         spelled = sorted({_in_json(text) for text in texts if len(text) > 1}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     def broken_up(self, words: str) -> str:
-        """Return the words, JSON or a text, with each such spelling broken up."""
         if self._pattern is None:
             return words
         return self._pattern.sub(_broken_up, words)
@@ -196,7 +183,6 @@ def call_id_of(call_id: str | None) -> str:
 
 
 def functions(options: RenderOptions) -> list[dict[str, Any]]:
-    """Return all tools of a request as functions, those that the gateway runs first."""
     declared = [
         {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
         for tool in options.tools
@@ -210,7 +196,6 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
 
 
 def answer_text(answer: AnswerFormat) -> str:
-    """Return the text of a prompt about the format of the answer."""
     about = f" ({answer.description})" if answer.description else ""
     if answer.kind == "json_object":
         return "Answer with exactly one JSON object, with nothing before or behind it."
@@ -222,11 +207,6 @@ def answer_text(answer: AnswerFormat) -> str:
 
 
 def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
-    """Return the text of the first message.
-
-    It holds the request's own instructions, those that its context begins with, the user's
-    location, and the format of the answer.
-    """
     instructions = instructions_before(options, instructions_of(leading))
     answer = answer_text(options.answer) if options.answer is not None else ""
     return "\n\n".join(text for text in (instructions, answer) if text)
@@ -234,22 +214,19 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
 
 @dataclass(slots=True)
 class ChatConversation:
-    """The messages of a prompt, and the approximate length of the messages of each item.
-
-    `sizes` are characters by the index of the item; those of messages without an item are under
-    `PREAMBLE`.
+    """Messages of a prompt; `sizes` are the characters of each item's messages, approximately
+    (`PREAMBLE`: without an item).
     """
 
     habits: Habits
     see: Look | None = None
-    """Function that makes an image a part of a message; None: the model sees no images."""
+    """None: the model sees no images."""
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
     last_call: str = ""
-    """The id of the last call."""
     _called_at: int | None = None
-    """The item that it came from, if others may have been made at once with it."""
+    """Item of the last call, while others may be made at once with it."""
 
     def spans(self, ids: int) -> tuple[Span, ...]:
         """Estimate which part of a prompt of `ids` ids each item became."""
@@ -262,7 +239,6 @@ class ChatConversation:
         return tuple(spans)
 
     def say(self, source: int, role: str, text: str) -> None:
-        """Add a message of the user, or of the system."""
         self.close()
         if role == "system" and not (
             self.habits.late_system if self.messages else self.habits.system
@@ -278,7 +254,6 @@ class ChatConversation:
         self._note(source, text)
 
     def show(self, source: int, parts: Sequence[ContentPart]) -> None:
-        """Add a user's message with images among its parts, or images that a tool returned."""
         self.close()
         assert self.see is not None, "somebody sees"
         content = [self._part(source, part, self.see) for part in parts]
@@ -313,11 +288,7 @@ class ChatConversation:
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
-        """Add a call.
-
-        It joins the message of the call before it if both were made at once and the template takes
-        several in one message.
-        """
+        """Add a call, to the message of the call before it if both were made at once."""
         is_beside = self._called_at is not None and source == self._called_at + 1
         several = self.habits.several_calls
         message = self.messages[-1] if is_beside and several else self._assistant()
@@ -345,7 +316,6 @@ class ChatConversation:
         self.sizes[source] = self.sizes.get(source, 0) + len(text) + FRAME_CHARS
 
     def close(self) -> None:
-        # The results of calls that were made at once stand behind all of them.
         self.messages += self._results
         self._results, self._called_at = [], None
 
@@ -364,10 +334,7 @@ class ChatConversation:
 
 
 def object_of(name: str, arguments: str) -> str:
-    """Return arguments as templates take them.
-
-    Servers refuse calls whose arguments are no JSON object.
-    """
+    """Return arguments as a JSON object: servers refuse others."""
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
     arguments = with_escapes(arguments)
@@ -384,10 +351,6 @@ def chat_conversation(
     habits: Habits,
     see: Look | None = None,
 ) -> ChatConversation:
-    """Return the messages of a context; `see` shows its images.
-
-    Raises `InvalidRequest` for an output without a call.
-    """
     leading = leading_instructions(items)
     made = ChatConversation(habits, see)
     if text := system_text(options, items[:leading]):
@@ -399,7 +362,7 @@ def chat_conversation(
 
 
 def with_summary_text(item: ContextItem, text_of: Callable[[array[int]], str]) -> ContextItem:
-    """Return a summary that was made during this request, of which there are only ids, as text."""
+    """Return a summary that was made during this request, and has only ids, as text."""
     if item.kind != "compaction" or item.ids is None or item.json:
         return item
     content = (InputText(text=text_of(item.ids)),)
@@ -443,7 +406,6 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
 
 
 def images_of(item: Item) -> list[InputImage]:
-    """Return the images of a user's message, or those that a tool returned."""
     if isinstance(item, Message):
         parts: Any = item.content if item.role == "user" else ()
     else:

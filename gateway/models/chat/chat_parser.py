@@ -1,29 +1,18 @@
 """Output in a chat format to segments, one turn at a time.
 
-A turn is thoughts, text for the user, and calls, one behind the other, with markers in between
-(`call_syntax`):
-
     REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
 
-Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
+The prompt decides whether a turn begins in REASONING or in CONTENT. Three laws, as for Harmony:
 
 1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
    invalid calls become text for the user, and a call that breaks off is passed on up to its end.
-2. It never looks ahead, and the result does not depend on how the ids are cut into chunks. The
-   events of some ids depend on them alone.
+2. It never looks ahead.
 3. No text becomes a marker that is an id. Such a marker becomes text only where it means nothing,
    as in an answer about it, and unless its vocabulary calls it special.
 
-What may stream and what must wait: text streams, but for what may be the beginning of a marker that
-is spelled in letters, white space that a marker may follow, and half a character. A call waits
-until its function is named. A marker of calls in the middle of prose may be a part of that: then it
-waits, with what follows, until a call or none comes of it.
-
-Models put white space between a marker and text. It belongs to the marker, and is not part of the
-text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
-
-Text before a required call is commentary; text before an optional one may be the answer. A model
-without tools makes no calls: text that looks like a call stays text.
+Text streams, except for half a character, the possible beginning of a marker that is spelled in
+letters, and white space, which belongs to the marker that may follow it. A call waits until its
+function is named. A marker of calls within prose waits until a call or none comes of it.
 """
 
 from __future__ import annotations
@@ -67,8 +56,8 @@ if TYPE_CHECKING:
 
 
 class Unit(NamedTuple):
-    """Text, and the positions `start:end` of the ids that spell it: no fewer than end where a
-    character does. `is_exact`: these ids are the UTF-8 of this text, and of nothing else.
+    """Text, and the positions `start:end` of the ids that spell it. `is_exact`: these ids are the
+    UTF-8 of this text, and of nothing else.
     """
 
     text: str
@@ -77,17 +66,15 @@ class Unit(NamedTuple):
     is_exact: bool = False
 
     def cut(self, size: int) -> tuple[Unit, Unit]:
-        """Split into the first `size` characters and the others."""
         front = Unit(self.text[:size], self.start, self.end)
         return front, Unit(self.text[size:], self.start, self.end)
 
 
 class Prose:
-    """Segment of prose. It begins with the first text that is more than white space.
+    """Segment of prose, from the first text on that is more than white space.
 
-    `start` is the position of its message's first id. With `keeps_front` white space in front of
-    the text is part of it: there is no marker before it. With `trace` text comes with the positions
-    of its ids, and the text of an id stays whole.
+    With `keeps_front`, white space before it is part of it. With `trace`, text comes with the
+    positions of its ids, and the text of an id stays whole.
     """
 
     __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
@@ -173,7 +160,7 @@ def _without_end(unit: Unit) -> Unit:
 
 
 def text_kind(rules: OutputRules) -> SegmentKind:
-    """Return the kind of text for the user: before a call that is demanded it is no answer."""
+    """Return the kind of text for the user: before a required call it is no answer."""
     return SegmentKind.COMMENTARY if rules.calls == "required" else SegmentKind.FINAL
 
 
@@ -189,11 +176,10 @@ class _State(Enum):
 
 
 class ChatParser:
-    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
+    """Parser of the ids of one turn (`gateway.generation.TokenParser`).
 
-    `in_reasoning`: the prompt ends within a thought. With `trace` text comes with the positions of
-    its ids. `reasoning_tokens` counts the ids of text between the markers of thoughts, white space
-    included.
+    `in_reasoning`: the prompt ends within a thought. `reasoning_tokens` counts the ids of text
+    between the markers of thoughts, white space included.
     """
 
     __slots__ = (

@@ -1,9 +1,8 @@
-"""Learn what a model's chat template does, from a server that renders a few small conversations.
+"""Properties of a model's chat template, learned from a server that renders a few conversations.
 
 The gateway does not run templates. It cuts the ids that a run needs between two turns out of
-rendered conversations: those between a call and its result, around the result, and those that open
-the next turn. So a turn that follows a hosted tool is generated behind exactly the ids that the
-model has read and written before, and the result is framed as it would be in a new prompt.
+rendered conversations, so the turn after a hosted tool has exactly the ids before it that a new
+prompt would have.
 """
 
 from __future__ import annotations
@@ -68,12 +67,11 @@ RULES: Final = OutputRules(
     tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)},
     allowed=frozenset({_TOOL}),
 )
-"""Rules by which the call of these conversations is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """The conversations that are rendered, as questions."""
+    """Conversations that are rendered, as questions."""
 
     plain: bytes
     opened: bytes
@@ -90,8 +88,6 @@ class Probes:
 
     @classmethod
     def with_kwargs(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
-        """Return probes rendered with these arguments of the template."""
-
         def probe(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
             return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
 
@@ -125,8 +121,8 @@ def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ResultFrame:
-    """The ids around the result of a tool. `call_end` stands behind the last id of the call,
-    `front` and `behind` around the text. `is_json`: that is written as the inside of a JSON string.
+    """Ids around the result of a tool. `call_end` stands behind the last id of the call, `front`
+    and `behind` around the text. `is_json`: the text is the inside of a JSON string.
     """
 
     call_end: tuple[int, ...]
@@ -137,8 +133,8 @@ class ResultFrame:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Facts learned about a template. `opening` are the ids that open a turn; some templates have
-    none. `result` is None where hosted tools cannot be used, for one of the `faults`.
+    """Facts learned about a template. `opening` are the ids that open a turn; some have none.
+    `result` is None where hosted tools cannot be used, for one of the `faults`.
     """
 
     habits: Habits = ANY
@@ -149,7 +145,6 @@ class Template:
 
     @property
     def template_state(self) -> bytes:
-        """Return all that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
         return orjson.dumps({"opening": self.opening, **asdict(self.result)})
@@ -169,7 +164,7 @@ class Template:
 
 
 class TemplateReader:
-    """Reader of a template from the answers to all probes. `faults` say what does not fit."""
+    """Reader of the answers to all probes. `faults` say what does not fit."""
 
     def __init__(
         self,
@@ -179,9 +174,7 @@ class TemplateReader:
         new_parser: Callable[[], TokenParser],
         prefill_size: Callable[[Sequence[int]], int],
     ) -> None:
-        """`new_parser` reads by `RULES`; `prefill_size` counts the last ids of a prompt that are
-        the beginning of the model's turn.
-        """
+        """`new_parser` reads by `RULES`."""
         self.faults: list[str] = []
         self._probes = probes
         self._answers = answers
@@ -190,7 +183,6 @@ class TemplateReader:
         self._prefill_size = prefill_size
 
     def template(self) -> Template:
-        """Return the template that the answers show."""
         opening = self.opening()
         result = None if opening is None else self.result_frame(opening)
         return Template(
@@ -202,7 +194,6 @@ class TemplateReader:
         )
 
     def habits(self) -> Habits:
-        """Return which conversations the template takes, and shows."""
         probes = self._probes
         return Habits(
             system=self.shows(probes.system, _LATE.encode()),
@@ -216,10 +207,9 @@ class TemplateReader:
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
 
     def opening(self) -> tuple[int, ...] | None:
-        """Return the ids that `add_generation_prompt` adds, without those that belong to the turn.
+        """Return the ids that `add_generation_prompt` adds, without the turn's prefill.
 
-        Empty where the end of the user's message opens the turn, as in Mistral's templates. None
-        where no turn can be opened.
+        Empty where the end of the user's message opens the turn, as in Mistral's templates.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:
@@ -228,7 +218,6 @@ class TemplateReader:
         return self._unbegun(opened)[len(plain) :]
 
     def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
-        """Return the ids around a result; None where the template has no such frame."""
         turns = self._calling_turns(opening)
         if turns is None:
             return None

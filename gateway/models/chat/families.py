@@ -1,4 +1,4 @@
-"""Families of chat models: their syntaxes and how thinking is set, from settings or a model's name.
+"""Families of chat models: their syntaxes and how thinking is set.
 
 Sources: the chat templates of the models' repositories, and the parsers that vLLM's and SGLang's
 documentation names for them.
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
 
 NONE: Final = "none"
-"""The name of the reasoning, or the calls, of a model that has none."""
 REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
     NONE: None,
     "think": THINK,
     "mistral": ReasoningMarkers("[THINK]", "[/THINK]", inner="", behind=""),
 }
-"""Markers of thoughts, by their name in settings."""
+"""By name in settings."""
 _SYNTAXES: Final[tuple[CallSyntax, ...]] = (
     *(HERMES, QWEN3_CODER, LLAMA3_JSON, GLM),
     *(MISTRAL, MISTRAL_V3, DEEPSEEK_V3, DEEPSEEK_V31),
@@ -42,15 +41,15 @@ CALLS: Final[Mapping[str, CallSyntax | None]] = {
     NONE: None,
     **{syntax.name: syntax for syntax in _SYNTAXES},
 }
-"""Syntaxes of calls, by their name in settings."""
+"""By name in settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
+    """Family with the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
-    that always thinks, or never does. `thinks` is what it does by default.
+    that always thinks, or never does. `thinks` is its default.
     """
 
     family: str
@@ -100,9 +99,8 @@ PRESETS: Final = (
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first preset whose pattern is in a model's name counts. A model distilled into a Qwen has
-that name behind its own, and a number may be a size (`Qwen-32B`).
-"""
+"""The first match counts. A model distilled into a Qwen has that name behind its own, and a number
+may be a size (`Qwen-32B`)."""
 
 
 def preset_for(model: str) -> Preset | None:
@@ -111,25 +109,18 @@ def preset_for(model: str) -> Preset | None:
 
 T = TypeVar("T")
 NO_EFFORT: Final = "none"
-"""The effort of requests for an answer without thoughts."""
 SWITCHES: Final = ("enable_thinking", "thinking")
-"""Names that chat templates have for the argument that turns thinking on and off. A template
-ignores a name that it does not use."""
+"""Templates ignore those that they do not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Syntax of a model, and the arguments of its template that turn thinking on and off."""
-
     syntax: Syntax
     switches: tuple[str, ...] = SWITCHES
 
     @classmethod
     def from_options(cls, options: FormatOptions) -> Self:
-        """Read the family of a model from its settings, else from its name.
-
-        Raises `ConfigError` for an unknown name.
-        """
+        """Read the family from settings, else from the model's name."""
         preset = preset_for(options.model)
         if preset is None and options.reasoning is None and options.calls is None:
             raise ConfigError(
@@ -149,10 +140,6 @@ class Family:
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
     def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for the `requested` effort, which is passed on as `effort`.
-
-        Empty where none was requested: the template then does as it does by itself.
-        """
         if requested is None:
             return {}
         if requested == NO_EFFORT:

@@ -1,8 +1,7 @@
-"""Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
+"""Images of a conversation, sent to a server's chat endpoint as data URLs.
 
-No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
-gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a
-question is `image ` and the URL, and its answer a data URL, or why there is none.
+No server gets a URL to fetch: it would fetch it from inside of the operator's network. The gateway
+fetches images under the rules of its tools (`gateway.tools.egress`).
 """
 
 from __future__ import annotations
@@ -30,23 +29,20 @@ SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/gif": (b"GIF87a", b"GIF89a"),
     "image/webp": (b"RIFF",),
 }
-"""First bytes of files of each type that may be shown: the types that OpenAI accepts."""
+"""First bytes of files, of the types that OpenAI accepts."""
 _DATA: Final = "data:"
 _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")
 _DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
 RETRY_AFTER_S: Final = 1.0
-"""After so long a request may find room for its images that found none."""
-TOO_MANY: Final = "the context has {} images, and at most {} are shown"
+_TOO_MANY: Final = "the context has {} images, and at most {} are shown"
 LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
 
 
 class Gallery:
-    """The images of one context. `rendered` has those that were fetched, by their questions.
-
-    Later images go first: where there are too many of them, or they are too long together, those
-    are left out that the model has answered before, the oldest ones.
+    """Images of one context. If there are too many, or they are too long together, the oldest ones
+    that the model has answered are left out.
     """
 
     def __init__(
@@ -56,12 +52,11 @@ class Gallery:
         limits: ImageLimits,
         new_items: Sequence[InputItem] = (),
     ) -> None:
-        """`new_items` are those of the request as it has them, for errors that name an image.
+        """Take the images. `new_items` are the request's own, for errors that name an image.
 
-        Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
-        there may be. In place of an old one the model reads that an image is missing.
-        `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
-        could not be because others are held.
+        Raises `InvalidRequest` for new images that cannot be shown or are too many, `Unrendered`
+        for those to be fetched, the latest first, and `RateLimited` for one that could not be
+        because others are held.
         """
         self._limits = limits
         self._new_from = _new_from(items)
@@ -74,9 +69,9 @@ class Gallery:
         self.is_empty = not images
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """Return the part of a message that shows the image, or a note that it is missing.
+        """Return the part of a message that shows the image, or says that an old one is missing.
 
-        Raises the same errors as the constructor.
+        Raises as the constructor does.
         """
         try:
             url = self._data_url(source, image)
@@ -96,10 +91,7 @@ class Gallery:
             url = self._fetched_url(image)
             length += 0 if url is None else _file_bytes(url)
             if number >= limits.images_max:
-                count = f"the context has {len(images)} images"
-                self._leave_out(
-                    source, image, f"{count}, and at most {limits.images_max} are shown"
-                )
+                self._leave_out(source, image, _TOO_MANY.format(len(images), limits.images_max))
             elif length > limits.context_bytes_max:
                 self._leave_out(source, image, LONG_TOGETHER.format(limits.context_bytes_max))
             elif url is None:
@@ -126,7 +118,6 @@ class Gallery:
         return url_or_fault
 
     def _leave_out(self, source: int, image: InputImage, why: str) -> None:
-        # A new image is refused with `InvalidRequest`.
         if source >= self._new_from:
             raise InvalidRequest(
                 f"An image cannot be shown to the model: {why}.",
@@ -160,7 +151,7 @@ class Gallery:
 
 
 class _Unshowable(ValueError):
-    """Refusal of an image that cannot be shown; the message is the reason."""
+    """Refusal of an image; the message is the reason."""
 
 
 def _question(image: InputImage) -> bytes:
@@ -177,7 +168,6 @@ def _images(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
 
 
 def _file_bytes(url: str) -> int:
-    # 0 for any URL that is not a data URL.
     head, _, encoded = url.partition(",")
     return (len(encoded) - encoded.count("=")) * 3 // 4 if head.startswith(_DATA) else 0
 

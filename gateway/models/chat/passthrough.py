@@ -5,10 +5,8 @@ message each, and a turn is its text, with marks between the parts (`gateway.tex
 
     THOUGHT text  |  ANSWER text  |  CALL name ARGUMENTS text  |  END
 
-A turn has no prefill, and a turn that was cut off cannot be continued (`Framing.is_text`).
-Requests with images to models of format `chat` are sent in this way, too. `TextParser` keeps the
-laws of the other parsers: it accepts any input, and its result does not depend on how the ids are
-cut into chunks.
+A turn has no prefill, and cannot be continued (`Framing.is_text`). Requests with images to models
+of format `chat` are sent in this way, too.
 """
 
 from __future__ import annotations
@@ -49,6 +47,7 @@ from gateway.models.chat.image_gallery import Gallery
 from gateway.models.format import (
     RAW,
     SEES,
+    TAKEN_BACK_BY,
     UNTHINKS,
     FixedFormat,
     ImageLimits,
@@ -98,11 +97,13 @@ if TYPE_CHECKING:
 
 _MARKS: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS, END})
 NO_ARGUMENTS: Final = "{}"
-"""The arguments of a call without any."""
 
 
 class TextParser:
-    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`)."""
+    """Parser of one turn of text (`gateway.generation.TokenParser`).
+
+    It accepts any input, however its ids are cut into chunks.
+    """
 
     __slots__ = (
         "_call", "_ended_by", "_events", "_has_arguments", "_has_called", "_is_finished",
@@ -156,7 +157,6 @@ class TextParser:
         return self._take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:  # noqa: ARG002 - logs of text have no single ids
-        # The text of a log is fed as it came.
         return []
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
@@ -273,12 +273,11 @@ def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class EitherParser:
-    """Parser for a model whose turns are ids or text: the first id of a turn decides which."""
+    """Parser of turns of ids or text: the first id of a turn decides which."""
 
     __slots__ = ("_parser", "_text_parser", "recoveries")
 
     def __init__(self, parser: TokenParser, text_parser: TokenParser) -> None:
-        """`parser` reads turns of ids."""
         self.recoveries = parser.recoveries
         self._parser = parser
         self._text_parser: TokenParser | None = text_parser
@@ -313,13 +312,12 @@ class EitherParser:
 
 
 _BEHIND_NAME: Final = "\0"
-"""Between the name of a call and its arguments."""
 
 
 def turn_line(ids: Sequence[int]) -> array[int]:
     """Return the line with the assistant's message of a finished turn; empty without content.
 
-    Thoughts are left out, and so is a call that was cut off.
+    Thoughts and a call that was cut off are left out.
     """
     answer, calls = "", list[dict[str, Any]]()
     for mark, text, is_closed in _parts(ids):
@@ -345,9 +343,8 @@ def call_line(name: str, arguments: str) -> array[int]:
 
 
 def result_line(name: str, text: str) -> array[int]:
-    """Return the line with the result of the call before it.
-
-    The id of the call is filled in when the line is sent.
+    """Return the line with the result of the call before it, whose id is filled in when it is
+    sent.
     """
     message = {"role": "tool", "name": offered_name(name), "content": text}
     return packed_lines((orjson.dumps(message),))
@@ -392,7 +389,6 @@ _MARK_NAMES: Final = {
 
 
 def text_piece(token: int) -> TokenPiece:
-    """Return a character or mark of a turn of text, as operators see it."""
     name = _MARK_NAMES.get(token)
     if name is None:
         return TokenPiece(text_of((token,)).encode(), "body", "body")
@@ -401,7 +397,7 @@ def text_piece(token: int) -> TokenPiece:
 
 @dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """Format of one model: how its server handles thoughts and calls, and the form of requests.
+    """Format of one model.
 
     `thought` are the markers of thoughts that the server does not separate from an answer.
     `switched` makes template arguments of an effort; None: the server gets the effort itself.
@@ -428,7 +424,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
 
     @classmethod
     def load(cls, options: FormatOptions) -> PassThroughFormat:
-        """Load the format. Raises `ConfigError` for unknown `reasoning`, or set `calls`."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
                 f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",
@@ -475,7 +470,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """Return the conversation with its images; its spans are estimates."""
         items = [with_summary_text(item, _summary_of) for item in items]
         see = None
         if self.sees:
@@ -542,7 +536,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
         void = [
-            {"type": RAW, "message": text_of(voided), "taken_back": rule}
+            {"type": RAW, "message": text_of(voided), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
         return [{"type": RAW, "message": text_of(ids)}, *void]
@@ -584,7 +578,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         message: Sequence[int],  # noqa: ARG002 - as above
         options: GrammarOptions,  # noqa: ARG002 - there is no grammar
     ) -> Constraint | None:
-        """Return the rules as they are sent to the server, which may not keep to them."""
+        """Return the rules for the server, which may not keep to them."""
         fields: dict[str, Any] = {}
         may_call = bool(rules.allowed) and rules.calls != "none"
         if rules.tools and not may_call:

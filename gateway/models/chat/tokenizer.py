@@ -1,16 +1,12 @@
 """A model's files from Hugging Face: its vocabulary, the markers in it, and the size of its head.
 
-A vocabulary is a file `tokenizer.json`: the pieces of a BPE model, how bytes are written in these,
-and the *added tokens*, each of which is one id. Two ways to write bytes are known:
+In a `tokenizer.json` (source: the `tokenizers` library, 0.23) bytes are written in one of two ways:
 
 * byte level: each byte is a printable character, as GPT-2 began it;
 * SentencePiece: pieces are text in which `▁` stands for a space, and `<0x0A>` for the byte 10.
 
-Added tokens are markers, or text that got an id of its own later on. What the file calls special is
-no text. Any other added token is, unless the syntax of a model makes it a marker (`Lexicon`).
-Beside it, `config.json` and `generation_config.json` hold the facts of `ModelConfig`.
-
-Source: the file format of the `tokenizers` library, 0.23.
+Added tokens that the file calls special are no text. Any other one is, unless the syntax of a model
+makes it a marker (`Lexicon`).
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ import orjson
 from gateway.errors import InvalidRequest, VocabularyError, installation
 from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.syntax.deepseek import full_width
+from gateway.models.format import INVALID_UNICODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +77,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The largest that are in use have 35 MB."""
+"""The largest in use have 35 MB."""
 IDS_MAX: Final = 4_000_000
 _PARTS: Final = ("normalizers", "pretokenizers")
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -101,7 +98,7 @@ BYTE_CHARACTERS: Final = _byte_characters()
 
 
 class Pieces(dict[int, bytes]):
-    """Cache of the bytes of each id. The bytes of all ids are in one block of memory."""
+    """Cache of the bytes of each id; those of all ids are in one block of memory."""
 
     __slots__ = ("_block", "_ends")
 
@@ -121,20 +118,17 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Vocabulary of one model, immutable as far as its users can see, shared by all threads."""
-
     def __init__(self, tokenizer: Tokenizer, pieces: list[bytes], added: Mapping[int, str]) -> None:
-        """`tokenizer` makes ids of text, and none that is in `added`: the ids that are markers."""
+        """Take a `tokenizer` that makes no ids that are in `added`, the markers."""
         self._tokenizer = tokenizer
         self._texts = dict(added)
         self._ids = {text: token for token, text in added.items()}
         self.pieces = Pieces(pieces)
-        """The bytes of every id; empty for specials and unused ids."""
+        """Empty for specials and unused ids."""
         self.size = len(pieces)
-        """Number of ids: each is below it."""
         spelled = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
         self.byte_ids: tuple[int, ...] = ()
-        """The ids that spell single bytes, by byte; empty if some byte has none."""
+        """Byte → the id that spells it alone; empty if some byte has none."""
         if len(spelled) == 256:
             self.byte_ids = tuple(spelled[bytes((byte,))] for byte in range(256))
 
@@ -142,7 +136,7 @@ class Vocabulary:
     def load(cls, path: str | Path) -> Vocabulary:
         """Read a `tokenizer.json`, or that of a folder. Takes a second for a large one.
 
-        Raises `VocabularyError` for a file that cannot be read or is of another kind.
+        Raises `VocabularyError`.
         """
         try:
             from tokenizers import Tokenizer
@@ -158,7 +152,6 @@ class Vocabulary:
         return cls(tokenizer, pieces, added)
 
     def piece(self, token: int) -> bytes:
-        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def special(self, text: str) -> int | None:
@@ -179,8 +172,7 @@ class Vocabulary:
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except (UnicodeEncodeError, TypeError) as error:
-            fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
-            raise InvalidRequest(fault, code="invalid_value", param="input") from error
+            raise InvalidRequest(INVALID_UNICODE, code="invalid_value", param="input") from error
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -297,13 +289,11 @@ TURN_ENDS: Final = (
     *map(full_width, ("tool_outputs_begin", "tool_output_begin")),
     *("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
 )  # fmt: skip
-"""Added tokens that end a turn, or begin another role's turn."""
+"""Added tokens that end a turn, or begin another role's."""
 LEXICONS_KEPT: Final = 64
 
 
 class Matcher:
-    """Finder of some markers in text, and of a possible beginning of one at its end."""
-
     __slots__ = ("_pattern", "_texts", "firsts")
 
     def __init__(self, texts: tuple[str, ...]) -> None:
@@ -311,7 +301,6 @@ class Matcher:
         longest_first = sorted(texts, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         self.firsts = tuple(sorted({text[0] for text in texts}))
-        """First characters of the markers."""
 
     def may_be_in(self, text: str) -> bool:
         return any(first in text for first in self.firsts)
@@ -320,7 +309,7 @@ class Matcher:
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:
-        """Count the characters at the end that may be the beginning of a marker."""
+        """Count the characters at the end that may begin a marker."""
         longest = 0
         for marker in self._texts:
             for size in range(min(len(marker) - 1, len(text)), longest, -1):
@@ -331,8 +320,8 @@ class Matcher:
 
 
 class PlainTexts(dict[int, str]):
-    """Texts of ids that are nothing but text, by id: whole characters, nothing of a marker, and no
-    white space at the end. Empty for any other id.
+    """Texts of ids that are whole characters, nothing of a marker, and no white space at the
+    end.
     """
 
     __slots__ = ("_markers", "_spelled", "_vocabulary")
@@ -344,7 +333,7 @@ class PlainTexts(dict[int, str]):
         self._spelled = spelled
 
     def __missing__(self, token: int) -> str:
-        """Look the id up. Numbers that are no id are not cached: there is no end of them."""
+        """Look the id up; numbers that are no id are not cached."""
         piece = b"" if token in self._markers else self._vocabulary.pieces[token]
         try:
             text = piece.decode()
@@ -358,27 +347,24 @@ class PlainTexts(dict[int, str]):
 
 
 class Lexicon:
-    """Markers of one syntax in one vocabulary."""
-
     def __init__(self, vocabulary: Vocabulary, syntax: Syntax) -> None:
         self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
-        """Ids of the markers that are one id, by their text."""
+        """Of markers that are one id."""
         self.texts = {token: text for text, token in self.ids.items()}
         ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
         self.ends = frozenset(token for token in ends if token is not None)
-        """Ids that no turn goes on behind."""
+        """No turn goes on behind these."""
         self.markers = frozenset({*self.texts, *self.ends})
         added = (vocabulary.special(text) for text in vocabulary.added())
         silent = {token for token in added if token is not None and not vocabulary.piece(token)}
         self.no_text = tuple(sorted(self.markers | silent))
-        """Ids that text is not spelled with: markers, and added tokens that have no text."""
+        """Markers, and added tokens that have no text."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
     def encode(self, written: Written) -> tuple[int, ...]:
-        """Return the ids of markers and texts. Markers that are no id are spelled in letters."""
         ids: list[int] = []
         for part in written:
             token = self.ids.get(part.text) if isinstance(part, Mark) else None

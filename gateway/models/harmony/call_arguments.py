@@ -1,32 +1,26 @@
-"""The arguments of a call, read as they come: what of them is one JSON value.
+"""Arguments of a call, while they come: one JSON value.
 
-That is the form that clients expect. Models write that value, sometimes with whitespace around it,
-in a code fence, with a surplus bracket, sometimes twice, now and then nothing, and now and then no
-JSON at all. So a possible opening of a fence is held until it is clear whether a value follows.
-Then text is passed on as it comes up to the end of the first complete value. Text behind it is held
-until the message is over: whitespace, exact repeats, and brackets and quotes that close nothing are
-dropped, anything else is passed on. In each case the returned pieces, joined, are the arguments.
-Control characters in the strings of the value, such as line breaks, become escapes: else it would
-be no JSON.
+Models also put it in a code fence, add a bracket, write it twice, or nothing, or no JSON. A
+possible fence is held until it is clear whether a value follows. Text flows up to the end of the
+first complete value; text behind it is held until the message is over. Whitespace, exact repeats,
+and brackets and quotes that close nothing are dropped there, anything else is passed on. Control
+characters in the strings of the value, such as line breaks, become escapes.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from gateway.models.harmony.recovery import Rule
-from gateway.models.json_values import DEPTH_MAX, ValueScanner, escaped
+from gateway.models.json_values import ValueScanner, escaped, is_json
 
 _NOT_SPACE = re.compile(r"\S")
 _FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
 _FENCE_MAX = 64
-"""More characters than that before the value open no fence."""
+"""More characters before the value are no fence."""
 _CLOSERS = frozenset("}])>`\"';,")
-# Control characters become escapes. Numbers are only looked at, so their length does not matter.
-_DECODER = json.JSONDecoder(strict=False, parse_int=str)
 
 
 class _Phase(Enum):
@@ -38,10 +32,7 @@ class _Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The last piece, whether the arguments are a JSON value, and which rules had a part in it.
-
-    `is_broken`: they end in the middle of one.
-    """
+    """Last piece, and the rules that applied. `is_broken`: the arguments end within a value."""
 
     text: str
     is_json: bool
@@ -50,11 +41,7 @@ class Conclusion:
 
 
 class Arguments:
-    """Reader of the body of one call."""
-
-    def __init__(self, *, depth_max: int = DEPTH_MAX) -> None:
-        # A value nested deeper than that counts as no JSON.
-        self._depth_max = depth_max
+    def __init__(self) -> None:
         self._phase = _Phase.BLANK
         self._held = ""
         self._value = bytearray()  # UTF-8: a list of short texts takes ten times as much.
@@ -65,7 +52,6 @@ class Arguments:
         self._escapes = False
 
     def feed(self, text: str) -> str:
-        """Return the text that may be handed out now; possibly none."""
         if self._phase is _Phase.BLANK:
             text = self._begin(text)
         if self._phase is _Phase.VALUE:
@@ -76,7 +62,6 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """End the arguments: return their last piece, and their state."""
         conclusion = self._conclude()
         if not self._escapes:
             return conclusion
@@ -151,7 +136,7 @@ class Arguments:
             value = escaped(value, self._scanner.controls)
         if end is None:
             return value
-        if self._scanner.deepest > self._depth_max or not _is_json(self._value.decode()):
+        if not is_json(self._value.decode(), self._scanner.deepest):
             self._phase = _Phase.RAW
             return value + rest
         self._phase = _Phase.AFTER
@@ -164,14 +149,6 @@ def is_object(text: str) -> bool:
     arguments = Arguments()
     arguments.feed(text)
     return text.lstrip().startswith("{") and arguments.finish().is_json
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _DECODER.decode(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _only_repeats(tail: str, value: str) -> bool:

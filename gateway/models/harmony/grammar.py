@@ -1,15 +1,11 @@
 """Grammars over ids of the rest of a turn.
 
-A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
-of another message, and then one call or the answer, whose end is not part of the grammar: there the
-engines let any id come that ends a turn. Where a call is owed, or an answer in a format, it is one
-thought at most and then one preamble at most. Headers are held to the forms that were trained,
-which are two for a call, and three for the type of a body that is JSON. Calls of built-in tools
-have their own channel and types; what Python is called with may be any text.
+A turn is any number of thoughts and preambles, and then one call or the answer, whose end is not
+part of the grammar: there the engines allow any stop id. Where a call is required, or an answer in
+a format, there is at most one thought and then one preamble. Headers are held to the trained forms.
 
-A grammar can only begin where the ids so far decide what comes next. That is so before a message,
-within a text, and in the middle of JSON, where it is the rest of the language behind the beginning
-(`json_language.remainder_of`).
+A grammar can only begin where the ids so far decide what comes next: before a message, within a
+text, and in the middle of JSON (`json_language.remainder_of`).
 """
 
 from __future__ import annotations
@@ -90,10 +86,9 @@ def turn_constraint(
     options: GrammarOptions,
     vocabulary: Vocabulary,
 ) -> Constraint | None:
-    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
+    """Return a grammar as `ModelFormat.turn_constraint` does.
 
-    CPU work, for a thread where much of a body is there already. `message` are the ids of the
-    open message so far: those of prefill and output together from `place.start` on.
+    `message` are the ids from `place.start` on, prefill included.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -146,8 +141,6 @@ class _Callable:
 
 
 class _Turn:
-    """The grammars of one request: of a whole turn, and of the rest of one."""
-
     def __init__(self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary) -> None:
         allowed = () if rules.calls == "none" else sorted(rules.allowed)
         self._rules = rules
@@ -160,7 +153,6 @@ class _Turn:
         self._bare = False  # no marker comes in it
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
-        """Return a grammar of everything behind `message`; None where there can be none."""
         rest, rules = self._rest(place, message), self._rules
         if rest is None:
             return None

@@ -1,19 +1,13 @@
 """Harmony, the format of gpt-oss, as the rest of the gateway sees it.
 
-`transcript` shows token ids as Harmony messages in the shape of openai-harmony's `Message.to_dict`,
-their text as the model reads it: what stands before the instructions of a developer message is part
-of it. Ids that are no well-formed message (a header that says too little or too much, a marker
-where none may stand, text behind the end of a message) are shown as they are, in the shape that
-vLLM has for raw messages: `{"type": "raw_message_tokens", "message": …, "tokens": […]}`, with the
-markers spelled out.
+Transcripts have the shape of openai-harmony's `Message.to_dict`. Ids that are no well-formed
+message are shown in vLLM's shape for raw messages: `{"type": "raw_message_tokens", "message": …,
+"tokens": […]}`.
 
-A response may take several turns. Each that follows another is generated behind all output so far,
-and that may be malformed: a header without a body, an answer without a word, text
-between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
-only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
-render its item: id for id if the model wrote and closed it as it was trained to, and otherwise its
-text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
-which no text has.
+A model goes on as it finds itself to have begun. So a turn behind which another is generated is
+rendered again (`rerendered_ids`), each message as later prompts render its item: id for id if the
+model wrote and closed it as trained, and otherwise its text, tokenised again. A message that was
+cut off is text, too: its last id may be half a character.
 """
 
 from __future__ import annotations
@@ -34,7 +28,14 @@ from gateway.generation import (
     SegmentKind,
     SegmentStarted,
 )
-from gateway.models.format import RAW, Builtins, FixedFormat, RenderOptions, TokenPiece
+from gateway.models.format import (
+    RAW,
+    TAKEN_BACK_BY,
+    Builtins,
+    FixedFormat,
+    RenderOptions,
+    TokenPiece,
+)
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
@@ -91,25 +92,19 @@ _CHANNEL: Final = re.compile(
 def transcript(
     vocabulary: Vocabulary, ids: Sequence[int], *, with_ids: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the messages of a prompt or of a turn in their order; each id is in one of them.
+    """Return the messages of any ids; each id is in one of them.
 
-    The opening of a turn that a prompt ends with (`<|start|>assistant`) belongs to the turn:
-    alone it is raw. `with_ids` adds `token_ids`, the ids of the whole message, to each. Takes
-    any ids, and raises nothing.
+    An opening without a message behind it is raw.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
 
 
 def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
-    """Return ids in vLLM's shape for raw messages, with no header or body read."""
     return {"type": RAW, "message": spelled(vocabulary, ids), "tokens": list(ids)}
 
 
 def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    """Return the text of ids, with markers and unknown ids spelled out.
-
-    Bytes that are not UTF-8 become U+FFFD.
-    """
+    """Return the text of ids, with markers and unknown ids spelled out and U+FFFD for bad UTF-8."""
     pieces = (
         vocabulary.piece(token)
         if token < FIRST_SPECIAL
@@ -186,7 +181,7 @@ _BRACE = 90
 _BROWSER: Final = frozenset(BROWSER_TOOLS)
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
-"""The most ids of a header that names a channel and no recipient."""
+"""Of a header that names a channel and no recipient."""
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNEL_NAMES: Final = {
     SegmentKind.REASONING: "analysis",
@@ -196,12 +191,10 @@ _CHANNEL_NAMES: Final = {
 
 
 def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-    """Return the model's output in these turns, one behind the other, id for id.
+    """Return the ids of turns (prefill, output) as `ModelFormat.turn_ids` does.
 
-    A turn is its prefill and the output after it. Each earlier one becomes whole messages and
-    another is begun behind it; one without output, or with no more than its end, leaves no
-    trace. The last one stands as it is. (A backend is sent earlier turns as `rerendered_ids`,
-    which are the same where the model closed its messages.)
+    A turn without more than its end is left out. (`rerendered_ids` are the same where the model
+    closed its messages.)
     """
     ids: list[int] = []
     for prefill, output in turns[:-1]:
@@ -220,11 +213,10 @@ def _without_ending(output: Sequence[int]) -> Sequence[int]:
 
 
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the ids that open the call that is demanded.
+    """Return the ids that open the required call.
 
-    They are all of its header where only one tool may be called, or only the browser, which has
-    to search first; otherwise the ids before the name, or before the namespace where the tools
-    have several.
+    They are its whole header for an only tool, or for the browser, which has to search first;
+    otherwise the ids before the name, or before the namespace if there are several.
     """
     allowed = rules.allowed
     if allowed == _BROWSER:
@@ -249,9 +241,8 @@ def _tool_header(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-    """Return the ids that open the answer, in the requested format if there is one.
-
-    From the second attempt (1) on they include the brace of an object.
+    """Return the ids that open the answer; from the second attempt on with the brace of an
+    object.
     """
     if rules.answer is None:
         return FINAL_HEADER
@@ -262,7 +253,6 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -272,8 +262,6 @@ def plain_header(ids: Sequence[int], at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenMessage:
-    """A message of a turn: its kind, the place of its ids, and its text."""
-
     begun: SegmentStarted
     ended: SegmentEnded
     text: str
@@ -291,12 +279,6 @@ class _WrittenMessage:
 def rerendered_ids(
     turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
 ) -> list[int]:
-    """Return the ids behind a prompt once these turns are over.
-
-    They are messages, and another is begun behind each turn. A turn is its ids, prefill
-    included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
-    left out, because it cannot have an output.
-    """
     rerendered: list[int] = []
     for ids, finish in turns:
         for message in _written_messages(new_parser(), ids, finish):
@@ -369,8 +351,7 @@ SAMPLE_OPTIONS: Final = RenderOptions(
     builtins=Builtins(browser=True, python=True),
 )
 SAMPLE_SHA256: Final = "14487410ea51346e8fff584386d6509c18c82f7480b555a6510904cfe2e607e9"
-"""Digest of the ids that openai-harmony 0.0.8 makes of the sample, each in four bytes; the tests
-make it anew."""
+"""Of the ids that openai-harmony 0.0.8 makes of the sample; the tests compute it anew."""
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
 
@@ -382,15 +363,12 @@ _BEHIND: Final[Mapping[int, TokenPart]] = {
     MESSAGE: "body",
     **dict.fromkeys((END, RETURN, CALL, END_OF_TEXT), "between"),
 }
-"""Part of a message behind each marker."""
 _DROPPED_IN_BODY: Final = frozenset({CONSTRAIN, MESSAGE})
 _ADDRESSED: Final = frozenset({"role", "channel"})
-"""Parts of a header that a recipient may follow in."""
+"""A recipient may follow in these."""
 
 
 class HarmonyFormat(Renderer, FixedFormat):
-    """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
-
     name: Final = "harmony"
     abilities: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
     template_state: Final = b""
@@ -412,12 +390,12 @@ class HarmonyFormat(Renderer, FixedFormat):
 
     @classmethod
     def load(cls, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
-        # Raises `StartupError` when the vocabulary is damaged.
         return cls(Vocabulary.load())
 
     def check(self) -> None:
-        """Raise `StartupError` if the sample has other ids than openai-harmony makes of it: a wrong
-        prompt does not fail, the model just gets worse.
+        """Raise `StartupError` if openai-harmony's ids of the sample are others.
+
+        A wrong prompt does not fail, the model just gets worse.
         """
         ids = self.render([SAMPLE_ITEM], SAMPLE_OPTIONS).ids
         if sha256(ids).hexdigest() != SAMPLE_SHA256:
@@ -439,7 +417,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     ) -> list[dict[str, Any]]:
         shown = transcript(self.vocabulary, (*OPENING, *ids), with_ids=with_ids)
         return shown + [
-            {**raw_message(self.vocabulary, voided), "taken_back_by": rule}
+            {**raw_message(self.vocabulary, voided), TAKEN_BACK_BY: rule}
             for rule, voided in taken_back
         ]
 

@@ -6,36 +6,24 @@ The trained forms of an assistant's header are
     assistant<|channel|>commentary to=functions.NAME <|constrain|>json
     assistant to=functions.NAME<|channel|>commentary json
 
-with `<|constrain|>json`, the word `json` or nothing as the content type. Calls of the tools that
-the model was trained with go to `browser.search` or `python`, on the analysis channel, and may have
-the content type `code`, too. What models write besides is read by these rules, of which each that
-applies is named in the result:
+with `<|constrain|>json`, the word `json` or nothing as the content type. Calls of built-in tools go
+to `browser.search` or `python`, on the analysis channel, and may have the content type `code`, too.
+Other headers are read by these rules:
 
 * The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
 * Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
-  also with a colon; a word without that never is one. The first that names a declared tool counts
-  (with `functions.` stripped once, then a glued `json` or `code`, or another `functions.` and dots
-  at the end), else the first that is not
-  `assistant`. A built-in tool counts where it may be used (`builtin:python` is one of the tools),
-  also behind `functions.`, unless there is a function of that name.
-* The recipient decides what the message is, whatever its channel.
+  also with a colon. The first that names a declared tool counts, else the first that is not
+  `assistant`. It decides what the message is, whatever its channel.
 * Anything else is leftover prose. Where it names a function of the client, or there is only one and
-  no recipient, the message is a call of it if it is a JSON object and `<|call|>` closes it. Whether
-  the object fits the function's schema does not matter: a wrong call is answered by its client, or
-  generated again (strict), while arguments in a message would be the end. With several functions
-  and no name it is a message: nobody can tell for which of them it is.
+  no recipient, the message is a call of it if it is a JSON object and `<|call|>` closes it. The
+  object need not fit the schema: a wrong call is answered by its client, or generated again
+  (strict), while arguments in a message would be the end.
 
-A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
-stands at the front of a part is read as header, the remainder is the body, letter for letter.
+A *trapped* header has no `<|message|>` behind it, and ends with the body itself: only the front of
+a part is read as header, the remainder is the body, letter for letter.
 
-A header is a list of parts, cut at its special ids, so no marker is ever within a text.
-
-The *forms* of a header say the same, and are told apart by a small number, which the ids of an item
-note (`gateway.ids`: up to eight in the `call_id` of a call, and four in the id of a message). Form
-0 is openai-harmony's. A call's recipient stands before the channel (forms 0 to 3) or behind it (4
-to 7), and in each of the two the content type is ` <|constrain|>json`, ` json`, none, or
-`<|constrain|>json` without the space. Forms of hosted calls are not noted. A message has
-no recipient: none, ` <|constrain|>json`, ` json`, `<|constrain|>json` are its forms 0 to 3.
+The *forms* of a header mean the same; the ids of an item note the number of its form
+(`gateway.ids`), but for hosted calls. Form 0 is openai-harmony's.
 """
 
 from __future__ import annotations
@@ -57,7 +45,7 @@ if TYPE_CHECKING:
     ContentType = tuple[str, tuple["Part", ...]]
 
 BUILTIN_CHANNEL: Final = "analysis"
-"""The channel that calls of these tools, and their results, were trained on."""
+"""Calls of these tools, and their results, were trained on it."""
 
 
 def is_builtin(name: str) -> bool:
@@ -70,11 +58,10 @@ def is_code(name: str) -> bool:
 
 ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
-"""The marker of text at the front of a header whose role was not written by the model."""
+"""Marker of a header's first text when the model did not write its role."""
 NAMESPACE: Final = "functions."
-"""Prefix of a function's name in a recipient."""
 HEADERS_KEPT: Final = 128
-"""Headers whose reading is cached for the same tools: a model writes a few over and over."""
+"""A model writes a few headers over and over."""
 _BUILTIN_CHANNELS: Final = frozenset({BUILTIN_CHANNEL, "commentary"})
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -118,7 +105,7 @@ class Part(NamedTuple):
 
 
 CALL_CHANNEL: Final = "commentary"
-"""The channel that calls were trained on."""
+"""Calls were trained on it."""
 _JSON: Final = (Part(CONSTRAIN, "json"),)
 _SPACED: Final[ContentType] = (" ", _JSON)
 _PLAIN: Final[ContentType] = (" json", ())
@@ -133,7 +120,7 @@ _TYPES_OF_MESSAGES: Final[tuple[ContentType, ...]] = (_NONE, _SPACED, _PLAIN, _G
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Contents of a header. `channel` is empty when no known one is named."""
+    """Contents of a header; an unknown channel is empty."""
 
     role: str
     channel: str
@@ -143,22 +130,19 @@ class Header:
 
     @property
     def reasoning_prose(self) -> str:
-        """Return leftover words of an analysis header: they are thoughts that slipped into it."""
+        """Return leftover words of an analysis header: thoughts that slipped into it."""
         spoken = any(map(str.isalpha, re.sub(_WORD, "", self.prose)))
         return self.prose if self.channel == "analysis" and spoken else ""
 
     @property
     def is_fragment(self) -> bool:
-        """Return True if the prose is a cut-off beginning of a word of the header grammar."""
+        """Return True if the prose begins a word of a header."""
         word = self.prose.strip()
         unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
         return word == "to" or unfinished
 
     def rules_of(self, target: MessageRoute) -> tuple[Rule, ...]:
-        """Return all rules that applied in sending the message there.
-
-        Code is no odd content for a built-in.
-        """
+        """Return all rules that applied. Code is no odd content for a built-in."""
         for_builtin = is_builtin(target.name)
         own = (one for one in self.rules if not (for_builtin and one is Rule.ODD_CONTENT_TYPE))
         return (*own, *target.rules)
@@ -176,9 +160,8 @@ class MessageRoute:
 class WholeHeader(NamedTuple):
     """Interpretation of a header that `<|message|>` ends.
 
-    `kind` and `name` are as in `MessageRoute`. `form` is None for a header with anything in it that
-    its form has not, though no rule minds. `lead` are words of it that are reasoning. `callee` is
-    the function that is called if the body is JSON that `<|call|>` closes.
+    `form` is None for a header in no form. `lead` are its words that are reasoning. `callee` is the
+    function that is called if the body is JSON that `<|call|>` closes.
     """
 
     role: str
@@ -194,7 +177,6 @@ class WholeHeader(NamedTuple):
 def whole_header(
     parts: tuple[Part, ...], tools: frozenset[str] | None, guessed: frozenset[str] | None
 ) -> WholeHeader:
-    """Read all of a whole header; `tools` as for `route`, `guessed` as for `probable_callee`."""
     header = read_header(parts, trapped=False)
     target = route(header, tools)
     is_call = target.kind is SegmentKind.FUNCTION_CALL
@@ -212,14 +194,13 @@ def whole_header(
 
 
 def addressed(name: str) -> tuple[str, str]:
-    """Return the channel and the recipient of a call of the tool that rules name so."""
+    """Return the channel and the recipient of a call of a tool, by its name in rules."""
     if is_builtin(name):
         return BUILTIN_CHANNEL, name.removeprefix(BUILTIN_PREFIX)
     return CALL_CHANNEL, NAMESPACE + name
 
 
 def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
-    """Read any header at all; see the top of the file."""
     reader = _Reader(trapped=trapped)
     for part in parts:
         reader.read(part)
@@ -227,10 +208,7 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
 
 
 def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
-    """Decide by recipient, then by channel.
-
-    `tools` are the names that may be called; None when the request allows no calls at all.
-    """
+    """Route by the `tools` that may be called; None when the request allows no calls at all."""
     for recipient in header.recipients:
         if name := _declared_name(recipient, tools or frozenset()):
             return _call(header, name, exact=recipient == addressed(name)[1])
@@ -246,10 +224,9 @@ def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
 
 
 def probable_callee(header: Header, target: MessageRoute, tools: frozenset[str] | None) -> str:
-    """Return the function that a message calls if it is JSON that `<|call|>` closes.
+    """Return the function that a message calls if it is JSON that `<|call|>` closes, or "".
 
-    It is guessed where the recipient does not tell; empty for none. `tools` are those that may be
-    guessed: nothing that the gateway runs itself.
+    `tools` are those that may be guessed.
     """
     if not tools or target.kind in {SegmentKind.FUNCTION_CALL, SegmentKind.FINAL}:
         return ""
@@ -267,7 +244,7 @@ def with_callee(
 ) -> Header:
     """Address a trapped header that `<|call|>` ended to the function that its JSON is for.
 
-    It is left as it is if its recipient tells; `tools` and `guessed` as for `whole_header`.
+    `tools` are those of `route`, `guessed` those of `probable_callee`.
     """
     front, brace, body = header.prose.partition("{")
     if not brace or not is_object(brace + body):
@@ -287,7 +264,6 @@ def _name_within(word: str, tools: frozenset[str]) -> str | None:
 
 
 def tool_of_role(role: str, tools: frozenset[str] | None) -> str:
-    """Return the tool that a role names; empty if it names none."""
     name = role.removeprefix(NAMESPACE)
     return name if name in (tools or frozenset()) and name not in _ROLES else ""
 
@@ -295,7 +271,7 @@ def tool_of_role(role: str, tools: frozenset[str] | None) -> str:
 def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
     """Read text between two messages as the front of a header without markers.
 
-    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
+    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE.
     """
     if match := _SPOKEN_RECIPIENT.match(text):
         return Part(NO_MARKER, text[match.end() :]), Rule.MISSING_START
@@ -358,8 +334,6 @@ def _is_junk(prose: str, channel: str) -> bool:
 
 
 class _Reader:
-    """Reader that takes the known elements off each part and keeps what is left."""
-
     def __init__(self, *, trapped: bool) -> None:
         self._trapped = trapped
         self._role = ASSISTANT
@@ -474,10 +448,9 @@ class _Reader:
 
 
 def header_forms(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
-    """Yield a header in each of its forms, from form 0 on: the parts behind `<|start|>assistant`.
+    """Yield the forms of a header: the parts behind `<|start|>assistant`.
 
-    `recipient` is whole, as in `functions.f`; None for a message to the user. A built-in tool is
-    called on another channel than a function.
+    `recipient` is whole, as in `functions.f`; None for a message to the user.
     """
     if recipient is None:
         orders = [("", channel)]

@@ -1,43 +1,29 @@
-"""Harmony output to segments, one turn at a time: states, classes of ids, and one table of steps.
+"""Harmony output to segments, one turn at a time.
 
 A turn is a sequence of messages. The prompt ends with `<|start|>assistant`, so the first id of the
 output is inside of a header. As trained, it goes on like this:
 
     HEADER --<|message|>--> BODY --<|end|>, <|return|> or <|call|>--> BETWEEN --<|start|>--> HEADER
 
-The model leaves this path in a few per cent of its turns. It forgets `<|message|>`, so that the
-body lies trapped in the header; it begins a message inside of another, or without `<|start|>`; it
-speaks between messages, or for somebody else. Hence three laws, which the table (`Parser.STEPS`)
-makes easy to check, since it has an entry for every state and every class of id:
+In a few per cent of its turns the model forgets `<|message|>`, so that the body is trapped in the
+header; begins a message inside of another, or without `<|start|>`; speaks between messages, or for
+somebody else. Hence `Parser.STEPS` has an entry for every state and every class of id, and three
+laws:
 
-1. It is total. No sequence of ids raises, and none leaves the parser in a state of which the next
-   id cannot be made sense.
-2. It never looks ahead. The events depend on the ids, not on how they were cut into calls: a run of
-   text is one step however long it is, and any cut of it leads to the same place.
-3. No id of 199998 or above ever becomes text. Such ids only choose the entry of the table.
+1. It is total. No sequence of ids raises.
+2. It never looks ahead. The events depend on the ids, not on how they were cut into calls.
+3. No id of 199998 or above ever becomes text.
 
-An entry is the action to take and the state that follows. An action may overrule the state in three
-cases only: the turn ends with a message that is not the assistant's (OVER), or with a call that the
-gateway runs itself, which has to be answered before anything else is said (OVER); and a header of
-more ids than a header can have turns out to be a body (BODY).
+An action overrules the state of its entry in three cases only: the turn ends with a message that is
+not the assistant's, or with a hosted call, whose result must come next (OVER); a header with too
+many ids is a body (BODY).
 
-What may stream and what must wait: text of a body streams, if its header has a known channel or
-recipient. A trapped body waits for the end of its header, text between messages for the next
-special id, a body without a channel for the next message or the end, and the body of a message
-whose role is a tool's name for the `<|call|>` that makes it a call.
-
-The cost is constant for each id: a run of text in a body is one step and one join of bytes, a
-header is read once when it is complete, and it is complete after a bounded number of ids.
-
-Segments (`SegmentWriter`) come one after the other, each started, filled and ended. A body whose
-kind is known flows at once. The kind of a body without a known channel depends on what comes after
-it: reasoning if another message does, the answer if it was the last. Such a body waits, and at most
-one waits at a time, since the next one already is the other message.
-
-The body of a call is JSON, which is read as such (`call_arguments`), but for that of Python: code
-is passed on letter for letter. A body that is a call if `<|call|>` closes it is held while it looks
-like JSON. The end of a call that breaks off is held until the next segment begins: until then the
-call can be generated again.
+The body of a known channel or recipient streams. A trapped body waits for the end of its header,
+text between messages for the next special id, and the body of a message whose role is a tool's name
+for the `<|call|>` that makes it a call. A body without a known channel is reasoning if another
+message follows, else the answer. A body that is a call if `<|call|>` closes it is held while it
+looks like JSON. The end of a call that breaks off is held until the next segment begins: until then
+the call can be generated again.
 """
 
 from __future__ import annotations
@@ -104,20 +90,18 @@ _TERMINATORS: Final = {
     SegmentKind.FINAL: frozenset({END, RETURN}),
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
-"""Ids that close a message of each kind as the model was trained to close it."""
+"""As trained."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """Body of a message on its way to becoming a segment. No kind: it waits for the turn's end.
+    """Body of a message on its way to becoming a segment. Without a kind it waits.
 
-    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
-    the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
-    that the message has as its role. `form` is that of its header. `doubts` are the rules that
-    make it unreadable. `lead` are words of its header, the first of it if it is reasoning. `callee`
-    is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
-    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself. `is_preamble`:
-    its header says so, also where preambles are reasoning.
+    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes the
+    answer only when there is no other, and otherwise nothing. `doubts` make it unreadable. `lead`
+    are words of the header of reasoning. `callee` is the function that it calls if it is JSON
+    (`braced`: it seems so) and `<|call|>` closes it. `is_preamble`: its header says so, even where
+    preambles are reasoning.
     """
 
     start: int
@@ -148,9 +132,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End of a message: before position `end`, by a stop id or (None) without one.
-
-    `cut`: there are no more ids, and the model did not mean to stop.
+    """End of a message, before position `end`. `cut`: there are no more ids, and the model did not
+    mean to stop.
     """
 
     end: int
@@ -159,7 +142,7 @@ class Closing:
 
 
 class SegmentWriter:
-    """Collector of the events of one turn. `recoveries` is shared with the parser."""
+    """Collector of the events of one turn."""
 
     __slots__ = (
         "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "announced",
@@ -179,14 +162,13 @@ class SegmentWriter:
         self._events: list[SegmentEvent] = []
         self._texts: list[SegmentText] = []
         self.waiting: Draft | None = None
-        """Its text is reasoning or the answer, as what comes after it will tell."""
+        """Reasoning or the answer, depending on what follows."""
         self._waiting_closed = Closing(0)
         self.broken: BrokenCall | None = None
-        """The call that broke off: its end was not reported yet."""
+        """The call that broke off, whose end was not reported yet."""
         self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
-        """Return the events since the last call; at most one text for each stay in a segment."""
         events, texts = self._events, self._texts
         self._events, self._texts = [], []
         if len(texts) > 1:
@@ -198,16 +180,15 @@ class SegmentWriter:
         return events
 
     def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
-        """Count rules that had a part in this message."""
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
         draft.doubts += tuple(rule.value for rule in unreadable(rules))
         count_recoveries(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
-        """Announce a call before its first argument; anything else when it has text.
+        """Announce a call before its first argument, unless its header had to be guessed.
 
-        A call whose header had to be guessed is not announced yet.
+        Anything else is announced when it has text.
         """
         if draft.kind is SegmentKind.FUNCTION_CALL:
             draft.arguments = None if is_code(draft.name) else Arguments()
@@ -220,10 +201,7 @@ class SegmentWriter:
     def write(
         self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
     ) -> None:
-        """Write more body: readable text, and how many ids were read for it (0: they are counted).
-
-        `tokens` are the positions of the ids that spell it, if they are known.
-        """
+        """Write more body that `text_ids` ids (0: counted already) at `tokens` spell."""
         if draft.callee and not draft.braced and (front := text.lstrip()):
             # A body that begins with a brace is read as a call; any other is what its header says.
             draft.braced = front.startswith("{")
@@ -255,14 +233,14 @@ class SegmentWriter:
         return [SegmentText(text)] if text else []
 
     def write_each(self, draft: Draft, texts: list[str]) -> list[str]:
-        """Do `write_text` for ids that were read one by one, while text flows; return each text."""
+        """Do `write_text` for ids that were read one by one, while text flows."""
         draft.text_ids += len(texts)
         if draft.kind is _REASONING:
             self.reasoning_tokens += len(texts)
         return texts if draft.arguments is None else list(map(draft.arguments.feed, texts))
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
-        """Set what a waiting draft is, and let its held text flow."""
+        """Set the kind of a waiting draft, and let its held text flow."""
         draft.kind, draft.name, draft.callee = kind, name, ""
         held, text_ids = "".join(draft.held), draft.text_ids
         draft.held, draft.text_ids = [], 0
@@ -351,8 +329,6 @@ class SegmentWriter:
 
 
 class TokenClass(IntEnum):
-    """Classes of ids, by which the table distinguishes them."""
-
     TEXT = auto()  # a run of ordinary ids
     START = auto()
     CHANNEL = auto()
@@ -376,7 +352,7 @@ CLASSES: Final = {
 _CODE_TYPE: Final = re.compile(r"\A\s*code\s+")
 """In front of code that is trapped in its header."""
 HEADER_IDS_MAX: Final = 256
-"""Room for a tool's name of 128 characters, a content type, and some stammering."""
+"""A tool's name of 128 characters, a content type, and some repetition."""
 _BODY: Final = Where.BODY
 """Looked up for every token."""
 _NONE: Final[frozenset[str]] = frozenset()
@@ -384,10 +360,9 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 @dataclass(slots=True)
 class _Opening:
-    """A header while it grows: its parts, each a marker and the ids of the text behind it.
+    """Header while it grows: its parts, each a marker and the ids of the text behind it.
 
-    `spoken` is a first part that was read as text between two messages. `size` counts ids,
-    `start` is the position of the message's first id.
+    `spoken` is a first part that was read as text between two messages. `size` counts ids.
     """
 
     start: int
@@ -399,7 +374,7 @@ class _Opening:
 
 @dataclass(slots=True)
 class _Orphan:
-    """Text between two messages. `after_call`: the former of these was closed by `<|call|>`."""
+    """Text between two messages. `after_call`: `<|call|>` closed the first of these."""
 
     start: int
     after_call: bool
@@ -407,17 +382,14 @@ class _Orphan:
 
 
 class Parser:
-    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
+    """Parser of the ids of one turn (`gateway.generation.TokenParser`).
 
-    `tools` are the names that may be called, None when calls are not allowed; `hosted` are those of
-    them that the gateway runs itself: no message is guessed to be a call of these. A header of more
-    than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
-    text comes with the positions of its ids, and up to the last id that ends with a character.
+    `tools` may be called (None: calls are not allowed), and no message is guessed to be a call of
+    those that are `hosted`. A header of more than `header_ids_max` ids is taken for a body. With
+    `trace`, text comes with the positions of its ids, up to the last id that ends with a character.
     Without `preambles` text on the way to an answer is reasoning.
 
-    `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
-    their headers and markers; of a body that was trapped in its header, the ids that spell it. A
-    body whose kind is not yet known is counted when it is.
+    `reasoning_tokens` counts the text ids in bodies; of a trapped body, the ids that spell it.
     """
 
     __slots__ = (
@@ -839,4 +811,3 @@ class Parser:
         },
         Where.OVER: dict.fromkeys(TokenClass, (_ignore, Where.OVER)),
     }
-    """Action on each class of id in each state, and the state that follows."""

@@ -1,9 +1,7 @@
-"""The names under which recovered irregularities of model output are counted.
+"""Rules of recovery from irregular output, which are counted.
 
-gpt-oss leaves the Harmony format in a few per cent of real turns. Nothing of that is an error here:
-each irregularity has a rule that makes the best of it, and a name that shows up in metrics and in
-the stored response. A message that any of them touched is never repeated as it was (it is rendered
-anew for the next prompt), so that the model does not learn its own slips by heart.
+A message that a rule touched is rendered anew for the next prompt, so that the model does not learn
+its own slips.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """The name of each recovery, with what it repairs."""
-
     # Framing.
     DOUBLED_START = "doubled_start"  # <|start|> or its role again, where a header is open already
     MISSING_START = "missing_start"  # a header without <|start|>
@@ -82,24 +78,16 @@ DOUBTS: Final = frozenset(
         Rule.AFTER_ANSWER,
     }
 )
-"""Rules that guess the recipient of a message. Behind a whole answer such a message is dropped.
-
-Every other rule is sure of the meaning: a misspelt tool, a missing marker, surplus words.
-"""
+"""Rules that guess the recipient of a message. Behind a whole answer such a message is dropped."""
 _READ: Final = frozenset({Rule.NO_CHANNEL})
-"""Doubts that the position of a message settles: without a known channel it is reasoning if another
-message follows, and the answer if it is the last.
-"""
+"""Doubts that the position of a message settles."""
 _JUNK: Final = frozenset(
     {Rule.DUPLICATE_RECIPIENT, Rule.HEADER_LEFTOVER, Rule.ODD_CONTENT_TYPE, Rule.DUPLICATE_CHANNEL}
 )
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return the rules among these that guess the recipient of a message (`DOUBTS`).
-
-    An undeclared function counts as a guess only if the header has junk.
-    """
+    """Return the `DOUBTS`; an undeclared function is one if the header has junk."""
     applied = tuple(rules)
     is_junk = not _JUNK.isdisjoint(applied)
     return tuple(

@@ -1,46 +1,25 @@
-r"""A context as the token ids of a prompt: the system and developer messages, then its items.
+"""Contexts as the token ids of prompts: the system and developer messages, then the items.
 
-The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
-does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
-from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker. The texts
-about built-in tools are openai-harmony's, too (`data/builtin_tools.json`): each changed word moves
-away from what the model knows.
+The messages, and the texts about built-in tools (`data/builtin_tools.json`), are openai-harmony's:
+each changed word moves away from what the model knows. The ids are made here, piece by piece as
+openai-harmony 0.0.8 does it (which decides where tokens end), with a tokeniser that is linear and
+frees the GIL. Text from outside only passes through `Vocabulary.encode`, so it cannot become a
+marker.
 
-| item | message |
-|---|---|
-| user message | role user |
-| system or developer message | role developer, as instructions |
-| assistant message, phase commentary | channel commentary |
-| assistant message, phase final_answer or none | channel final |
-| reasoning | channel analysis |
-| call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
-| output of any kind | role tool, named after the function, to the assistant |
-| call of a tool of an MCP server | as a call and its output |
-| MCP approval request | as a call |
-| MCP approval response that denies it | as its output, which says so |
-| other item of a hosted tool | as a call and its output, each as JSON; some are only one of these |
-| compaction | none: once it is opened, the message that it stands for is in its place |
+Calls and outputs of any kind are a function's, on the commentary channel; other items of hosted
+tools are a call and its output, as JSON. The parts of an input are joined by a newline, those of
+the assistant by nothing, as the model wrote them. A call or an answer whose id notes another form
+of its header (`message_headers`) is repeated in that form.
 
-Every tool is a function to the model (`protocol.tool_types`), so every call is one of a function,
-but for those that it was trained with (`is_builtin`), which the items of this gateway's own
-responses repeat by their ids.
-
-A message is one text: the parts of an input are joined by a newline, those of the
-assistant by nothing, as they were one text when the model wrote them.
-
-A long text is cut where its pieces
-have the tokens that it has as a whole: tokens never reach over what the vocabulary's pattern takes
-at once, and nothing that it takes
+A long text is cut where its pieces have the tokens that it has as a whole: tokens never reach over
+a match of the vocabulary's pattern, and no match
 
 - begins with something else than white space and goes on with a space, or
 - begins with a letter and goes on with a line feed, a full stop or a comma (Chinese ones, too).
 
-So there a match ends, whatever stands behind it; and a match begins that depends on nothing before
-it. (A space, a letter or a mark may each stand in front of others; an apostrophe may follow a
-letter, and is no place to cut.)
-
-Only the header of a call or an answer whose id says that the model wrote it in another form is
-repeated in that form (`message_headers`), so that the prompt is the one it went on from.
+So there a match ends, whatever stands behind it, and the next begins, whatever stood before. (A
+space, a letter or a mark may each stand in front of others; an apostrophe may follow a letter, and
+is no place to cut.)
 """
 
 from __future__ import annotations
@@ -103,9 +82,8 @@ if TYPE_CHECKING:
 
 
 INSTRUCTIONS: Final = "# Instructions\n\n"
-"""Beginning of the instructions of a developer message, as openai-harmony 0.0.8 writes them."""
 PIECE_CHARS: Final = 32 * 1024
-"""Characters that are tokenised at once: in less than a millisecond, in which nothing else runs."""
+"""Tokenised at once, in less than a millisecond, in which nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
 # It begins with what can be searched for at once. What is no letter is sorted out afterwards.
 _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
@@ -113,10 +91,8 @@ _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uf
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessage:
-    """A message of a prompt; `text` is all that stands between its header and its end.
-
-    `author` is the role, or the name of the tool whose result it is. `is_json` and `is_code` are
-    the content type in the header.
+    """Message of a prompt. `author` is the role, or the recipient of the call whose result it is.
+    `is_json` and `is_code` are the content type in the header.
     """
 
     author: str
@@ -135,7 +111,7 @@ def recipient(name: str, *, param: str = "input") -> str:
     """Return the Harmony recipient of a function.
 
     Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
-    `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
+    `InvalidRequest` for it.
     """
     if not FUNCTION_NAME.fullmatch(name):
         raise InvalidRequest(
@@ -150,9 +126,9 @@ def recipient(name: str, *, param: str = "input") -> str:
 def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMessage, ...]:
     """Return the messages of an item; none for one without content.
 
-    `function` is the name of the function that an output belongs to; of the tool that an MCP
-    approval response is about; and of an MCP call before which its approval request stands, which
-    is the call. Raises `InvalidRequest` for a name that must not reach a header.
+    `function` is the function of an output, the tool of an MCP approval response, or that of an
+    approved MCP call, whose request is its call. Raises `InvalidRequest` for a name that must not
+    reach a header.
     """
     if isinstance(item, HostedItem) and not isinstance(item, CallItem | OutputItem):
         return _hosted_messages(item, function)
@@ -175,7 +151,7 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
-    """Return a call of the tool that rules name so, as the model was trained to write it."""
+    """Return a correct call of a tool, by its name in rules."""
     channel, to = addressed(name)
     code = is_code(name)
     return HarmonyMessage("assistant", text, channel, to, is_json=not code, is_code=code)
@@ -218,23 +194,17 @@ def _assistant(channel: str, text: str) -> HarmonyMessage:
 
 
 class MessageWriter:
-    """Writer of messages, shared by all threads. Text passes only through `Vocabulary.encode`."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encode = vocabulary.encode
         self._encode_packed = vocabulary.encode_packed
 
     def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
-        """Return the ids of one message.
-
-        `form` is that of the header of a call, or of a message of the assistant.
-        """
         header = self._formed_header(message, form) if form else self._header(message)
         opening = (START, *self._encode(message.author), *header, MESSAGE)
         return self.plain_message(opening, message.text, CALL if message.is_call else END)
 
     def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
-        """Return the ids of a message that begins with `opening`.
+        """Return the ids of a message.
 
         A long text is encoded piece by piece: other threads run in between.
         """
@@ -275,7 +245,6 @@ class MessageWriter:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Yield the text in pieces of about `PIECE_CHARS` characters, each cut where it can be."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         cut = _next_cut(text, start + PIECE_CHARS)
@@ -299,10 +268,6 @@ PYTHON_HEADING: Final = "## python\n\n"
 
 
 def builtin_paragraphs(*, browser: bool, python: bool, python_description: str | None) -> list[str]:
-    """Return the paragraphs of the section "Tools" of a system message.
-
-    `python_description` replaces the text that the model was trained with.
-    """
     trained = _sections()
     paragraphs = [trained["browser"]] if browser else []
     if python:
@@ -322,19 +287,16 @@ def _sections() -> dict[str, str]:
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 SYSTEM_MESSAGES_MAX: Final = 64
-"""System messages, at most, whose ids are kept. There is one for each effort, date, and whether
-there are tools."""
+"""There is one for each effort, date, and use of tools."""
 ID_BYTES: Final = 4
 ENTRY_IDS: Final = 120
-"""Size of an entry of the cache besides its ids and their source, in ids."""
+"""Size of a cache entry besides its ids and their source, in ids."""
 _DECLARED: Final = " "
-"""Stands where an item has the name of a function, which is another."""
+"""Stands for a function's name in a key; no function has it."""
 
 
 class SystemFacts(NamedTuple):
-    """Contents of the system message. Of a request they hold no more than its effort, and which
-    tools it uses. `python_description` is the operator's.
-    """
+    """Contents of the system message. Of a request: only its effort, and which tools it uses."""
 
     model_identity: str
     effort: Literal["low", "medium", "high"]
@@ -348,7 +310,6 @@ class SystemFacts(NamedTuple):
 
     @classmethod
     def from_options(cls, options: RenderOptions) -> SystemFacts:
-        """Return the facts of the system message of one request."""
         has_functions, builtins = bool(options.tools), options.builtins
         return cls(
             options.model_identity,
@@ -364,7 +325,6 @@ class SystemFacts(NamedTuple):
 
 
 def system_text(facts: SystemFacts) -> str:
-    """Return the body of the system message, as openai-harmony 0.0.8 writes it."""
     about = [facts.model_identity]
     if facts.knowledge_cutoff is not None:
         about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
@@ -387,10 +347,10 @@ def system_text(facts: SystemFacts) -> str:
 
 
 def developer_text(options: RenderOptions, leading: Sequence[str]) -> str:
-    """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
+    """Return the body of the first developer message.
 
-    Empty for none. The last section is in the form that OpenAI's guide to Harmony shows. Raises
-    `InvalidRequest` for a function's name or schema that cannot be written.
+    The last section is in the form of OpenAI's guide to Harmony. Raises `InvalidRequest` for a
+    function's name or schema that cannot be written.
     """
     sections = []
     if instructions := instructions_before(options, leading):
@@ -418,10 +378,7 @@ def _function_lines(options: RenderOptions) -> Iterator[str]:
 
 
 def format_sections(answer: AnswerFormat) -> Iterator[str]:
-    """Yield the paragraphs that show the format: name, description, schema on one line.
-
-    The schema is written as the request gave it, not as TypeScript: it is for JSON.
-    """
+    """Yield the paragraphs that show the format; the schema as JSON, because the answer is."""
     name, description = answer.name, answer.description
     if answer.kind == "json_object":
         name, description = answer.kind, _ANY_OBJECT
@@ -437,16 +394,12 @@ def _comment(text: str) -> list[str]:
 class Renderer(MessageWriter):
     """Renderer of contexts and of single items, shared by all threads.
 
-    What a text costs must not depend on what another tenant sent before. So only system messages
-    are kept for everyone, in which there is no text of a request; instructions, declarations of
-    tools, and items of a history, which clients repeat in every request, are kept for those of the
-    same scope (`RenderOptions.scope`).
+    What a text costs must not depend on what another tenant sent. So only system messages, which
+    hold no text of a request, are cached for everyone, all else for the same `RenderOptions.scope`.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, repeated_ids_max: int = 1 << 22) -> None:
-        """`repeated_ids_max` bounds the cached ids of declarations and items, of `ID_BYTES` each;
-        their sources count, too.
-        """
+        """`repeated_ids_max` bounds the cache, in ids of `ID_BYTES` each; sources count, too."""
         super().__init__(vocabulary)
         self.vocabulary = vocabulary
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
@@ -466,8 +419,6 @@ class Renderer(MessageWriter):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        # Items that are not shown have no span, nor have leading instructions, which are part of
-        # the preamble, and what is repeated of a history.
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))

@@ -1,17 +1,14 @@
 """JSON Schemas of tools as the TypeScript that gpt-oss was trained to read.
 
-openai-harmony 0.0.8 writes `any` for `anyOf`, `$ref`, `allOf`, `const` and untyped `enum`; every
-`Optional[...]` of pydantic is an `anyOf`. Here they are brought to few keywords first
-(`SchemaNormaliser`), so that no type is lost.
-
-A normalised schema holds: `title`, `description`, `default`, `examples`; then either `oneOf`, or
-`enum`, or `type` (a name, or a list of names) with `properties`, `required`,
-`additionalProperties` (a schema), `items`, `prefixItems`; and `nullable` (only ever True).
+openai-harmony 0.0.8 writes `any` for `anyOf` (every `Optional[...]` of pydantic), `$ref`, `allOf`,
+`const` and untyped `enum`. Here `SchemaNormaliser` first brings them to few keywords: `title`,
+`description`, `default`, `examples`; then either `oneOf`, or `enum`, or `type` with `properties`,
+`required`, `additionalProperties`, `items`, `prefixItems`; and `nullable`.
 
 Where openai-harmony 0.0.8 writes a schema correctly this module writes the same bytes, odd spacing
-included. It differs where the library's text is broken or loses a type: keys that are no
-identifiers are quoted, string literals are escaped, `null`, literals other than strings, tuples and
-index signatures exist, an array of a union is bracketed, and nothing is put behind a comment.
+included. It differs where the library's text is broken or loses a type: quoted keys, escaped
+literals, `null`, literals other than strings, tuples, index signatures, brackets around the union
+of an array, and nothing behind a comment.
 """
 
 from __future__ import annotations
@@ -29,14 +26,12 @@ if TYPE_CHECKING:
 
 
 DEPTH_MAX: Final = 32
-"""Levels of one schema, at most."""
 NODES_MAX: Final = 40_000
-"""Schemas, properties and enum values of all tools of one request, at most, `$ref`s inlined."""
+"""Schemas, properties and enum values of all tools of one request, `$ref`s inlined."""
 INLINED_NODES_MAX: Final = 2_000
-"""Nodes of one schema that come from its `$ref`s: recursive definitions could otherwise fill a
-context window."""
+"""Of one schema, from its `$ref`s: recursive definitions could fill a context window."""
 CHARACTERS_MAX: Final = 2_000_000
-"""Characters of all keys, descriptions, defaults and literals of one request, at most."""
+"""Of all keys, descriptions, defaults and literals of one request."""
 Refs = frozenset[str]
 _NO_REFS: Final[Refs] = frozenset()
 _OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")
@@ -46,8 +41,7 @@ _SHAPE_KEYS: Final = frozenset(
 )
 _PUSHED_KEYS: Final = frozenset({*_SHAPE_KEYS, "required"} - {"anyOf", "oneOf"})
 _INLINED_REFS: Final = (8, 3, 1, 0)
-"""Numbers of `$ref`s that are followed inside of each other, at most: the next one applies when the
-result of one exceeds the limits."""
+"""Nesting of `$ref`s that are followed: the next one applies if the result exceeds the limits."""
 Schema = dict[str, Any]
 _NAMES: Final = {
     "string": "string",
@@ -59,16 +53,15 @@ _NAMES: Final = {
     "array": "Array<any>",
 }
 _LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-"""Pattern of all line ends of `str.splitlines`, which a model may take for line ends, too."""
+"""All line ends of `str.splitlines`: a model may take them for such, too."""
 _ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""The ends of lines that JSON may have within a string."""
+"""Line ends that JSON may have within a string."""
 
 
 class SchemaNormaliser:
     """Normaliser of the schemas of one request, with one budget for them. Not thread-safe.
 
-    A recursive definition is written out once and is `any` inside of itself. Definitions that
-    refer to each other so much that writing them out exceeds the limits are followed less deep.
+    A recursive definition is written out once and is `any` inside of itself.
     """
 
     def __init__(self) -> None:
@@ -82,8 +75,8 @@ class SchemaNormaliser:
     def normalise(self, schema: Schema, *, param: str) -> Schema:
         """Normalise the schema; `param` names it in errors.
 
-        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or
-        holds a value that JSON cannot express.
+        Raises `InvalidRequest` when it exceeds the limits or holds a value that JSON cannot
+        express.
         """
         self._root, self._param = schema, param
         spent = self._nodes, self._characters
@@ -303,13 +296,11 @@ def _is_null(flat: Schema) -> bool:
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
-    """Return the type of a normalised schema (see the top of this file), written at `indent`."""
     text = _bare_type(schema, indent)
     return f"{text} | null" if schema.get("nullable") else text
 
 
 def function_text(name: str, parameters: Schema | None) -> str:
-    """Return the declaration of one function, without its description."""
     if parameters is None:
         return f"type {name} = () => any;\n"
     return f"type {name} = (_: {_closed_type(parameters, '')}) => any;\n"
@@ -455,7 +446,6 @@ def json_line(value: object) -> str:
 
 
 def comment_lines(text: str) -> list[str]:
-    """Split a text into lines for a comment each; a last empty one is left out."""
     *ended, last = _LINE_END.split(text)
     return [*ended, last] if last else ended
 

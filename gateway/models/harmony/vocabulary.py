@@ -1,9 +1,6 @@
-"""Text to token ids, and ids to text while they stream: the o200k_harmony vocabulary.
+"""The o200k_harmony vocabulary: text to token ids, and ids to text while they stream.
 
-It has 199,998 ranks as package data, and the marker ids above them.
-
-Source of the ids: OpenAI's published o200k_base rank file and openai-harmony's o200k_harmony.
-No network is used at any time; a damaged file is found before the process listens.
+Source of the ids: OpenAI's published o200k_base rank file (package data) and openai-harmony.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import tiktoken
 
 from gateway.errors import InvalidRequest, VocabularyError
+from gateway.models.format import INVALID_UNICODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +49,6 @@ FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
 VOCABULARY_SIZE: Final = 201088
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
-"""Ids that end a turn; always sent to the backend, whatever its own defaults are."""
 NAMED_SPECIALS: Final = {
     "<|startoftext|>": START_OF_TEXT,
     "<|endoftext|>": END_OF_TEXT,
@@ -69,14 +66,12 @@ _SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
-    """Cache of the bytes of each id; the encoding has the others."""
-
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
         self._bytes_of = encoding.decode_single_token_bytes
 
     def __missing__(self, token: int) -> bytes:
-        """Look the id up. Ids that are no text are not cached: there is no end of such numbers."""
+        """Look the id up. Ids that are no text are not cached: there is no end of them."""
         if not 0 <= token < FIRST_SPECIAL:
             return b""
         piece = self[token] = self._bytes_of(token)
@@ -84,7 +79,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Vocabulary of text to ids and ids to bytes. Immutable; one per process, for all threads."""
+    """Vocabulary, one per process, for all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         """Take the ranks over: they are gone afterwards."""
@@ -93,16 +88,13 @@ class Vocabulary:
         )
         ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
         self.pieces = Pieces(self._encoding)
-        """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
+        """Empty for specials and for ids outside of the vocabulary."""
         self.byte_ids = tuple(sorted(range(256), key=self.pieces.__getitem__))
-        """The ids that spell single bytes, by byte."""
+        """Byte → the id that spells it alone."""
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:
-        """Read and verify the ranks; those of the package are read once per process.
-
-        Raises `VocabularyError` when the file is missing or not the published one.
-        """
+        """Read and verify the ranks. Raises `VocabularyError` for a missing or changed file."""
         return _load_packaged() if source is None else cls._read(source)
 
     @classmethod
@@ -131,10 +123,10 @@ class Vocabulary:
             raise _refusal(error) from error
 
     def encode_packed(self, text: str) -> array[int]:
-        """Return the ids of `encode` in an array, without a list in between.
+        """Return the ids of `encode` in an array.
 
-        Making a Python number of each of a hundred thousand ids takes milliseconds in which nothing
-        else can run.
+        Making Python numbers of a hundred thousand ids takes milliseconds in which nothing else
+        runs.
         """
         try:
             text.encode()
@@ -147,7 +139,6 @@ class Vocabulary:
         return ids
 
     def piece(self, token: int) -> bytes:
-        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def decode(self, ids: list[int]) -> str:
@@ -157,7 +148,7 @@ class Vocabulary:
 
 def _refusal(error: ValueError) -> InvalidRequest:
     if isinstance(error, UnicodeEncodeError):
-        fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
+        fault = INVALID_UNICODE
     else:
         fault = (
             "The input holds text that cannot be tokenised: an extremely long run of one kind "
@@ -173,15 +164,12 @@ def _load_packaged() -> Vocabulary:
 
 
 class Detokenizer:
-    """The text of one message's ids while they stream. Tokens may end in the middle of a UTF-8
-    sequence, and a character is never handed out by halves.
-    """
+    """Text of one message's ids while they stream, never half a character."""
 
     __slots__ = ("_rest", "_spelling", "_text", "_tokens", "piece")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
-        """The bytes of an id; none if it is no text."""
         self._rest = b""
         self._text = ""
         self._spelling = b""
@@ -192,7 +180,7 @@ class Detokenizer:
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """Return what `feed` does; None, with nothing read, if an id is no text, or without ids."""
+        """Do `feed`; return None, with nothing read, if an id is no text, or without ids."""
         if len(ids) == 1:
             spelling = self.piece(ids[0])
         else:
@@ -208,7 +196,7 @@ class Detokenizer:
         return self._readable(spelling)
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
-        """Return what `read` returns for each of the first ids that are text."""
+        """Do `read` for each of the first ids that are text."""
         pieces = list(map(self.piece, ids))
         if not all(pieces):
             del pieces[pieces.index(b"") :]
@@ -224,10 +212,10 @@ class Detokenizer:
         return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
-        """Return text as `feed` does, and the positions of its ids; the first is at `position`.
+        """Do `feed`, and return the positions of the ids, from `position` on.
 
-        Text waits until an id ends where a character does, so that ids and text can be told apart
-        there. No positions are returned where the ids are not the UTF-8 of the text.
+        Text waits until an id ends where a character does. No positions are returned where the ids
+        are not the UTF-8 of the text.
         """
         texts: list[str] = []
         tokens: list[int] = []
@@ -245,7 +233,7 @@ class Detokenizer:
         return "".join(texts), tuple(tokens) if is_exact else ()
 
     def flush(self) -> str:
-        """End the message: an unfinished character becomes one U+FFFD. Ready for the next."""
+        """End the message: an unfinished character becomes one U+FFFD."""
         text = self._text + self._rest.decode("utf-8", "replace")
         self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
         return text
@@ -269,14 +257,11 @@ class Detokenizer:
 
 
 ASSISTANT: Final = 173781
-"""The id of the word `assistant`."""
 FINAL: Final = 17196
-"""The id of the word `final`."""
 OPENING: Final = (START, ASSISTANT)
-"""A prompt ends with it; a message stored for the next prompt begins with it."""
+"""Ends a prompt, and begins a stored message."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
-"""Puts the model into the body of its answer."""
 RECIPIENT_PREFIX: Final = (316, 28)
-"""` to=`: the front of any call's header."""
+"""` to=`"""
 CALL_PREFIX: Final = (*RECIPIENT_PREFIX, 44580, 13)
-"""` to=functions.`: the front of the header of a function's call, up to the name."""
+"""` to=functions.`"""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
 from weakref import WeakValueDictionary
 
-from gateway.models.chat.image_gallery import LONG_TOGETHER
+from gateway.models.chat.image_gallery import LONG_TOGETHER, SIGNATURES
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION
 from gateway.settings.sections import TENANT_IMAGE_SHARE
 from gateway.tools.egress.network_policy import EgressRefused
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gateway.tools.egress.transport import EgressClient
 
 
-TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 _NO_TURN: Final = (
     f"{IMAGE_NO_ROOM}As many images as may be are being fetched for your requests, or for all. Try "
     "again in a moment, or send the image as a data URL."
@@ -198,15 +197,15 @@ class ImageFetcher:
 
     async def _get(self, url: str, at: int, coming: _Coming) -> tuple[str, bytes] | str:
         # Returns type and content, or the URL of a redirect.
-        headers = {"user-agent": self._user_agent, "accept": ", ".join(TYPES)}
+        headers = {"user-agent": self._user_agent, "accept": ", ".join(SIGNATURES)}
         async with self._client.stream("GET", url, headers=headers) as answer:
             if answer.is_redirect and (where := answer.headers.get("location")):
                 return str(where)
             if not answer.is_success:
                 raise _NoImage(f"its server answered {answer.status_code}")
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind not in TYPES:
-                raise _NoImage(f"what its URL leads to is none of {', '.join(TYPES)}")
+            if kind not in SIGNATURES:
+                raise _NoImage(f"what its URL leads to is none of {', '.join(SIGNATURES)}")
             parts = []
             async for part in answer.aiter_bytes():
                 coming.add(at, len(part))

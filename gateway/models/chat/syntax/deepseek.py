@@ -1,4 +1,4 @@
-"""Calls as DeepSeek-V3, R1 and V3.1 write them. Bars and spaces in these markers are not ASCII's.
+"""Calls of DeepSeek-V3, R1 and V3.1. Bars and spaces in these markers are not ASCII's.
 
 V3 and R1 (parser `deepseek_v3`) name the function behind the separator, and fence the arguments:
 
@@ -56,7 +56,7 @@ TRAINED_KIND: Final = "function"
 TRAINED_FENCE: Final = "```json\n"
 TRAINED_END: Final = "\n```"
 _FENCE_FRONT: Final = re.compile(r"(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s?)?")
-"""Pattern of the text between the name and the arguments, or of the beginning of it."""
+"""Text before the arguments, or the beginning of it."""
 
 
 class _Where(Enum):
@@ -72,7 +72,7 @@ _OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
 
 
 class DeepSeekReader:
-    """Reader of one region of calls. `is_fenced`: as V3 writes them."""
+    """Reader of one region. `is_fenced`: as V3 writes them."""
 
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced

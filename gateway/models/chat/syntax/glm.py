@@ -1,4 +1,4 @@
-"""Calls as GLM-4.5 and its successors write them, with a tag for each key and each value:
+"""Calls of GLM-4.5 and its successors, with a tag for each key and each value:
 
     <tool_call>get_weather
     <arg_key>city</arg_key>
@@ -53,8 +53,6 @@ class _Where(Enum):
 
 
 class GlmReader:
-    """Reader of one region, up to the marker that closes it."""
-
     def __init__(self, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
         self._where = _Where.NAME

@@ -1,12 +1,12 @@
-"""Calls as Hermes 2 Pro and Qwen write them, each one JSON object between two markers:
+"""Calls of Hermes 2 Pro and Qwen, each one JSON object between two markers:
 
     <tool_call>
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
 Several objects between two markers are several calls. Qwen2.5-Coder, and others at times, leave the
-markers out, and write the object in place of an answer, mostly in a code fence: that is a call if
-it names a declared function.
+markers out, mostly for a code fence: such an object in place of an answer is a call if it names a
+declared function.
 
 Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `hermes` / `qwen25`.
 """
@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
 _FENCE: Final = re.compile(r"`{1,2}|`{3}[a-z_]{0,16}\s{0,16}")
-"""Pattern of the front of a code fence, up to its content."""
+"""Front of a code fence, up to its content."""
 
 
 class HermesReader:
-    """Reader of one object, or more, up to the marker behind it."""
-
     def __init__(self) -> None:
         self._begin()
 
@@ -67,7 +65,6 @@ class HermesReader:
             yield from events
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """End the call; at another opener the next one begins."""
         rules = (Rule.UNCLOSED_CALL,) if marker == OPENING else ()
         yield from self._end(rules, cut=False)
         if marker == OPENING:
@@ -140,7 +137,6 @@ class BareReader(Llama3Reader):
 
     @override
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """End what stands before the marker, which begins or ends a call as usual."""
         if self._marked is not None:
             yield from self._marked.mark(marker)
         else:

@@ -1,8 +1,7 @@
 """Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
 arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
-The arguments are streamed as soon as they begin and the name was read. If a model writes them
-first, they are held until the name comes. Other members of the object are ignored.
+Arguments stream once the name was read.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
 
 
 class ArgumentsReader:
-    """The value of the arguments: an object flows, a string is decoded, nothing at all is `{}`.
-
-    Control characters in the strings of an object become escapes: else it would be no JSON.
-    """
+    """Value of the arguments: an object flows, a string is decoded, nothing at all is `{}`."""
 
     __slots__ = ("_begin", "_rules", "_scanner", "_text", "is_over")
 
@@ -67,7 +63,7 @@ class ArgumentsReader:
         return self._begin in {"{", "["}
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Return the text that can go out now, and the text behind a value that is over.
+        """Return text that can go out now, and the text behind a value that is over.
 
         White space in front of the value must not be fed.
         """
@@ -81,7 +77,6 @@ class ArgumentsReader:
         return (mine if self.flows else ""), rest
 
     def finish(self) -> tuple[str, tuple[Rule, ...]]:
-        """Return the rest of a value that is over, and the rules that it was read by."""
         text = "".join(self._text)
         if self.flows:
             whole = is_json(text, self._scanner.deepest)
@@ -119,17 +114,14 @@ _SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
     _Phase.COLON: {":": _Phase.VALUE},
     _Phase.BEHIND: {",": _Phase.KEY, "}": _Phase.OVER},
 }
-"""Signs that may come in each phase, and the phases that follow them."""
+"""Signs that may come in each phase, and the phases that follow."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters", "args"})
 CALL_KEYS: Final = _ARGUMENTS | {"type", "id", "function", "name"}
-"""Keys of an object that is a call."""
 _NAMING: Final = "function="
 """Begins a key without a value: Qwen3.5 mixes its tags with JSON, as in `{"function=f", …}`."""
 
 
 class JsonCall:
-    """Reader of one object, from its brace on; white space may stand before it."""
-
     __slots__ = (
         "_arguments", "_is_nested", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner",
         "_token", "_waiting", "is_reported", "keys", "name",
@@ -138,9 +130,7 @@ class JsonCall:
     def __init__(self) -> None:
         self.name: str | None = None
         self.is_reported = False
-        """The beginning of the call was reported."""
         self.keys: list[str] = []
-        """Keys of the object so far."""
         self._phase = _Phase.BEFORE
         self._raw: list[str] = []
         self._token: list[str] = []
@@ -158,7 +148,6 @@ class JsonCall:
 
     @property
     def is_junk(self) -> bool:
-        """Return True if it is no such object, and names no function."""
         return self._phase is _Phase.JUNK and self.name is None
 
     @property
@@ -172,7 +161,7 @@ class JsonCall:
         return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """Return the events of more text, and the rest of it behind the object."""
+        """Return the events of more text, and the text behind the object."""
         events: list[CallEvent] = []
         rest = text
         while rest and self._phase is not _Phase.OVER:
@@ -337,7 +326,7 @@ class JsonCall:
 
 
 class JsonBody:
-    """Reader of text from behind the name on. It passes on text that is no JSON unchanged."""
+    """Reader of the arguments. It passes on text that is no JSON unchanged."""
 
     def __init__(self) -> None:
         self._value: ArgumentsReader | None = None
@@ -352,7 +341,6 @@ class JsonBody:
         return self._value is not None and self._value.in_string
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """Return the events of more text, and the rest of it behind the value."""
         if self.is_over:
             return [], text
         if self._value is None:
@@ -367,7 +355,6 @@ class JsonBody:
         return ([Argued(ready)] if ready else []), rest
 
     def finish(self, *rules: Rule, cut: bool) -> Iterator[CallEvent]:
-        """End the call: it is over, or there is no more text."""
         value, raw = self._value, "".join(self._raw).strip()
         is_missing = value is None and not raw and cut
         if is_missing or (value is not None and not value.is_over):

@@ -1,9 +1,9 @@
-"""Calls as Llama 3.1 and its successors write them: one JSON object in place of an answer.
+"""Calls of Llama 3.1 and its successors: one JSON object in place of an answer.
 
     {"name": "get_weather", "parameters": {"city": "Paris"}}
 
-Semicolons separate several, and `<|python_tag|>` may stand in front. Without it an object
-is a call if it begins with a name and its parameters follow; any other one is an answer.
+Semicolons separate several, and `<|python_tag|>` may stand in front. Without it an object is a call
+if it begins with a name and its parameters follow; any other one is an answer.
 
 Source: the chat templates of Llama 3.1 to 3.3; vLLM's and SGLang's parser `llama3_json` / `llama3`.
 """
@@ -19,13 +19,13 @@ from gateway.models.json_values import WHITE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-from gateway.models.chat.call_syntax import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
 
 OPENING: Final = "<|python_tag|>"
 
 
 class Llama3Reader:
-    """Reader of one region: objects in a row. `is_bare`: no marker stood in front of them."""
+    """Reader of objects in a row. `is_bare`: no marker stood in front of them."""
 
     def __init__(self, *, is_bare: bool) -> None:
         self._is_bare = is_bare  # and it is not known yet whether it is a call

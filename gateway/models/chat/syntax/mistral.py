@@ -1,4 +1,4 @@
-"""Calls as Mistral's models write them. Since version 11 of their tokenizers, one for each marker:
+"""Calls of Mistral's models. Since version 11 of their tokenizers, one for each marker:
 
     [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}
 
@@ -52,8 +52,6 @@ class _Where(Enum):
 
 
 class MistralReader:
-    """Reader of one region: from a marker to text that belongs to no call."""
-
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""

@@ -1,4 +1,4 @@
-"""Calls as Qwen3-Coder and Qwen3.5 write them, with a tag for each parameter:
+"""Calls of Qwen3-Coder and Qwen3.5, with a tag for each parameter:
 
     <tool_call>
     <function=get_weather>
@@ -52,7 +52,7 @@ PARAMETER_END: Final = "</parameter>"
 
 
 _CLOSING_TAGS: Final = re.compile(r"(?:</\w+>\s*)+")
-"""Pattern of tags that close nothing, as models write behind a call."""
+"""They close nothing; models write them behind a call."""
 
 
 class _Where(Enum):
@@ -68,8 +68,6 @@ _OPEN: Final = frozenset({_Where.FUNCTION, _Where.KEY, _Where.VALUE, _Where.BODY
 
 
 class Qwen3CoderReader:
-    """Reader of one region, from an outer or a function's marker to the outer one that ends it."""
-
     def __init__(self, opener: str, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
         self._is_wrapped = opener == OPENING

@@ -1,9 +1,8 @@
 """Arguments that a model writes as tags with a key and a value, put together as a JSON object.
 
-Such a value has no type: `5` may be a number or a text. The schema of the parameter decides: the
-first of its types that fits counts, in the order null, integer, number, boolean, object, array,
-string. Without a schema the syntax decides. A value that may be text is a number only if the number
-spells the same. Text streams, any other value waits for its end.
+A value has no type (`5` may be a number or a text): the first type of its schema that fits counts,
+in the order null, integer, number, boolean, object, array, string. A value that may be text is a
+number only if the number spells the same. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 STRING: Final = frozenset({"string"})
 ANY: Final = frozenset(TYPE_NAMES)
 REFERENCES_MAX: Final = 16
-"""Number of `$ref`s, `anyOf`s and the like that are followed, one within the other, at most."""
+"""Nesting of `$ref`s, `anyOf`s and the like that are followed."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """A number of JSON."""
@@ -34,7 +33,7 @@ _PYTHON: Final = re.compile(
     rf"""'(?:[^'\\\n]|{_ESCAPED})*+'|"(?:[^"\\\n]|{_ESCAPED})*+"|(?:True|False|None)\b"""
     r"""|[-+.0-9eE]+|[\[\]{}:]|,(?P<last>(?=[ \t\r\n]*[\]}]))?|[ \t\r\n]+"""
 )
-"""Literals of Python, with the escapes in their strings that `repr` writes."""
+"""Literals of Python, with the escapes that `repr` writes."""
 _PYTHON_SIGN: Final = re.compile(r"""\\x|\\.|\"""")
 _AS_JSON: Final[Mapping[str, str]] = {
     "True": "true",
@@ -57,8 +56,8 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 class TaggedArguments:
-    """Writer of one object. Between `begin` and `end` comes the text of a value. Where the schema
-    names no type it is one of the `untyped`.
+    """Writer of one object, whose values come between `begin` and `end`. Where the schema names no
+    type it is one of the `untyped`.
     """
 
     def __init__(self, schema: Mapping[str, Any], untyped: frozenset[str] = STRING) -> None:
@@ -70,7 +69,6 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """Begin a parameter: return the JSON up to its value, of a type of its schema."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -81,14 +79,12 @@ class TaggedArguments:
         return f"{front}{_quoted(key)}: {quote}"
 
     def text(self, text: str) -> str:
-        """Return JSON of more text of the open value."""
         if self._is_text:
             return _quoted(text)[1:-1]
         self._value.append(text)
         return ""
 
     def end(self) -> str:
-        """Return the JSON that closes the open value."""
         if self._is_text:
             self._is_text = False
             return '"'
@@ -101,10 +97,7 @@ class TaggedArguments:
 def types_of(
     schema: Any, root: Mapping[str, Any], untyped: frozenset[str] = STRING
 ) -> frozenset[str]:
-    """Return the types that a JSON Schema names, those of its alternatives too, else `untyped`.
-
-    References within `root` are followed.
-    """
+    """Return the types that a JSON Schema and its alternatives name, else `untyped`."""
     return frozenset(_types(schema, root, REFERENCES_MAX)) or untyped
 
 
@@ -129,7 +122,6 @@ def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
 
 
 def as_json(value: str, types: frozenset[str]) -> str:
-    """Return a value as JSON of the first of the types that fits, else as text."""
     is_bound = "string" not in types
     for name, read in _READERS:
         if name not in types or (literal := read(value)) is None:

@@ -285,7 +285,7 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     [shown] = FORMAT.messages(prompt, with_ids=False)
     assert shown["message"] == f"hi<|im_end|>\n{OPENING}"
     said, void = FORMAT.messages_of_turn(ids_of("a"), [("not_json", ids_of("b"))], with_ids=True)
-    assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
+    assert (said["tokens"], void["taken_back_by"]) == (ids_of("a"), "not_json")
 
 
 def test_operators_see_text_and_markers_and_turns_of_text() -> None:

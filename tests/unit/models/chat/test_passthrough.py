@@ -261,6 +261,7 @@ def test_it_puts_nothing_into_the_models_mouth() -> None:
 def test_a_transcript_has_its_text() -> None:
     said = FORMAT.messages_of_turn(turn(ANSWER, "x"), [("rule", turn("y"))])
     assert [one["message"] for one in said] == ["x", "y"]
+    assert said[1]["taken_back_by"] == "rule"
     assert len(FORMAT.turn_ids([((), turn(ANSWER, "12345678"))])) > 2
     assert FORMAT.count_ids("12345678") == 3
     assert text_of(FORMAT.encode("né")) == "né"

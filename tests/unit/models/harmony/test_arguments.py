@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from gateway.models.harmony.call_arguments import Arguments, Conclusion
 from gateway.models.harmony.recovery import Rule
+from gateway.models.json_values import DEPTH_MAX
 from tests.fakes.cases import each
 
 
@@ -34,6 +35,8 @@ def _feed(text: str, size: int) -> tuple[str, Conclusion]:
             (Rule.REPEATED_ARGUMENTS, Rule.CONTROL_CHARACTER),
         ),
         ('{"n": ' + "9" * 5000 + "}", '{"n": ' + "9" * 5000 + "}", True, ()),
+        ('{"a": NaN}', '{"a": NaN}', False, (Rule.INVALID_ARGUMENTS,)),
+        ("[-Infinity]", "[-Infinity]", False, (Rule.INVALID_ARGUMENTS,)),
         ("", "{}", True, (Rule.EMPTY_ARGUMENTS,)),
         (" \n", "{}", True, (Rule.EMPTY_ARGUMENTS,)),
         (' \n{"a": 1}', '{"a": 1}', True, (Rule.PADDED_ARGUMENTS,)),
@@ -101,13 +104,14 @@ def test_arguments_are_broken_that_end_in_the_middle_of_a_value(body: str, is_br
 
 
 def test_nesting_beyond_the_bound_is_passed_through_as_it_is() -> None:
-    arguments = Arguments(depth_max=2)
+    deepest, deeper = ("[" * depth + "]" * depth for depth in (DEPTH_MAX, DEPTH_MAX + 1))
+    arguments = Arguments()
 
-    assert arguments.feed("[[]][[[]]]") == "[[]]"
-    assert arguments.finish().text == "[[[]]]"
+    assert arguments.feed(deepest + deeper) == deepest
+    assert arguments.finish().text == deeper
 
-    arguments = Arguments(depth_max=2)
-    assert arguments.feed("[[[]]] ") == "[[[]]] "
+    arguments = Arguments()
+    assert arguments.feed(f"{deeper} ") == f"{deeper} "
     assert not arguments.finish().is_json
 
 
