@@ -1,20 +1,15 @@
 """Built-in tools of the model that an operator's MCP server executes.
 
-    browser    the server's tools `search`, `open` and `find`
-    python     its tool `python`, which takes the code
-    search     its tool `search`, which the gateway's own browser asks for hits
+As in vLLM, the header `x-session-id` identifies the response, so that the server can keep pages and
+variables apart. So each response has a connection of its own.
 
-As in vLLM, the header `x-session-id` identifies the response that a call belongs to, so that the
-server can keep pages and variables apart. So each response has a connection of its own.
-
-Such a server numbers its cursors anew in each session. The model sees cursors that continue along
-the chain of responses, like those of the gateway's own browser: each page that a server shows gets
-the next number here, and calls are translated to the server's number. A page of an earlier response
-is opened again in the new session before its first use.
+Such a server numbers its cursors anew in each session, but the model sees cursors that continue
+along the chain of responses: calls are translated. A page of an earlier response is opened again in
+the new session before its first use.
 
 If the domains are restricted, a display is withheld unless its header names an allowed domain.
-Title and URL are untrusted text: if a header can be read in several ways, each of them must be of
-an allowed domain, and none is cited.
+Title and URL are untrusted: if a header can be read in several ways, each must be of an allowed
+domain, and none is cited.
 """
 
 from __future__ import annotations
@@ -56,8 +51,8 @@ _DISPLAY: Final = re.compile(
     r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*",
     re.DOTALL,
 )
-"""Pattern of the heading that gpt-oss's browser puts above what it shows: title and URL, decoded,
-in round brackets. Source: openai/gpt-oss, simple_browser_tool.py."""
+"""Heading of gpt-oss's browser: title and URL, decoded, in round brackets. Source: openai/gpt-oss,
+simple_browser_tool.py."""
 _VIEWING: Final = "**viewing lines ["
 _URL_BEGIN: Final = re.compile(
     r"(?:^|\s)\((?=(?:view-source:)*[a-z][a-z0-9+.-]*://)", re.IGNORECASE
@@ -70,14 +65,12 @@ _KINDS: Final = {"search": "search", "find": "find"}
 
 
 class NotShown(Exception):
-    """Refusal of a call about an unavailable page. The message tells the model what to do."""
+    """Refusal of a page. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Head of a page as a server shows it. `urls` are all that the head may contain: one for most
-    pages, none for results of a search.
-    """
+    """Head of a page. `urls` are all readings: none for results of a search."""
 
     cursor: int
     title: str
@@ -99,7 +92,7 @@ class Display:
 
 
 class Browsing:
-    """Pages that one response was shown, and the rules for those that it may be shown."""
+    """Pages that one response was shown, and rules for those that it may be shown."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
         # `states` are those of the calls that ended before.
@@ -110,9 +103,9 @@ class Browsing:
         """Not every domain may be read."""
         self._pages = {page.cursor: page for page in grant.pages}
         self._theirs: dict[int, int] = {}
-        """The server's cursor of each page that its session has."""
+        """The server's cursors of the pages that its session has."""
         self._is_in_step = True
-        """The page that was shown last is the one that the server showed last."""
+        """The model and the server were last at the same page."""
         for state in states:
             self._remember(state)
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
@@ -145,9 +138,8 @@ class Browsing:
         return number if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
-        """Return the URL to open before the server knows this page; None: it knows the page.
-
-        Raises `NotShown` for what cannot be opened.
+        """Return the URL to open before the server knows this page; None: it knows it. Raises
+        `NotShown`.
         """
         if cursor in self._theirs:
             return None
@@ -170,10 +162,10 @@ class Browsing:
         self._is_in_step = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
-        """Return what the model sees of a server's display, and the state of the call.
+        """Return what the model sees of a server's display, and the state of the call, empty
+        without a page.
 
-        The state is empty where no page is shown. `about` is the cursor that the call was about,
-        None for the last one. Raises `NotShown` for a page that this response may not read.
+        `about` None: the last cursor. Raises `NotShown` for a page that this response may not read.
         """
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
@@ -194,7 +186,7 @@ class Browsing:
         return shown, state
 
     def address(self, page: Mapping[str, Any]) -> str:
-        """Return the URL of a page that was shown; for results of a find, that of their page."""
+        """Return the URL of a shown page; for results of a find, that of their page."""
         searched = self._pages.get(page.get("of", -1))
         return str(page["url"]) if searched is None else searched.url
 
@@ -236,7 +228,7 @@ class Browsing:
 
 
 def display_of(output: str) -> Display | None:
-    """Parse the page in a server's output; None where it has no page header."""
+    """Parse the page in an output; None: it has no header."""
     match = _DISPLAY.match(output)
     if match is None:
         return None
@@ -279,7 +271,7 @@ NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class BuiltinSession(ToolSession):
-    """The browser and Python of one response, where operators registered MCP servers for them."""
+    """Browser and Python of one response."""
 
     def __init__(
         self, registry: Registry, sessions: SessionPool, limits: McpLimits, scope: ToolScope
@@ -300,7 +292,6 @@ class BuiltinSession(ToolSession):
 
     @override
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         arguments = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
         if arguments is None:
@@ -388,10 +379,8 @@ class BuiltinSession(ToolSession):
 def search_call(
     registry: Registry, sessions: SessionPool, *, timeout_s: float
 ) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
-    """Return a function that calls the tool `search` of the operator's server.
-
-    It maps arguments to the tool's output, and raises `McpError` where there is no server, or where
-    the call fails.
+    """Return a function that calls the tool `search` of the operator's server. It raises
+    `McpError`.
     """
 
     async def call(arguments: Mapping[str, Any]) -> str:

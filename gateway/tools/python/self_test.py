@@ -1,10 +1,8 @@
 """Choose the engine that a gateway runs Python in: the first that passes its self-test.
 
-The self-test opens a container, checks that it works at all, and runs every attack in it, each a
-few lines of code that must fail. An engine that allows one attack is refused, whatever the settings
-say: nothing else shows that a kernel, a container runtime or a policy of this machine took a wall
-away. An attack that succeeds puts back what it changed: it may run in a server of others, and with
-more rights than anybody expected.
+An engine that allows one attack is refused, whatever the settings say: nothing else shows that a
+kernel, a container runtime or a policy of this machine took a wall away. An attack that succeeds
+puts back what it changed: it may run in a server of others.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
 
 
 DENIED: Final = "denied"
-"""Output of an attack that failed. Any other output counts as a success, unless the run was
-killed."""
+"""Output of an attack that failed. Any other is a success, unless the run was killed."""
 
 _SOCKET: Final = (
     "import os, socket, stat\n"
@@ -129,7 +126,7 @@ ATTACKS: Final[Mapping[str, str]] = {
 
 
 def script(attack: str) -> str:
-    """Wrap the lines of an attack, so that they print `DENIED` if they raise."""
+    """Wrap an attack, so that it prints `DENIED` if it raises."""
     body = "\n".join(f"    {line}" for line in ATTACKS[attack].splitlines())
     return (
         f"try:\n{body}\n"
@@ -145,7 +142,7 @@ _WORKS: Final = "print(6 * 7)"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engine that runs Python with its capabilities, and why others were refused."""
+    """The engine that runs Python, and why others were refused."""
 
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None
@@ -189,9 +186,9 @@ async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
 
 
 async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> list[str]:
-    """Return the attacks that succeed in a container of the engine. Raises `EngineBroken`.
+    """Return the attacks that succeed. Raises `EngineBroken`.
 
-    An attack that kills its container counts as denied. Without `is_whole` any failure does,
+    An attack that kills its container counts as denied; without `is_whole` any failure does,
     because the interpreter may lack what the attack needs.
     """
     container = await engine.open(ContainerLimits())

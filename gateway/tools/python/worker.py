@@ -1,7 +1,6 @@
 """The interpreter of one container. It runs in the sandbox, and imports nothing of the project.
 
-`python worker.py LIMITS`: a JSON object of names and values of resource limits, set for good before
-anything else, as in `{"RLIMIT_CORE": 0}`.
+`python worker.py LIMITS`: resource limits as JSON, as in `{"RLIMIT_CORE": 0}`, set for good first.
 
 Frames go both ways over its standard input and output: four bytes of length, most significant
 first, and so many bytes of JSON.
@@ -17,8 +16,7 @@ first, and so many bytes of JSON.
           {"put": 4}   {"get": 5, "content": "base64"}   {"remove": 6}
           {"get": 5, "refused": "why"}, as to any other order about a file
 
-What the code prints goes into a pipe, whoever prints it: the streams of Python, a library in C, a
-child process. Names survive from one run to the next, also when it was interrupted.
+What the code prints goes into a pipe, whoever prints it: Python, a library in C, a child process.
 """
 
 from __future__ import annotations
@@ -47,14 +45,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTPUT_BYTES_MAX = 1024 * 1024
-"""Bytes of output of one run, at most; what is printed after them is counted and dropped."""
+"""Further bytes are counted and dropped."""
 FILES_MAX = 1000
-"""Files that are looked at for changes, at most."""
+"""Looked at for changes."""
 IMAGES_MAX = 16
 DATA = "/mnt/data"
 DISPLAY = f"{DATA}/.display"
 PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl", "sklearn")
-"""Packages that may be named to a model, if they are installed."""
+"""Named to a model, if they are installed."""
 
 
 class Output:
@@ -143,7 +141,7 @@ class Frames:
 
 
 class Notebook:
-    """Names of a container, and the code that was run in it."""
+    """Names of a container."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -255,8 +253,6 @@ def _files() -> dict[str, tuple[int, int]]:
 
 
 class Files:
-    """Files that are written, read and deleted on order, between two runs."""
-
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
@@ -270,7 +266,7 @@ class Files:
             return answer | {"refused": error.strerror or "it failed"}
 
     def put(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Write a piece of a file; the first piece replaces the file, and makes its folders."""
+        """Write a piece of a file; the first replaces the file."""
         if frame["at"] == 0:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with suppress(FileNotFoundError):
@@ -286,7 +282,6 @@ class Files:
             return {"content": base64.b64encode(file.read(frame["size"])).decode()}
 
     def remove(self, path: str, _frame: dict[str, Any]) -> dict[str, Any]:
-        """Delete a file, if it exists."""
         with suppress(FileNotFoundError):
             os.remove(path)
         self._notebook.files.pop(path, None)
