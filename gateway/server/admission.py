@@ -1,13 +1,10 @@
 """Which connections a server keeps when there are too many.
 
 A connection is keyless until a request on it has shown a valid API key. Keyless ones cost a client
-nothing, so they never shut out the others: they may use what connections with a key leave of
+nothing, so they never shut out others: they may use what connections with a key leave of
 `connections_max`, but at least `reserved`. When there are more, the one that has sent no complete
-head for longest is closed, but only after what came with it is read, and never while a complete
-request on it is answered.
-
-Where all connections have shown a key, the longest idle one is closed for the next that does. A
-keyless connection never closes one with a key.
+head for longest is closed, after what came with it is read; never while a complete request on it is
+answered. Where all have shown a key, the longest idle one is closed for the next that does.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG_INTERVAL_S: Final = 10.0
-"""Seconds between two log lines about connections closed to make room."""
+"""Seconds between two log lines about closed connections."""
 
 _log = EventLog(__name__)
 
@@ -34,9 +31,7 @@ class Abortable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bounds on the number of connections. `reserved` are kept for keyless ones; `per_peer_max`
-    None: no bound for one address.
-    """
+    """Bounds on the number of connections. `reserved` are for keyless ones."""
 
     connections_max: int
     reserved: int
@@ -120,9 +115,7 @@ class Admission:
             self._trusted.add(connection)
 
     def has_room_for(self, connection: Abortable, *, is_probe: bool, requests: int) -> bool:
-        """Return True if the next request may start beside `requests` others, some of whose clients
-        may have left.
-        """
+        """Return True if the next request may start beside `requests` others."""
         if connection in self._trusted:
             return True
         if connection not in self._answering and len(self._answering) >= self._keyless_max:

@@ -47,7 +47,7 @@ UNHEARD_MS: Final = 10_000
 
 
 class BoundedFlowControl(FlowControl):
-    """uvicorn's flow control without its lock, which takes 700 bytes for each connection."""
+    """uvicorn's flow control without its lock of 700 bytes."""
 
     __slots__ = ("_takes", "is_full")
 
@@ -89,8 +89,7 @@ LINGER_S: Final = 2.0
 PARTS_TOGETHER: Final = 16
 """A token waits for less than a millisecond."""
 FIRST_REQUEST_S: Final = 1.0
-"""Seconds that a stopping server waits for a connection's first request: a proxy does not resend
-one."""
+"""Wait of a stopping server for a connection's first request: a proxy does not resend one."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -101,7 +100,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     part_writes: PartWrites
     flow: BoundedFlowControl
     cycle: Cycle | None  # type: ignore[assignment]
-    """The request that is answered."""
 
     # With these and uvicorn's attributes, instances would have too many to share the keys of their
     # dicts: each connection would hold a dict of its own, of 800 bytes.
@@ -124,7 +122,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Its head was read in this call."""
         self.is_lost = False
         self._is_new = True
-        """No request has come."""
         self._is_last = False
         """The server stops: the next request is the last one."""
         self._ignores_input = False
@@ -366,7 +363,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close once the client has taken what was written."""
         self._ignore_input()
         self.part_writes.flush()
         self.transport.close()
@@ -381,8 +377,8 @@ class PartWrites:
     """Parts of bodies that are written together at the end of the event loop's turn.
 
     An engine's step brings a token to each of its streams. A write evicts from the processor's
-    caches what the next token needs: a number of tokens and then their writes take about a tenth
-    less CPU than both in turn.
+    caches what the next token needs: tokens and then their writes take about a tenth less CPU than
+    in turn.
     """
 
     def __init__(self) -> None:
@@ -536,9 +532,8 @@ class Cycle(RequestResponseCycle):
 
 
 def when_read(action: Callable[[], None]) -> None:
-    """Call `action` when each open connection has been read from once.
-
-    First bytes are read at the end of this turn of the loop or in the next.
+    """Call `action` when each connection has been read from: at the end of this turn or in the
+    next.
     """
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, action)
@@ -551,7 +546,6 @@ def room(settings: ServerSettings) -> Room:
 
 
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
-    """Return the protocol class of one server: uvicorn wants a class."""
     bounds = {
         "head_bounds": HEAD_BOUNDS,
         "head_timeout_s": settings.head_timeout_s,

@@ -1,8 +1,7 @@
-"""Parser of an HTTP request as it arrives: its head, bounded, and where its body ends.
+"""Parser of an HTTP request as it arrives.
 
 `httptools` reads on until its input ends. A head, and a chunked body, end with an empty line, so
-input is cut behind each of them. Requests that a proxy in front may have understood otherwise are
-refused.
+input is cut behind each. Requests that a proxy in front may have understood otherwise are refused.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import httptools
 from gateway.server.refusals import too_large, unreadable
 
 CHUNKED_BYTES_MAX: Final = 16_384
-"""Parsed in one round of the loop: a body may consist of line ends, at each of which input is
-cut."""
+"""Parsed in one round of the loop: input is cut at each line end."""
 CHUNK_FREE_BYTES: Final = 20
 """Not counted of a chunk: 16 digits, and two line ends."""
 

@@ -77,7 +77,7 @@ def listen(
 FORCED_END_S = 1.0
 """Seconds the application may take to end after a second signal."""
 ACCEPT_TURNS = 4
-"""Turns of the loop in which a waiting connection is accepted and its protocol made."""
+"""Of the loop, to accept a waiting connection and make its protocol."""
 TICK_S = 0.1
 """As in uvicorn's own loop."""
 DATE_TICK_S = 1.0
@@ -119,8 +119,6 @@ class Lifespan:
 
 
 class Server(uvicorn.Server):
-    """An application on a socket while entered."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -165,7 +163,6 @@ class Server(uvicorn.Server):
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def follow(self, settings: Settings) -> None:
-        """Apply changed bounds."""
         self._protocol.admission.room = room(settings.server)
         self.config.ws_max_size = _frame_bytes_max(settings)
 
@@ -184,10 +181,10 @@ class Server(uvicorn.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Drain, stop accepting, let responses finish within the grace, end the application.
+        """Drain, stop accepting, let responses finish, end the application.
 
-        After a second signal uvicorn leaves the application's lifespan open. It gets a moment, so
-        that the database is not left with half-open connections.
+        After a second signal uvicorn would leave its lifespan open, and the database with half-open
+        connections.
         """
         try:
             await self._drain()

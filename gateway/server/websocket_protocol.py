@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
 
 TOLERATED: Final = 2
-"""Longest frame that is refused with a reason, as a multiple of the largest request. A longer one
-ends its connection."""
+"""Longest frame that is refused with a reason, as a multiple of the largest request."""
 FRAGMENTS_MAX: Final = 16_384
 """Fragments of a message: empty ones would never add up to too many bytes."""
 FREE_BYTES: Final = 65_536
@@ -39,9 +38,8 @@ NO_UPGRADE: Final = (
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol with bounds. When the server stops, the application closes each
-    connection when it is at rest, and is cancelled when the grace is over: uvicorn would cut
-    answers off.
+    """uvicorn's WebSocket protocol with bounds. When the server stops, the application closes
+    connections at rest: uvicorn would cut answers off.
     """
 
     arriving = HeldBytes(ARRIVING_BYTES_MAX, FULL)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
-"""Only warnings are logged."""
 SILENT: Final = ("mcp",)
 """Log records quote content: none are written."""
 FRAMES_MAX: Final = 40
@@ -92,8 +91,6 @@ _context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", de
 
 
 class EventLog:
-    """Log of one module."""
-
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
@@ -182,7 +179,7 @@ def bind_anew(**context: Unpack[BoundFields]) -> None:
 def configure_logging(
     level: Level, log_format: Format, *, stream: TextIO | None = None, colors: bool = True
 ) -> None:
-    """Send all events, those of libraries too, to `stream` (default: standard error)."""
+    """Send all events, those of libraries too, to `stream`."""
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     render = _console(colors=colors and stream.isatty()) if console else _json

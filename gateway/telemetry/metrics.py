@@ -53,8 +53,8 @@ FLUSH_SECONDS: Final = (
 
 
 class Totals(NamedTuple):
-    """Counts since the process began. `first_token` and `admission_wait`: observations up to each
-    bound of `FIRST_TOKEN_SECONDS`, then all.
+    """Counts since the process began; of `first_token` and `admission_wait` up to each bound of
+    `FIRST_TOKEN_SECONDS`, then all.
     """
 
     requests: float
@@ -85,8 +85,6 @@ class Children(dict[tuple[str, ...], T]):
 
 
 class Metrics:
-    """Every metric of a process."""
-
     def __init__(
         self,
         registry: CollectorRegistry | None = None,
@@ -121,7 +119,7 @@ class Metrics:
         )
         rules = "Turns with rules for what they say, by who upholds them."
         self.bound_turn = self._counting("bound_turns", rules, "upstream", "kind")
-        """Kind: `constrained` by the backend, or `held` back until it is checked."""
+        """Kind: `constrained` by the backend, or `held` back until checked."""
         self.empty_output = self._counter(
             "harmony_empty_output", "Turns without visible output."
         ).inc
@@ -412,7 +410,6 @@ class Metrics:
         self._ledger_lines.labels(sink).inc(lines)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
-        """Count an embedding or reranking."""
         self._passed.labels(kind, model, outcome).inc()
         self._tokens[model, "input"].inc(tokens)
 
@@ -628,7 +625,6 @@ class Metrics:
         self._tool_result_ids.labels(kind).inc(result_ids)
 
     def tools_begin(self, kinds: Sequence[str], outcomes: Sequence[str]) -> None:
-        """Begin the series of hosted tools."""
         for kind in kinds:
             self._tool_seconds.labels(kind)
             self._tool_result_ids.labels(kind)
@@ -641,7 +637,6 @@ class Metrics:
             self._searches.labels(provider, outcome)
 
     def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
-        """Add a callback, read at each scrape."""
         if engine not in self._containers_watched:
             self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
         self._containers_watched[engine].append(count)

@@ -11,14 +11,12 @@ KEPT_SHARE: Final = 0.5
 """Part of a tenant's use that still counts after each ranking."""
 FORGOTTEN_USE: Final = 1.0
 ADVANTAGE: Final = 2.0
-"""Factor by which a tenant's use must exceed that of a named one to take its label: otherwise two
-would take it from each other again and again."""
+"""Factor by which a tenant must exceed a named one to take its label: otherwise two would take it
+from each other again and again."""
 
 
 class TenantLabels:
-    """Labels of the tenants that use most, so that the number of series is bounded. That of all
-    others is `OTHER`.
-    """
+    """Labels of the tenants that use most, so that the number of series is bounded."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ SpanKind = Literal["client", "internal"]
 
 
 class Span(Protocol):
-    """Span, perhaps the current one. One that is not recorded is passed on too: servers behind this
-    gateway must not decide anew whether to record.
+    """Span. One that is not recorded is passed on too: servers behind this gateway must not decide
+    anew.
     """
 
     @property
@@ -38,9 +38,7 @@ class Span(Protocol):
         """Return the headers of requests below this span."""
         ...
 
-    def child(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
-        """Begin a span, and make it the current one."""
-        ...
+    def child(self, name: str, kind: SpanKind, attributes: Attributes) -> Span: ...
 
     def rename(self, name: str) -> None: ...
 
@@ -53,12 +51,10 @@ class Span(Protocol):
         ...
 
     def leave(self) -> None:
-        """Make the former span the current one, in the context that this one began in."""
+        """Make the former span the current one, in the same context."""
         ...
 
-    def end(self) -> None:
-        """End the span, and leave it."""
-        ...
+    def end(self) -> None: ...
 
 
 CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)

@@ -26,9 +26,9 @@ ProjectId = NewType("ProjectId", UUID)
 Dialect = Literal["openai", "openresponses"]
 """OpenAI's spelling, or that of Open Responses 2026-04-24."""
 KeyKind = Literal["project", "admin"]
-"""The data plane of one project, or the admin API of one tenant. Operators have other keys."""
+"""The data plane of one project, or the admin API of one tenant."""
 Credential = Literal["key", "token", "exchanged"]
-"""A key of ours; a token of a trusted issuer; or what such a token was exchanged for."""
+"""A key of ours; a token of a trusted issuer; or what that was exchanged for."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
 ServiceAccountRole = Literal["owner", "member", "none"]
@@ -36,7 +36,6 @@ DEFAULT_PROJECT_NAME: Final = "Default project"
 
 
 def default_project(tenant_id: TenantId) -> ProjectId:
-    """Return the project of keys, responses and usage lines that name none."""
     return ProjectId(tenant_id)
 
 
@@ -109,8 +108,7 @@ PLAIN_KEY: Final = KeyTerms()
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """Key without its secret: `hint` is its last four characters. `dialect` counts where the path
-    does not say one. `project_id` None: the default project, or an admin key. Both it and
-    `replaced_by` work until the rotation ends.
+    says none. Both it and `replaced_by` work until the rotation ends.
     """
 
     id: UUID
@@ -134,8 +132,6 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTerms:
-    """Terms for all keys of a project. `models` None: all."""
-
     name: str = DEFAULT_PROJECT_NAME
     models: ModelPermissions | None = None
     retention_type: str | None = None
@@ -159,11 +155,10 @@ class Principal:
     project_terms: ProjectTerms = DEFAULT_PROJECT
     terms: Terms = NO_TERMS
     retention_type: str | None = None
-    """Of its tenant."""
     credential: Credential = "key"
     """If it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
     end_user: str | None = None
-    """As the issuer of a `token` names them; overrides the one of the request."""
+    """As the issuer of a `token` names them."""
     # Derived from the others once a key, because each request reads them several times.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""

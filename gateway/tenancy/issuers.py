@@ -1,9 +1,8 @@
 """Tokens of issuers that a tenant trusts: the attributes of their claims, and rules on these.
 
 A rule maps tokens with all its attribute values to a service account, and so to a project.
-Attributes are the claims by their names, and those that the provider makes of claims by expressions
-such as `assertion['kubernetes.io'].namespace`. Issuers of operators have no rules: their tokens
-name their tenant, and may name a project and a role.
+Attributes are claims, and what the provider makes of them by expressions such as
+`assertion['kubernetes.io'].namespace`. Tokens of operators' issuers name their tenant instead.
 
 A bearer token that names no tenant belongs to the tenant of its issuer and audience, so these must
 be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
@@ -39,7 +38,6 @@ PROJECT: Final = "harmony.project"
 ROLE: Final = "harmony.role"
 OF_OPERATORS: Final = frozenset({TENANT, PROJECT, ROLE})
 ANY_TENANT: Final = "*"
-"""No tenant has this name."""
 _OWN: Final = OF_OPERATORS | {END_USER, SCOPES_GRANTED}
 END_USER_CHARS_MAX: Final = 1024
 EXPRESSION_CHARS_MAX: Final = 512
@@ -77,7 +75,7 @@ class Transformation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityProvider:
-    """Issuer and audience that a tenant trusts; the fields are the columns of its row.
+    """Issuer and audience that a tenant trusts. The fields are the row's columns.
 
     `bearer`: its tokens are credentials themselves, not only to be exchanged. `unnamed_bearer`:
     also without the tenant's name in the request. An operator's issuer is under the nil tenant: its
@@ -137,7 +135,7 @@ class IdentityProvider:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationRule:
     """Rule: some tokens act for a service account. `scopes` empty: all of the project. The fields
-    are the columns of its row.
+    are the row's columns.
     """
 
     id: UUID
@@ -179,7 +177,7 @@ def path_of(expression: str) -> tuple[str, ...]:
 def attributes_of(
     claims: Mapping[str, Any], transformations: Iterable[Transformation]
 ) -> dict[str, Attribute]:
-    """Return the scalar and list claims, and the transformed ones, which take precedence.
+    """Return scalar and list claims, and transformed ones, which take precedence.
 
     A missing claim, or an invalid expression, makes no attribute, so it matches nothing.
     """

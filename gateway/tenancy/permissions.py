@@ -1,4 +1,4 @@
-"""Permissions of keys: scopes of project keys, roles of admin keys and of operators.
+"""Scopes of project keys, roles of admin keys and of operators.
 
 Routes name the `Need` (`api.access.authentication`) or the permission (`admin.routes`) of a
 request.

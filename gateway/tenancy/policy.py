@@ -31,7 +31,7 @@ ToolAccess = Literal["refused", "allowed"]
 ModelsMode = Literal["allow_list", "deny_list"]
 ContainerMemory = Literal["1g", "4g", "16g", "64g"]
 McpServersAllowed = Literal["registry", "listed", "any"]
-"""Those that the operator registered; these and those on listed hosts; or any."""
+"""Registered ones; these and those on listed hosts; or any."""
 McpApprovals = Literal["request", "always"]
 """When the user approves calls: as the request says, or always."""
 
@@ -39,7 +39,6 @@ OperatorContentAccess = Literal["never", "consent", "always"]
 """Never, while the tenant consents, or whenever they have a reason."""
 
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
-"""Values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
 """None removes a value, omitted ones stay."""
 
@@ -51,19 +50,18 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
 _INTEGER_MAX: Final = 2**31 - 1
-"""Of PostgreSQL's type integer."""
 DOMAINS_CHARS_MAX: Final = 8192
 _DOMAIN: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63}){0,30}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """Value of a policy: a word out of `words`, a text that matches `pattern`, a number from
-    `least` to `most`, or, with `is_domains`, lower-case domains with one space between two.
+    """Value of a policy: one of `words`, a text that matches `pattern`, a number from `least` to
+    `most`, or, with `is_domains`, lower-case domains with one space between two.
 
-    `setting` is the setting that counts where a tenant has no value; without one the field's
-    default counts. `purpose` is its text in the reference. `option` is that of `tenants set`; one
-    unit of it is `option_unit` units of the value.
+    `setting` counts where a tenant has no value; without one the field's default does. `purpose` is
+    its text in the reference. `option` is that of `tenants set`; one unit of it is `option_unit`
+    units of the value.
     """
 
     name: str = field(kw_only=False)
@@ -85,7 +83,6 @@ class PolicyValue:
 
     @property
     def description(self) -> str:
-        """Return the setting's text in the reference."""
         return f"{self.purpose} A tenant may have its own: tenants set."
 
     @property
@@ -142,9 +139,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """Policy in force for one tenant, defaults filled in; see `POLICY_VALUES`. `share_weight` is in
-    hundredths.
-    """
+    """Policy in force for one tenant. `share_weight` is in hundredths."""
 
     on_disconnect: OnDisconnect = "cancel"
     log_retention_s: int = DAY_S
@@ -193,7 +188,6 @@ class TenantPolicy:
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
-        """Make the policy of tenants without values of their own."""
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 

@@ -7,11 +7,9 @@ from typing import Final
 from gateway.errors import InvalidRequest
 
 ZERO: Final = "zero_data_retention"
-"""No content is written."""
 NONE: Final = "none"
 """The default: the policy of the tenant says how long."""
 ORGANIZATION_DEFAULT: Final = "organization_default"
-"""A project has the type of its tenant."""
 OF_ORGANIZATIONS: Final = (ZERO, NONE)
 """`none` is ours: OpenAI's organizations have no such object instead."""
 OF_PROJECTS: Final = (ORGANIZATION_DEFAULT, NONE, ZERO)

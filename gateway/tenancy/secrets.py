@@ -1,11 +1,11 @@
 """Secrets of API keys: their form, and the keyed hash that a database stores.
 
 A secret is a prefix that tells what the key opens, 256 random bits in base64url, and a checksum of
-both, so that a scanner can tell a mistyped key from a wrong one by itself. Older keys, with the
-prefix `sk-` and no checksum, stay good.
+both, so that a scanner can tell a mistyped key from a wrong one. Older keys, with the prefix `sk-`
+and no checksum, stay good.
 
-With 256 random bits, one HMAC-SHA256 under a pepper is enough. While a pepper is replaced two are
-in use: a secret that matches under the previous one is hashed again.
+With 256 random bits, one HMAC-SHA256 under a pepper is enough. While a pepper is replaced, a secret
+that matches under the previous one is hashed again.
 """
 
 from __future__ import annotations

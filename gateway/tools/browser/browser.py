@@ -1,7 +1,5 @@
 """`browser.search`, `browser.open` and `browser.find`, as gpt-oss was trained to call them.
 
-Pages shown so far, by cursor, are a fold of the facts of earlier calls, also of earlier responses.
-
 Source: https://github.com/openai/gpt-oss, gpt_oss/tools/simple_browser; where it differs: a page is
 kept by its cursor and not by its URL, `topn` counts, and a find in results of a search is refused.
 """
@@ -60,7 +58,7 @@ PATTERN_CHARS_MAX: Final = 200
 URL_CHARS_MAX: Final = 2048
 OWN_URL_CHARS_MAX: Final = 512
 OWN_URL_QUERY_CHARS_MAX: Final = 128
-"""In a URL that no user or page provides: what a model makes up may carry secrets away."""
+"""In a URL that the model makes up: it may carry secrets away."""
 INLINE_CHARS_MAX: Final = 50_000
 """Longer pages are processed in a thread."""
 SNIPPET_LINES: Final = 3
@@ -88,8 +86,6 @@ class PageStore(Protocol):
 
 
 class Web(Protocol):
-    """Pages that a response may read."""
-
     async def search(self, query: Query) -> list[Hit]:
         """Return the hits, best first. Raises `SearchFailed`."""
         ...
@@ -101,8 +97,8 @@ class Web(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BrowserOptions:
-    """Bounds of one response. With `only_seen_urls` the model opens only `user_urls` and URLs of
-    shown pages.
+    """Bounds of one response. `only_seen_urls`: the model opens only `user_urls` and those of shown
+    pages.
     """
 
     count_ids: Callable[[str], int]
@@ -116,7 +112,7 @@ class BrowserOptions:
 
 
 class BadCall(Exception):
-    """Arguments that make no sense. The message is for the model."""
+    """Senseless arguments. The message is for the model."""
 
 
 class NotThere(Exception):
@@ -462,7 +458,6 @@ class BrowserTools:
         return BrowserSession(scope, self._workplace, self._cache)
 
     async def check(self) -> str:
-        """Return a line for the start-up log."""
         names = ", ".join(self._workplace.search.names)
         return f"web search by {names}"
 

@@ -40,9 +40,7 @@ class DocumentReader:
         self._idle: list[Process] = []
 
     async def read(self, document: Fetched, tenant: Hashable = None) -> Page:
-        """Return the page of a document. Raises `Unreadable`. The work ends before a cancelled call
-        returns.
-        """
+        """Return the page. Raises `Unreadable`. The work ends before a cancelled call returns."""
         async with self._slots.taken(tenant):
             process = await self._process()
             is_kept = False

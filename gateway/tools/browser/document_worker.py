@@ -1,6 +1,6 @@
 """Program that reads untrusted documents in a process of its own, with little memory and time.
 
-A document comes as two frames, its head (JSON) and its body; the answer is one frame (JSON).
+A document comes as two frames, its head (JSON) and its body; the answer is one (JSON).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTML → the text and the numbered links of a page.
 
-The time of the parser grows with the number of tags times their depth, and with the square of the
-number of attributes of one tag. So `check_bounds` looks over a document first, in linear time. It
-is exact only where tags are paired; the process that parses has bounds for the rest.
+The parser's time grows with the number of tags times their depth, and with the square of the number
+of attributes of one tag. So `check_bounds` looks over a document first, in linear time; it is exact
+only where tags are paired.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _UNCOUNTED: Final = frozenset(
      "a", "body", "colgroup", "dd", "dt", "head", "html", "li", "nobr", "optgroup", "option", "p",
      "rb", "rp", "rt", "rtc"}
 )  # fmt: skip
-"""Elements without content, and those that the next of their kind ends: many of these are within
-each other only with others between, which count."""
+"""Elements without content, or that the next of their kind ends: these nest only with others
+between."""
 _FOREIGN: Final = ("svg", "math")
 """Within these a tag that ends with `/>` is closed."""
 
@@ -133,11 +133,11 @@ _HIDING: Final = re.compile(
     r"|font-size\s*:\s*0\s*(?:(?:px|em|%)\s*)?(?:;|$))",
     re.IGNORECASE,
 )
-"""Here and below nothing can be matched in two ways: a hostile page would have all of them
+"""Nothing here and below can be matched in two ways: a hostile page would have all of them
 tried."""
 _SPACE: Final = re.compile(r"\s+")
 _KEPT_SPACE, _LINE, _PARAGRAPH = "\ue000", "\ue001", "\ue002"
-"""Preformatted space, and edges of blocks; `plain` lets none of them in."""
+"""Preformatted space, and edges of blocks: no text has them."""
 _BREAKS: Final = re.compile(f" ?[\n{_LINE}{_PARAGRAPH}][ \n{_LINE}{_PARAGRAPH}]*")
 """In text whose spaces are squeezed."""
 _SPACES: Final = re.compile(" {2,}")

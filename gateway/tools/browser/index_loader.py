@@ -58,7 +58,7 @@ class Loader:
     tenant_id: TenantId | None = None
 
     async def add_url(self, url: str, *, pages_max: int = 1) -> AsyncIterator[Loaded]:
-        """Store a page and, breadth first, up to `pages_max` pages of the same host."""
+        """Store a page and, breadth first, others of the same host."""
         url = urldefrag(url).url
         host = urlsplit(url).netloc
         seen, waiting = {url}, [url]

@@ -1,5 +1,4 @@
-"""A page as the model reads it. gpt-oss was trained on this form (openai/gpt-oss,
-`gpt_oss/tools/simple_browser`):
+"""A page in the form that gpt-oss was trained on (openai/gpt-oss, `gpt_oss/tools/simple_browser`):
 
     [3] Title (https://host/path)
     **viewing lines [40 - 61] of 180**
@@ -45,9 +44,7 @@ _UNSEEN: Final = re.compile(f"[{UNSEEN}\u200b-\u200d\u2060-\u2065\ue000-\uf8ff\u
 
 @dataclass(frozen=True)
 class Page:
-    """Fetched page, or results (`url` is empty). `links` are the URLs that the numbers in `text`
-    stand for.
-    """
+    """Fetched page, or results (without `url`). `links` are the URLs of the numbers in `text`."""
 
     url: str
     title: str
@@ -71,9 +68,7 @@ class View:
 
 
 class Links:
-    """Numbers of a page's URLs. They are bounded because what was shown is logged; further links
-    are text.
-    """
+    """Numbers of a page's URLs, bounded because what was shown is logged."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -142,7 +137,7 @@ def words_of(text: str) -> str:
 
 
 def links_in(shown: str) -> int:
-    """Count the page's links, from the first on, that are needed for what is shown."""
+    """Count the links, from the first on, that are needed for what is shown."""
     return 1 + max((int(match[1]) for match in _LINK_BEGIN.finditer(shown)), default=-1)
 
 
@@ -209,7 +204,6 @@ class Fetched:
 
     @property
     def text(self) -> str:
-        """Decode by the header's charset, or the document's own, or UTF-8."""
         meta = _META_CHARSET.search(self.body, 0, 2048)
         named = self.charset or (meta[1].decode("ascii", "ignore") if meta else None)
         try:

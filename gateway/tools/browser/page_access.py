@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 Cache = LruCache[tuple["UUID", str], Page]
-"""By tenant (of a response that is not stored: by response) and key; sizes are in bytes."""
+"""By tenant, or response that is not stored, and key; sizes are in bytes."""
 
 CACHE_BYTES_MAX: Final = 128_000_000
 LINE_BYTES: Final = 64
@@ -42,8 +42,6 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeptPages:
-    """Pages of one tenant. While the database is away the cached ones are read."""
-
     database: Database
     cache: Cache
     tenant_id: TenantId
@@ -75,7 +73,7 @@ class KeptPages:
         return page
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """Return the page that a URL led to at most `age_max_s` seconds ago."""
+        """Return a page that the URL led to at most `age_max_s` seconds ago."""
         try:
             stored = await web_pages.find_page(
                 self.database, self.tenant_id, url, age_max_s=age_max_s
@@ -86,8 +84,8 @@ class KeptPages:
 
 
 class SessionPages:
-    """Pages of one response that is not stored. They are in `values`, for responses that continue
-    it, or else in the cache until it ends.
+    """Pages of one response that is not stored: in `values`, for responses that continue it, or
+    else in the cache until it ends.
     """
 
     def __init__(
@@ -140,8 +138,6 @@ def _size(page: Page) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What all responses of a process share."""
-
     database: Database
     search: SearchClient
     fetcher: PageFetcher

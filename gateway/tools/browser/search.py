@@ -148,7 +148,7 @@ class _YouAnswer(_Answer):
 
 
 class Provider(Protocol):
-    """Search engine over HTTP. `base_url` has no slash at the end."""
+    """Search engine. `base_url` has no slash at the end."""
 
     @property
     def base_url(self) -> str: ...
@@ -162,9 +162,7 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearXNG(Provider):
-    """Instance that allows `format=json` (`search.formats`). `api_key` is for a proxy in front of
-    it.
-    """
+    """Instance that allows `format=json`. `api_key` is for a proxy in front of it."""
 
     base_url: str
     api_key: str = ""
@@ -335,7 +333,6 @@ def _first(error: ValidationError) -> str:
 
 
 Cause = Literal["credentials", "busy", "error", "timeout"]
-"""Label for metrics."""
 
 RETRY_AFTER_MAX_S: Final = 2.0
 """A source that asks for a longer pause is passed over."""
@@ -444,7 +441,7 @@ class IndexSource:
 
 
 MCP_SEARCHES_MAX: Final = 8
-"""As one session takes."""
+"""Calls that one session takes."""
 MCP_TURN_S: Final = 4.0
 """Part of `SEARCH_TIMEOUT_S`."""
 
@@ -473,13 +470,12 @@ class McpSource:
 
 
 SEARCH_TIMEOUT_S: Final = 8.0
-"""Of one provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchClient:
-    """Sources that are queried in order until one answers. One that failed, for another reason than
-    the query, comes last for `rest_s`, so that it does not hold up every search.
+    """Sources that are queried in order until one answers. One that failed, but for the query,
+    comes last for `rest_s`, so that it does not hold up every search.
     """
 
     sources: Sequence[SearchSource]

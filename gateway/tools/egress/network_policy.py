@@ -41,8 +41,6 @@ def host_and_port_of(url: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, lower-case name or literal address, and port."""
-
     scheme: str
     host: str
     port: int

@@ -1,7 +1,7 @@
 """Failures of requests to MCP servers, in the form that clients and the model read.
 
-The SDK reports neither the status of an HTTP answer nor whether a request was sent. So each request
-has an `HttpTrace` in its context, which the hooks of the HTTP client write into.
+The SDK reports neither the status of an HTTP answer nor whether a request was sent, so the HTTP
+client's hooks write both into an `HttpTrace`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ REQUEST_TIMEOUT: Final = -32001
 CONNECTION_CLOSED: Final = -32000
 HEADER_MISMATCH: Final = -32020
 URL_ELICITATION: Final = -32042
-"""JSON-RPC's codes, and MCP's: no answer, connection ended, a header that contradicts the
-arguments, a page that a user has to visit first."""
+"""JSON-RPC's codes, and MCP's."""
 CODE_BITS_MAX: Final = 31
 """Clients read an error code into an integer."""
 NEEDS_USER: Final = "the tool asks its user for input, which nobody can give here"
 LOST: Final = "the connection to the server was lost"
 UNREADABLE: Final = "the server's answer is too long, or cannot be read"
 _ASKS_USER: Final = re.compile(r"elicitation|sampling|roots", re.IGNORECASE)
-"""The SDK's names for requests of servers to clients: this client serves none."""
+"""The SDK's names for requests to clients: this one serves none."""
 _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
-"""The SDK's messages for an HTTP error without a JSON-RPC error."""
+"""The SDK's messages for an HTTP error."""
 _UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
 """The SDK's messages about an answer that it did not read."""
 
@@ -54,9 +53,7 @@ _log = EventLog(__name__)
 
 
 class McpError(Exception):
-    """Failure, or an unknown outcome. `code` is JSON-RPC's, or HTTP's. `sent` False: the request
-    certainly never reached the server.
-    """
+    """Failure. `code` is JSON-RPC's, or HTTP's. `sent` False: certainly not sent."""
 
     def __init__(self, type_: ErrorType, code: int, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -66,7 +63,7 @@ class McpError(Exception):
 
 
 class HttpTrace:
-    """Progress of the HTTP requests that one request to a server takes."""
+    """Progress of the HTTP requests that one request takes."""
 
     __slots__ = ("_on_trouble", "is_sent", "status")
 
@@ -74,7 +71,7 @@ class HttpTrace:
         # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
-        """Of the last answer if it was an error or a redirect."""
+        """Of the last answer, if an error or a redirect."""
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
@@ -94,7 +91,7 @@ EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
-    """Record each request of the client in its `EXCHANGE`, and name its span."""
+    """Record each request in its `EXCHANGE`, and name its span."""
     http.event_hooks = {"request": [_follow], "response": [_note]}
 
 
@@ -178,7 +175,6 @@ _FAILURES: Final[Sequence[tuple[type[BaseException], int, str]]] = (
     (BodyTooLong, 0, ""),
     (EncodedBody, 0, ""),
 )
-"""Kind of error, status, and message (or its own)."""
 
 
 def _first(errors: Sequence[BaseException]) -> BaseException:

@@ -1,8 +1,5 @@
-"""Tools of the MCP servers that a request names.
-
-Lists are cached as long as the server says, else `ttl_s`, by tenant and credentials. A server that
-does not answer costs its tools, not the response. Its text comes from a stranger: it is bounded,
-cleaned, and never believed.
+"""Tools of the MCP servers that a request names. A server that does not answer costs its tools, not
+the response. Its text comes from a stranger: it is bounded, cleaned, and never believed.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
 VALUE_BYTES: Final = 64
-"""Memory for a member or an element of a schema beside its text."""
+"""Memory of a member or an element beside its text."""
 _log = EventLog(__name__)
 _TEXTS: Final = frozenset({"description", "title", "$comment"})
 _HINTS: Final = frozenset({"default", "examples", "example"})
@@ -62,7 +59,6 @@ Matches = Callable[[str, bool], bool]
 
 
 def matches(wanted: ToolFilter | None) -> Matches:
-    """Return the rule of a filter, all of whose members a tool has to satisfy."""
     if wanted is None:
         return lambda _name, _is_read_only: True
     names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
@@ -89,7 +85,7 @@ def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
 
 @dataclass(frozen=True, slots=True)
 class RequestedServer:
-    """Tool of type `mcp`, its path in the request, such as `tools[0]`, and the headers to send."""
+    """Tool of type `mcp`, and its path, such as `tools[0]`."""
 
     tool: McpServerTool
     param: str
@@ -97,7 +93,6 @@ class RequestedServer:
 
     @classmethod
     def of(cls, tool: McpServerTool, param: str) -> RequestedServer:
-        """Check the headers. Raises `InvalidRequest`."""
         sent = outgoing_headers(tool.headers or {}, tool.authorization, param)
         return cls(tool, param, sent)
 
@@ -108,9 +103,7 @@ class RequestedServer:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Result for one server. `shown` are its tools as clients see them. `secrets` are what calls
-    need of the request (`servers.kept_secrets`).
-    """
+    """Result for one server. `shown` are its tools as clients see them."""
 
     grant: ServerGrant
     shown: tuple[dict[str, Any], ...] = ()
@@ -125,17 +118,13 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """List that is valid until `until`."""
-
     pages: ToolPages
     until: float
     requested_at: float
 
 
 class _Asking:
-    """Lock and last failure: one request to list a server runs at a time, and those that wait share
-    it.
-    """
+    """Lock and last failure, shared by those that wait for the same list."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -160,10 +149,9 @@ class McpServers:
         *,
         anew: bool = False,
     ) -> Sequence[Listing]:
-        """List the tools of each server, in the order of `entries`. `anew` bypasses the cache.
+        """List the tools of each server, in order. `anew` bypasses the cache.
 
-        Raises `InvalidRequest` for a server that may not be used, and `StoreError`; a failed
-        listing has an `error`.
+        Raises `StoreError`, and `InvalidRequest` for a server that may not be used.
         """
         servers = [
             await self.resolver.resolve(
@@ -185,7 +173,7 @@ class McpServers:
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
-        """Return a built-in tool server's instructions for the prompt. Raises `McpError`."""
+        """Return instructions for the prompt. Raises `McpError`."""
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 

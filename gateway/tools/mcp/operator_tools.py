@@ -1,11 +1,9 @@
 """Built-in tools of the model that an operator's MCP server executes.
 
 As in vLLM, the header `x-session-id` identifies the response, so that the server can keep pages and
-variables apart. So each response has a connection of its own.
-
-Such a server numbers its cursors anew in each session, but the model sees cursors that continue
-along the chain of responses: calls are translated. A page of an earlier response is opened again in
-the new session before its first use.
+variables apart: each response has a connection of its own. The server numbers its cursors anew in
+each, while the model's continue along the chain of responses: they are translated, and an earlier
+page is opened again before its first use.
 
 If the domains are restricted, a display is withheld unless its header names an allowed domain.
 Title and URL are untrusted: if a header can be read in several ways, each must be of an allowed
@@ -51,8 +49,7 @@ _DISPLAY: Final = re.compile(
     r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*",
     re.DOTALL,
 )
-"""Heading of gpt-oss's browser: title and URL, decoded, in round brackets. Source: openai/gpt-oss,
-simple_browser_tool.py."""
+"""Heading of openai/gpt-oss, simple_browser_tool.py."""
 _VIEWING: Final = "**viewing lines ["
 _URL_BEGIN: Final = re.compile(
     r"(?:^|\s)\((?=(?:view-source:)*[a-z][a-z0-9+.-]*://)", re.IGNORECASE
@@ -70,7 +67,7 @@ class NotShown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Head of a page. `urls` are all readings: none for results of a search."""
+    """Head of a page. `urls` are all readings of it."""
 
     cursor: int
     title: str
@@ -92,7 +89,7 @@ class Display:
 
 
 class Browsing:
-    """Pages that one response was shown, and rules for those that it may be shown."""
+    """Pages that one response was shown, or may be."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
         # `states` are those of the calls that ended before.
@@ -111,7 +108,7 @@ class Browsing:
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
 
     def refusal(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return why a call must not be made; None: it may be."""
+        """Return why a call must not be made."""
         if not self._grant.is_live:
             return CLOSED
         url = arguments.get("id")
@@ -121,9 +118,9 @@ class Browsing:
         return None if is_allowed else "The domain is not among those that may be read."
 
     def cursor(self, function: str, arguments: Mapping[str, Any]) -> int | None:
-        """Return the cursor that a call refers to; None: it has none, or the server knows it.
+        """Return the cursor that a call refers to; None: none, or one that the server knows.
 
-        Raises `NotShown` for a cursor that was not shown.
+        Raises `NotShown`.
         """
         if function == "search" or isinstance(arguments.get("id"), str):
             return None
@@ -138,9 +135,7 @@ class Browsing:
         return number if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
-        """Return the URL to open before the server knows this page; None: it knows it. Raises
-        `NotShown`.
-        """
+        """Return the URL to open before the server knows this page. Raises `NotShown`."""
         if cursor in self._theirs:
             return None
         page = self._pages[cursor]
@@ -154,7 +149,7 @@ class Browsing:
         return self._theirs[cursor]
 
     def opened(self, cursor: int, output: str) -> None:
-        """Record that an earlier page was opened again. Raises `NotShown` if it was not."""
+        """Record that an earlier page was opened again. Raises `NotShown`."""
         display = display_of(output)
         if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
@@ -162,10 +157,9 @@ class Browsing:
         self._is_in_step = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
-        """Return what the model sees of a server's display, and the state of the call, empty
-        without a page.
+        """Return what the model sees, and the state of the call.
 
-        `about` None: the last cursor. Raises `NotShown` for a page that this response may not read.
+        `about` None: the last cursor. Raises `NotShown` for a page that may not be read.
         """
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
@@ -186,7 +180,7 @@ class Browsing:
         return shown, state
 
     def address(self, page: Mapping[str, Any]) -> str:
-        """Return the URL of a shown page; for results of a find, that of their page."""
+        """Return the URL of a page; for results of a find, that of their page."""
         searched = self._pages.get(page.get("of", -1))
         return str(page["url"]) if searched is None else searched.url
 
@@ -228,7 +222,7 @@ class Browsing:
 
 
 def display_of(output: str) -> Display | None:
-    """Parse the page in an output; None: it has no header."""
+    """Parse the page header of an output."""
     match = _DISPLAY.match(output)
     if match is None:
         return None
@@ -271,8 +265,6 @@ NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class BuiltinSession(ToolSession):
-    """Browser and Python of one response."""
-
     def __init__(
         self, registry: Registry, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
@@ -379,9 +371,7 @@ class BuiltinSession(ToolSession):
 def search_call(
     registry: Registry, sessions: SessionPool, *, timeout_s: float
 ) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
-    """Return a function that calls the tool `search` of the operator's server. It raises
-    `McpError`.
-    """
+    """Return a function that calls the operator's tool `search`, and raises `McpError`."""
 
     async def call(arguments: Mapping[str, Any]) -> str:
         server = await registry.for_purpose(OPERATOR, "search")

@@ -1,7 +1,5 @@
-"""Tools of MCP servers, as the engine calls them.
-
-The grants alone decide which tools may be called, whatever a server lists meanwhile. A call that
-may have reached its server is repeated only if an operator's trusted server declares it repeatable.
+"""Tools of MCP servers. The grants alone decide which may be called. A call that may have reached
+its server is repeated only if an operator's trusted server declares it repeatable.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class BadArguments(ValueError):
 
 
 async def checked_arguments(tool: McpTool, written: str, *, bytes_max: int) -> dict[str, Any]:
-    """Parse the arguments, none if empty, and validate them. Raises `BadArguments`."""
+    """Parse the arguments, and validate them. Raises `BadArguments`."""
     content = written.encode("utf-8", "surrogatepass")
     if len(content) > bytes_max:
         raise BadArguments(f"they have {len(content)} bytes; {bytes_max} are the most")
@@ -87,7 +85,7 @@ def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
 
 INVALID_PARAMS: Final = -32602
 SERVER_ERRORS: Final = 500
-"""HTTP statuses from here on do not say that nothing was done."""
+"""From here on HTTP statuses do not say that nothing was done."""
 IDEMPOTENCY_KEY: Final = "harmony-gateway/idempotency-key"
 DEADLINE: Final = "harmony-gateway/deadline"
 """Key of `_meta`, in Unix seconds."""
@@ -100,8 +98,6 @@ _log = EventLog(__name__)
 
 
 class McpToolSession(ToolSession):
-    """MCP tools of one response. The owner of `sessions` closes these."""
-
     def __init__(
         self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
@@ -243,8 +239,8 @@ _NO_REGISTRY: Final = "the registry of servers cannot be read now"
 
 
 def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
-    """Return the outcome of a failed call: `unknown` if it may have had an effect, `refused` if it
-    was not sent for lack of room.
+    """Return `unknown` if the call may have had an effect, `refused` if it was not sent for lack of
+    room.
     """
     if error.code == BUSY and not error.sent:
         return "refused"
@@ -257,7 +253,7 @@ def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
 
 
 def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome, str, str]:
-    """Return the outcome, the message for clients, and the text for the model."""
+    """Return the outcome, the message for clients, and that for the model."""
     outcome, message = outcome_of(error, only_reads=only_reads), plain(cut(str(error), 1024))
     text = f"The tool gave no result: {message}."
     if outcome in {"unknown", "timeout"} and error.sent and not only_reads:
@@ -266,10 +262,8 @@ def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome
 
 
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
-    """Return the metadata of a call.
-
-    The idempotency key is the same for all attempts. The trace (W3C Trace Context) is that of the
-    current span, or made of the response's id.
+    """Return metadata: a key that all attempts share, and the trace of the current span, or one
+    made of the response's id.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     span = CURRENT.get()

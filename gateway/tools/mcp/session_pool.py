@@ -1,7 +1,7 @@
-"""All connections of a process to MCP servers: one for each tenant, server and set of credentials.
+"""Connections to MCP servers: one for each tenant, server and set of credentials.
 
-Connections share nothing. A free slot goes to the tenant that holds the fewest, and there to the
-oldest call, so tenants with many calls wait behind the others.
+A free slot goes to the tenant that holds the fewest, so tenants with many calls wait behind the
+others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NoSlot(Exception):
 
 
 class SessionSlots:
-    """Count of the slots that tenants hold; the pool holds the sessions in them."""
+    """Counts of the slots that tenants hold."""
 
     def __init__(
         self,
@@ -58,7 +58,6 @@ class SessionSlots:
         return self._held[tenant_id]
 
     async def take(self, tenant_id: TenantId, *, wait_s: float) -> None:
-        """Take a slot. Raises `NoSlot`."""
         if self._try(tenant_id):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,7 +83,7 @@ class SessionSlots:
             del self._held[tenant_id]
 
     def offer(self) -> None:
-        """Give free slots, and those of sessions that can be ended, to those who wait."""
+        """Give free slots, and those of idle sessions, to those who wait."""
         waiting = [turn for turn in self._waiting if not turn.done()]
         while waiting:
             turn = min(waiting, key=lambda one: self._held[self._waiting[one]])
@@ -110,17 +109,16 @@ TRANSPORT_TTL_S: Final = 3600.0
 """Until the transport of a server is detected again."""
 TRANSPORTS_MAX: Final = 4096
 KEEP_ALIVE_S: Final = 4.0
-"""A request must not use a connection that its server is just closing: it would be unknown whether
-it was executed. Most servers keep connections for 5 s or more."""
+"""Most servers keep connections for 5 s or more: on one that is just closing it would be unknown
+whether a request was executed."""
 ANSWERS_BY_SSE: Final = 64
-"""Answers of the greatest length, after which a connection by the older transport is made anew."""
+"""Longest answers, after which an SSE connection is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Server as one tenant uses it. `credential` is a digest of the headers, which have lower-case
-    names. `is_registered`: an operator named its URL. `response` is set for a server that gets the
-    response's id with each call.
+    """Server as one tenant uses it. `credential` is a digest of the headers. `is_registered`: an
+    operator named its URL. `response` is set for a server that gets the response's id.
     """
 
     tenant_id: TenantId
@@ -131,20 +129,16 @@ class Peer:
     is_registered: bool = False
     response: UUID | None = None
     name: str = field(default="", compare=False)
-    """Label in metrics, empty for servers that requests name."""
+    """Label in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Policies for servers that operators registered, and that requests name."""
-
     registered: NetworkPolicy
     named: NetworkPolicy
 
 
 class _Shared:
-    """Session, and how many of its calls may still begin."""
-
     def __init__(self, session: McpSession, owner: asyncio.Task[None], calls_max: int) -> None:
         self.session = session
         self.owner = owner
@@ -153,7 +147,7 @@ class _Shared:
 
 
 class SessionPool:
-    """Sessions of a process. `run` holds them: nothing can be asked before it has begun."""
+    """Sessions of a process, which `run` holds."""
 
     def __init__(
         self,
@@ -169,7 +163,7 @@ class SessionPool:
         self._metrics = metrics or Metrics()
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
-        """Peers whose session has no call in progress, the least recently used first."""
+        """The least recently used first."""
         self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
         self._sse_until: LruCache[str, float] = LruCache(size_max=TRANSPORTS_MAX)
         self._tasks: asyncio.TaskGroup | None = None
@@ -217,10 +211,7 @@ class SessionPool:
         timeout_s: float,
         meta: Mapping[str, Any],
     ) -> CallResult:
-        """Run a tool. Raises `McpError`.
-
-        A request that certainly never reached the server is sent once more, over a new connection.
-        """
+        """Run a tool; what was certainly not sent is sent once more. Raises `McpError`."""
 
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)

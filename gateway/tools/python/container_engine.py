@@ -1,6 +1,5 @@
-"""Interface of the engines that run Python.
-
-A container is untrusted: what it returns about a run, a file or itself is checked against bounds.
+"""Interface of the engines that run Python. Containers are untrusted: all that they return is
+checked.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 
 DATA: Final = "/mnt/data"
-"""Outlives the runs."""
 PATH_CHARS_MAX: Final = 512
 TIMEOUT_MAX_S: Final = 120.0
 INTERRUPT_GRACE_S: Final = 2.0
@@ -27,16 +25,16 @@ RunStatus = Literal["ok", "error", "interrupted", "killed"]
 
 
 class EngineBroken(Exception):
-    """Failure of a container to start, or its end by itself. The message is for operators."""
+    """Failure of a container to start, or its end. The message is for operators."""
 
 
 class FileRefused(Exception):
-    """Failure to write or read a file: no room, too long, or not there."""
+    """File that cannot be written or read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """Limits of one container; the bounds are for a worker server."""
+    """Limits of one container, bounded for a worker server."""
 
     memory_bytes: Annotated[int, Field(gt=0)] = 1024**3
     data_bytes: Annotated[int, Field(gt=0)] = 512 * 1024**2
@@ -59,9 +57,9 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCapabilities:
-    """Capabilities of an engine's containers. `language` has the version. `is_movable`: another
-    process can go on with a container by its handle. `is_whole`: it is CPython on a machine, and
-    lacks only packages; `missing` says what else, for the model.
+    """Capabilities of an engine's containers. `is_movable`: another process can go on with one by
+    its handle. `is_whole`: it is CPython on a machine; otherwise `missing` says what it lacks, for
+    the model.
     """
 
     language: str
@@ -73,10 +71,10 @@ class ContainerCapabilities:
 
 
 class RunResult(BaseModel):
-    """Result of a run. It comes from a sandbox, so it is validated like a request.
+    """Result of a run, validated like a request, for it comes from a sandbox.
 
-    `output` is without the `dropped` bytes that were too many. `files` are new or have changed,
-    `gone` were removed.
+    `dropped` bytes of the output were too many. `files` are new or have changed, `gone` were
+    removed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -91,35 +89,35 @@ class RunResult(BaseModel):
 
 
 class Container(Protocol):
-    """Interpreter that does one thing at a time. Its methods raise `EngineBroken` once it is gone,
+    """Interpreter that does one thing at a time. Methods raise `EngineBroken` once it is gone,
     except `leave` and `close`.
     """
 
     @property
     def handle(self) -> bytes | None:
-        """Return what another process can attach by; None where none can."""
+        """Return what another process can attach by."""
         ...
 
     @property
     def is_alive(self) -> bool: ...
 
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
-        """Run code. When its time is up, or at cancellation, it is interrupted, and then killed.
+        """Run code; interrupt, and then kill it when its time is up, or at cancellation.
 
         `key` names the run for `result_of`.
         """
         ...
 
     async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
-        """Return the result of a run after it has ended; None: unknown here."""
+        """Return the result of a run after it has ended."""
         ...
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write a file below `/mnt/data`, and make its folders. Raises `FileRefused`."""
+        """Write a file, and make its folders. Raises `FileRefused`."""
         ...
 
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """Read a file. Raises `FileRefused`, also for one longer than `bytes_max`."""
+        """Read a file. Raises `FileRefused`."""
         ...
 
     async def remove(self, path: str) -> None:
@@ -127,11 +125,11 @@ class Container(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Detach, or end a container that no other process can use. Raises nothing."""
+        """Detach; end a container that no other process can use. Raises nothing."""
         await self.close()
 
     async def close(self) -> None:
-        """Kill the container with all its processes. Raises nothing."""
+        """Kill all its processes. Raises nothing."""
         ...
 
 
@@ -139,7 +137,7 @@ class ContainerEngine(Protocol):
     name: EngineName
 
     async def describe(self) -> ContainerCapabilities:
-        """Return what its containers can do. Raises `EngineBroken` where it opens none."""
+        """Return what containers can do. Raises `EngineBroken`."""
         ...
 
     async def open(self, limits: ContainerLimits) -> Container:
@@ -147,16 +145,14 @@ class ContainerEngine(Protocol):
         ...
 
     async def attach(self, handle: bytes) -> Container | None:  # noqa: ARG002
-        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`."""
+        """Return None for a container that has ended. Raises `EngineBroken`."""
         return None
 
     async def close(self) -> None: ...
 
 
 def data_path(name: str) -> str:
-    """Return the path below `/mnt/data` that a name from whatever source stands for. Raises
-    `ValueError`.
-    """
+    """Return the path below `/mnt/data` of an untrusted name. Raises `ValueError`."""
     if not name or len(name) > PATH_CHARS_MAX or any(map(_is_odd, name)):
         raise ValueError("expected a file name of printable characters")
     path = normpath(name if name.startswith("/") else f"{DATA}/{name}")

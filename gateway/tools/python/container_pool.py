@@ -1,8 +1,6 @@
-"""The containers of this process.
-
-A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
-runs code in it, an interpreter in some process. The interpreter may be lost at any time: then
-another one is opened, the files are put into it, and the model reads that its variables are gone.
+"""A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
+runs code in it, an interpreter in some process. If that is lost, another is opened, the files are
+put into it, and the model reads that its variables are gone.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ _log = EventLog(__name__)
 
 
 class ContainerExpired(Exception):
-    """Container that was not used for too long, or is too old."""
+    """Container that is too old, or was not used for too long."""
 
 
 class ContainersBusy(Exception):
@@ -86,9 +84,8 @@ def utc_now() -> datetime:
 class ContainerPolicy:
     """Bounds and lifetime of containers, and of one call in them.
 
-    `open_max` interpreters live in this process: for one more the pool closes the one that was idle
-    for longest. `warm_max` are started ahead. Images of more than `image_bytes_inline_max` together
-    are kept as files. `logs_chars_max` is for the item.
+    For one more than `open_max` the pool closes the one that was idle for longest. `warm_max` are
+    started ahead. More than `image_bytes_inline_max` of images are kept as files.
     """
 
     idle_s: int = 1200
@@ -109,7 +106,7 @@ class ContainerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Image that code showed; `file_id` if it is too large to be shown inline."""
+    """Image that code showed; `file_id` if it is too large to be inline."""
 
     path: str
     media_type: str
@@ -119,9 +116,8 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Result of running code. `is_restarted`: the variables of earlier runs were gone. `files` were
-    written, `notes` say what could not be kept. `is_lost`: because the sandbox or the database
-    failed after the run, not for a bound that the code broke.
+    """Result of running code. `is_restarted`: earlier variables were gone. `notes` say what could
+    not be kept. `is_lost`: because the sandbox or the database failed.
     """
 
     ran: RunResult
@@ -133,8 +129,6 @@ class Execution:
 
 
 class LiveContainer:
-    """Container whose interpreter is in this process, or about to be."""
-
     def __init__(self, key: Key) -> None:
         self.tenant_id, self.uuid = key
         self.lock = asyncio.Lock()
@@ -142,9 +136,9 @@ class LiveContainer:
         self.epoch = 0
         self.used_at = utc_now()
         self.held: dict[str, FileRow] = {}
-        """Stored files that it has, by path."""
+        """By path."""
         self.copied: set[UUID] = set()
-        """Uploaded files that were put into it: code may have deleted them since."""
+        """Uploads: code may have deleted them since."""
         self.is_restarted = False
 
     @property
@@ -166,9 +160,7 @@ class LiveContainer:
 
 
 class ContainerPool:
-    """Containers whose interpreter is in this process. Failures are `EngineBroken` and
-    `StoreError`.
-    """
+    """Interpreters of this process. Failures are `EngineBroken` and `StoreError`."""
 
     def __init__(
         self,
@@ -575,7 +567,7 @@ async def _image(live: LiveContainer, path: str) -> Image | None:
 
 
 async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes | None:
-    """Read a stored file; None: it was replaced or deleted meanwhile."""
+    """Read a file; None: it was replaced or deleted meanwhile."""
     content = bytearray()
     for number in range(files.chunk_count(row.size_bytes)):
         part = await files.chunk(database, tenant_id, row, number)
@@ -615,7 +607,6 @@ def container_file(
 
 
 def path_of_upload(name: str) -> str | None:
-    """Return the path of an uploaded file; None for a name that has none."""
     return _own_path(name.replace("\\", "/").rpartition("/")[2])
 
 

@@ -34,8 +34,6 @@ USER: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Folder that `runsc` runs as one container."""
-
     folder: Path
     name: str
 
@@ -48,9 +46,7 @@ class Bundle:
         limits: ContainerLimits,
         uid: int | None,
     ) -> Bundle:
-        """Create a bundle, with `paths` mounted read-only. `uid` is the user that starts it. Raises
-        `OSError`.
-        """
+        """Create a bundle with read-only `paths`, started by `uid`. Raises `OSError`."""
         bundle = cls(
             Path(tempfile.mkdtemp(prefix="gateway-gvisor-")), f"python-{os.urandom(8).hex()}"
         )

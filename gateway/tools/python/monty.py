@@ -1,7 +1,5 @@
-"""Containers in an interpreter of its own for a part of Python, for a demo.
-
-It knows neither the machine's files nor its network, and needs no rights or kernel features. Its
-package is an extra: https://github.com/pydantic/monty.
+"""Interpreter for a part of Python, for a demo: it knows neither files nor network, and needs no
+rights. The extra: https://github.com/pydantic/monty.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class Printed:
 
 
 class MontyContainer(Container):
-    """Session of the interpreter, with a folder of this machine as its `/mnt/data`."""
+    """Session with a folder of this machine as its `/mnt/data`."""
 
     handle: bytes | None = None
 
@@ -203,8 +201,6 @@ def _read(path: Path, bytes_max: int) -> bytes:
 
 
 class MontyEngine(ContainerEngine):
-    """Pool of interpreters, begun with the first container."""
-
     name: EngineName = "monty"
 
     def __init__(self, *, containers_max: int) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""ECMA-48, sections 5.4 and 5.6: control sequences, and commands to the terminal."""
+"""ECMA-48, sections 5.4 and 5.6."""
 
 SILENT: Final = "(The code printed nothing. Use print() to see a value.)"
 RESTARTED: Final = (
@@ -37,7 +37,7 @@ GONE: Final = "All variables and imports are gone; files that earlier calls wrot
 
 
 def plain(text: str) -> str:
-    """Remove colours, overwritten text, and invisible or direction-changing characters."""
+    """Remove colours, overwritten text, and invisible characters."""
     lines = _ANSI.sub("", text).split("\n")
     # Text that a progress bar has overwritten is removed.
     shown = (line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in lines)
@@ -45,7 +45,7 @@ def plain(text: str) -> str:
 
 
 def code_of(arguments: str) -> str:
-    """Return the code of a call: models write it raw, or as JSON with the one key `code`."""
+    """Return the code: models write it raw, or as JSON with the key `code`."""
     if arguments.lstrip().startswith("{"):
         try:
             wrapped = orjson.loads(arguments)
@@ -59,7 +59,7 @@ def code_of(arguments: str) -> str:
 def description(
     capabilities: ContainerCapabilities, files: Sequence[str], *, timeout_s: float
 ) -> str | None:
-    """Describe the tool for the model; None: the text that it was trained with is accurate."""
+    """Describe the tool; None: the text that the model was trained with is accurate."""
     expected = {"numpy", "pandas"} <= set(capabilities.packages)
     if capabilities.is_whole and expected and not files:
         return None
@@ -80,7 +80,6 @@ def description(
 
 
 def shortened(text: str, chars_max: int) -> str:
-    """Keep beginning and end of a text that is too long."""
     if len(text) <= chars_max:
         return text
     head = text[: chars_max * 6 // 10]
@@ -92,7 +91,6 @@ def shortened(text: str, chars_max: int) -> str:
 
 
 def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
-    """Format a run for the model."""
     ran = execution.ran
     parts = [RESTARTED] if execution.is_restarted else []
     if logs.strip():

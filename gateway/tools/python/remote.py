@@ -1,6 +1,5 @@
-"""Containers elsewhere: the protocol of `worker_server.py`, over HTTP.
-
-The unguessable id of a container is its handle: a run outlives the gateway that began it.
+"""Containers elsewhere, by `worker_server.py`. Their unguessable ids are handles: runs outlive the
+gateway that began them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Choose the engine that a gateway runs Python in: the first that passes its self-test.
+"""Choose the first engine that passes its self-test.
 
 An engine that allows one attack is refused, whatever the settings say: nothing else shows that a
-kernel, a container runtime or a policy of this machine took a wall away. An attack that succeeds
-puts back what it changed: it may run in a server of others.
+kernel, a container runtime or a policy took a wall away. An attack that succeeds puts back what it
+changed: it may run in a server of others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 DENIED: Final = "denied"
-"""Output of an attack that failed. Any other is a success, unless the run was killed."""
+"""Any other output is a success of the attack, unless the run was killed."""
 
 _SOCKET: Final = (
     "import os, socket, stat\n"
     "opened = socket.socket({})\n"
     "assert stat.S_ISSOCK(os.fstat(opened.fileno()).st_mode)"
 )
-"""An object of the library that no kernel knows of is no socket."""
+"""An object that the kernel does not know is no socket."""
 _LIBC: Final = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True)\n"
 
 ATTACKS: Final[Mapping[str, str]] = {
@@ -142,8 +142,6 @@ _WORKS: Final = "print(6 * 7)"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engine that runs Python, and why others were refused."""
-
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None
     refused: tuple[str, ...] = ()
@@ -188,8 +186,7 @@ async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
 async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> list[str]:
     """Return the attacks that succeed. Raises `EngineBroken`.
 
-    An attack that kills its container counts as denied; without `is_whole` any failure does,
-    because the interpreter may lack what the attack needs.
+    Without `is_whole` any failure counts as denied: the interpreter may lack what the attack needs.
     """
     container = await engine.open(ContainerLimits())
     try:

@@ -1,9 +1,7 @@
 """The interpreter of one container. It runs in the sandbox, and imports nothing of the project.
 
-`python worker.py LIMITS`: resource limits as JSON, as in `{"RLIMIT_CORE": 0}`, set for good first.
-
-Frames go both ways over its standard input and output: four bytes of length, most significant
-first, and so many bytes of JSON.
+`python worker.py LIMITS`: resource limits as JSON, as in `{"RLIMIT_CORE": 0}`. A frame is four
+bytes of length, most significant first, and so many bytes of JSON.
 
     in    {"run": 3, "code": "…"}     {"interrupt": 3}
           {"put": 4, "path": "/mnt/data/a.csv", "at": 0, "content": "base64"}
@@ -15,8 +13,6 @@ first, and so many bytes of JSON.
           {"printed": 3, "output": "…"}, what there is of it when the run is interrupted
           {"put": 4}   {"get": 5, "content": "base64"}   {"remove": 6}
           {"get": 5, "refused": "why"}, as to any other order about a file
-
-What the code prints goes into a pipe, whoever prints it: Python, a library in C, a child process.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl"
 
 
 class Output:
-    """Output of the code since the last `take`; a thread reads it from a pipe."""
+    """What is printed, also by a library in C or a child process; a thread reads it from a pipe."""
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
@@ -72,7 +68,7 @@ class Output:
         threading.Thread(target=self._pump, daemon=True).start()
 
     def take(self) -> tuple[str, int]:
-        """Return the text so far, and how many bytes of it were dropped."""
+        """Return the text since the last call, and how many of its bytes were dropped."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -115,7 +111,7 @@ def _overlap(text: bytes, mark: bytes) -> int:
 
 
 class Frames:
-    """The two ends of the protocol, kept from the code that runs."""
+    """Both ends of the protocol, kept from the code that runs."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(os.dup(0), "rb")
@@ -141,8 +137,6 @@ class Frames:
 
 
 class Notebook:
-    """Names of a container."""
-
     def __init__(self, output: Output) -> None:
         self._output = output
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}

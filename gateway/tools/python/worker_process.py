@@ -1,7 +1,4 @@
-"""A container that is a process of this machine, which speaks the protocol of `worker.py`.
-
-The caller that starts the process isolates it (`linux.py`).
-"""
+"""Process that speaks the protocol of `worker.py`. The caller isolates it (`linux.py`)."""
 
 from __future__ import annotations
 
@@ -32,19 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     FileOrder = Callable[..., Awaitable[Mapping[str, Any]]]
-    """Sends an order (`kind`, `path`) about a file, and returns its answer. `put` takes `at` and
-    `content`; `get` takes `at` and `size`, and answers with `content`."""
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 FRAMES_MAX: Final = 4
-"""After each frame that a worker is sent: the answer, what an interrupt printed, and one that
-nobody waits for. To read one may take most of a second, and code can write them."""
+"""After each frame to a worker: the answer, what an interrupt printed, and one that nobody waits
+for. To read one may take most of a second, and code can write them."""
 PIECE_BYTES: Final = 3 * 1024 * 1024
 FILE_TIMEOUT_S: Final = 20.0
-"""For one piece of a file: its container does nothing else meanwhile."""
+"""For one piece: the container does nothing else meanwhile."""
 _WORDS_BYTES_MAX: Final = 1000
 UNBEGUN_GRACE_S: Final = 2.0
-"""For the end of one that is still being started."""
+"""For one that is still being started."""
 RESULTS_MAX: Final = 8
 """Kept for repeated requests."""
 
@@ -57,9 +52,7 @@ async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: 
 
 
 async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
-    """Read a file in pieces. Raises `FileRefused` if it is too long, `EngineBroken` for an invalid
-    piece.
-    """
+    """Read a file in pieces. Raises `FileRefused` and `EngineBroken`."""
     content = bytearray()
     while True:
         answer = await order("get", path, at=len(content), size=piece_bytes)
@@ -76,8 +69,8 @@ async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: 
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """Our ends of a worker's pipes; `words` holds the output of its start. uvloop would make
-    sockets, which code must not have.
+    """Our ends of a worker's pipes, and the output of its start. uvloop would make sockets, which
+    code must not have.
     """
 
     reader: asyncio.StreamReader
@@ -87,7 +80,7 @@ class Pipes:
 
     @classmethod
     async def opened(cls) -> tuple[Pipes, tuple[int, int]]:
-        """Open the pipes; the caller closes the worker's descriptors. Raises `OSError`."""
+        """Open the pipes; the caller closes the worker's. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -113,7 +106,7 @@ class Pipes:
 
 
 class WorkerContainer(Container):
-    """Container of one worker, whose answers are validated: code that it runs may forge them."""
+    """Container whose answers are validated: code that it runs may forge them."""
 
     handle: bytes | None = None
 
@@ -134,7 +127,7 @@ class WorkerContainer(Container):
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:
-        """Start the container; it is not ready yet. Raises `OSError`."""
+        """Start the container, not ready yet. Raises `OSError`."""
         pipes, stdio = await Pipes.opened()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -164,7 +157,7 @@ class WorkerContainer(Container):
         return self._process.returncode is None
 
     async def begin(self, *, timeout_s: float) -> None:
-        """Return once it is ready. Raises `EngineBroken` after ending the container."""
+        """Return once it is ready. Raises `EngineBroken` after ending it."""
         try:
             async with asyncio.timeout(timeout_s):
                 ready = await self._read()

@@ -4,15 +4,15 @@
     POST   /containers           limits               {"id": …}: a new container
     GET    /containers/ID                             204, or 404 for one that is gone
     DELETE /containers/ID
-    POST   /containers/ID/runs   key, code, timeout_s what came of the run, once it is over
-    GET    /containers/ID/runs/KEY?wait_s=            the same of a run that was begun; 404: unknown
+    POST   /containers/ID/runs   key, code, timeout_s the result, once it is over
+    GET    /containers/ID/runs/KEY?wait_s=            the same of a run that was begun
     POST   /containers/ID/interrupt   key             nobody waits for that run any more
-    PUT    /containers/ID/files?path=                 write a file
-    GET    /containers/ID/files?path=&bytes_max=      read one
+    PUT    /containers/ID/files?path=                 422: why it was refused
+    GET    /containers/ID/files?path=&bytes_max=
     DELETE /containers/ID/files?path=
 
 A run belongs to its container, not to the connection that began it: a client that was cut off
-repeats the request with the same key, for which it is begun once. 422 says why a file was refused.
+repeats the request with the same key, for which it is begun once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 SWEEP_INTERVAL_S: Final = 15.0
 RUNS_MAX: Final = 16
-"""Of a container, whose results are kept."""
+"""Runs of a container whose results are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ _LIMITS: Final = TypeAdapter(ContainerLimits)
 
 @dataclass(slots=True)
 class ServedContainer:
-    """Container with its runs by key. Times are of the loop's clock."""
+    """Container with its runs by key."""
 
     container: Container
     used_at: float
@@ -91,7 +91,7 @@ class ServedContainer:
 
 
 class WorkerServer:
-    """ASGI application, for a network that only gateways reach. `run` has to run beside it."""
+    """ASGI application for a network that only gateways reach. `run` has to run beside it."""
 
     def __init__(
         self, engine: ContainerEngine, token: str, limits: WorkerServerLimits | None = None
