@@ -129,8 +129,8 @@ class ToolScope:
     responses that continue this one; None: it goes with the response. `states` and `result_ids` are
     of calls that ended before. `secrets` are for MCP servers, by label.
 
-    A tool awaits `assured` right before a call leaves the process: no other process may go on with
-    the response for two seconds. Raises `ClaimLost` if one does.
+    A tool awaits `assured` right before a call leaves the process. It returns once no other process
+    may go on with the response for two seconds, and raises `ClaimLost` if one does.
     """
 
     tenant_id: TenantId

@@ -112,7 +112,7 @@ class BrowserOptions:
 
 
 class BadCall(Exception):
-    """Senseless arguments. The message is for the model."""
+    """Arguments that make no sense. The message is for the model."""
 
 
 class NotThere(Exception):

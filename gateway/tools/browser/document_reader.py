@@ -1,5 +1,5 @@
-"""Documents are read in child processes, which are killed after a timeout. They are kept for
-further ones: starting takes longer than most pages do.
+"""Documents are read in child processes, which are killed after a timeout, and otherwise kept for
+further documents: starting one takes longer than most pages do.
 """
 
 from __future__ import annotations

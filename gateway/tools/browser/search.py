@@ -1,4 +1,6 @@
-"""SearXNG    https://docs.searxng.org/dev/search_api.html
+"""Search engines, over HTTP or MCP, and the local index.
+
+SearXNG    https://docs.searxng.org/dev/search_api.html
 Brave      https://api-dashboard.search.brave.com/api-reference/web/search/get
 Exa        https://docs.exa.ai/reference/search
 Tavily     https://docs.tavily.com/api-reference/endpoint/search

@@ -117,7 +117,8 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """Result of running code. `is_restarted`: earlier variables were gone. `notes` say what could
-    not be kept. `is_lost`: because the sandbox or the database failed.
+    not be kept. `is_lost`: because the sandbox or the database failed, not for a bound that the
+    code broke.
     """
 
     ran: RunResult
