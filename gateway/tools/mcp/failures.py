@@ -46,6 +46,8 @@ _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
 """The SDK's messages for an HTTP error."""
+_CLOSED: Final = ("Connection closed", "SSE stream ended")
+"""The SDK's messages for a lost connection. Its code -32000 is also servers' own for any error."""
 _UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
 """The SDK's messages about an answer that it did not read."""
 
@@ -141,7 +143,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
     if message.startswith(_UNREAD):
         # The server may have executed the request all the same.
         return McpError("http_error", 0, message, sent=sent)
-    if code == CONNECTION_CLOSED:
+    if code == CONNECTION_CLOSED and message.startswith(_CLOSED):
         return McpError("http_error", 0, LOST, sent=sent)
     if code == URL_ELICITATION or (code == INVALID_REQUEST and _ASKS_USER.search(message)):
         message = NEEDS_USER

@@ -20,7 +20,7 @@ from gateway.protocol.grants import McpTool, ServerGrant
 from gateway.protocol.hosted_tools import ApprovalFilters, ToolFilter
 from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
-from gateway.tools.mcp.failures import McpError
+from gateway.tools.mcp.failures import INTERNAL_ERROR, McpError
 from gateway.tools.mcp.servers import ANY_URL, kept_secrets, outgoing_headers, refusal
 from gateway.tools.mcp.session import ToolPages
 from gateway.tools.result_text import bounded, shown_in_json
@@ -404,7 +404,7 @@ def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
 
 def _too_much(what: str) -> McpError:
     hint = "name those that are needed in 'allowed_tools'"
-    return McpError("mcp_protocol_error", -32603, f"it offers too much ({what}): {hint}")
+    return McpError("mcp_protocol_error", INTERNAL_ERROR, f"it offers too much ({what}): {hint}")
 
 
 def _failed_listing(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
