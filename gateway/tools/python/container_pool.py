@@ -544,7 +544,7 @@ class ContainerPool:
         # Paths that are no images are left out.
         images: list[Image] = []
         room = self.policy.image_bytes_inline_max
-        for path in filter(_own_path, paths[:IMAGES_MAX]):
+        for path in filter(None, map(_own_path, paths[:IMAGES_MAX])):
             image = await _image(live, path)
             if image is not None and len(image.content) > room:
                 kept: dict[str, str] = {}
