@@ -151,8 +151,6 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
     # A translator's IPv6 address holds the IPv4 one in its last 32 bits.
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
     if any(address in network for network in _EMBEDDING):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return None
@@ -168,8 +166,6 @@ _OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
 
 https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16"""
 _REFUSED: Final = (
-    ip_network("64:ff9b:1::/48"),  # a NAT64 prefix of one's own network
     ip_network("2001::/32"),  # Teredo
     ip_network("2002::/16"),  # 6to4, given up by https://www.rfc-editor.org/rfc/rfc7526
-    ip_network("fec0::/10"),  # site-local, which no longer is anything
 )
