@@ -69,9 +69,7 @@ class Output:
 
     def take(self) -> tuple[str, int]:
         """Return the text since the last call, and how many of its bytes were dropped."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         self._seen.clear()
         os.write(1, self._mark)
         self._seen.wait()
@@ -148,18 +146,13 @@ class Notebook:
 
     def run(self, number: int, code: str) -> dict[str, Any]:
         signal.signal(signal.SIGINT, self._interrupt)
-        status = "ok"
         self._images = []
         shutil.rmtree(DISPLAY, ignore_errors=True)
         try:
             self._is_executing = True
-            self._execute(f"<cell {number}>", code)
-            self._draw()
+            status = self._attempt(f"<cell {number}>", code)
         except KeyboardInterrupt:
             status = "interrupted"
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the container lives on
-            status = "error"
-            _print_error(error)
         finally:
             self._is_executing = False
             self._forget_figures()
@@ -176,6 +169,18 @@ class Notebook:
         # Only user code is interrupted, not the report of it.
         if self._is_executing:
             raise KeyboardInterrupt
+
+    def _attempt(self, name: str, code: str) -> str:
+        # Raises `KeyboardInterrupt`, also while an error describes itself.
+        try:
+            self._execute(name, code)
+            self._draw()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the container lives on
+            _print_error(error)
+            return "error"
+        return "ok"
 
     def _execute(self, name: str, code: str) -> None:
         # The value of a last expression is shown, as in a notebook.
@@ -223,11 +228,23 @@ class Notebook:
 
 
 def _print_error(error: BaseException) -> None:
-    # Without the frames of this file.
+    # Without the frames of this file; to the pipe, for code may have closed or replaced the stream.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # noqa: BLE001 - an error of the code may fail to describe itself
+        text = f"{type(error).__name__}\n"
+    _flush()
+    with suppress(OSError), open(2, "wb", closefd=False) as stream:
+        stream.write(text.encode("utf-8", "replace"))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _files() -> dict[str, tuple[int, int]]:
