@@ -1,1 +1,1 @@
-"""The ASGI server: uvicorn with bounds on what clients send, and a drain before it stops."""
+"""uvicorn with bounds on what clients send, and a drain."""

@@ -1,5 +1,3 @@
-"""Access log: one line for each request, for somebody who watches the server in a terminal."""
-
 from __future__ import annotations
 
 import time
@@ -15,16 +13,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PATH: Final = "/:@!$&'()*+,;="
-"""Characters that stay as they are in a path, besides letters, digits and `-._~`."""
+"""Characters of a path that `quote` leaves, besides letters, digits and `-._~`."""
 _LAST_EVENTS: Final = {"response.completed", "response.incomplete", "response.failed"}
 
 
 class AccessLog:
-    """ASGI middleware that writes one line for each HTTP request when its answer is complete, and
-    for each response over a WebSocket when its last event is sent.
-
-    The line has the time of day, the method and path, the status, the seconds until the answer
-    began and until it ended. A stream begins with its first event.
+    """ASGI middleware that writes one line for each HTTP request, and for each response over a
+    WebSocket.
     """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], None]) -> None:
@@ -32,7 +27,6 @@ class AccessLog:
         self._app = app
         self._write = write
         self.is_paused = False
-        """No lines are written."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -73,9 +67,7 @@ class AccessLog:
 
 
 class _ObservedTurns:
-    """Sends what a WebSocket endpoint sends, and writes the outcome of each turn. The turns of a
-    connection may overlap, each on a lane of its own (`stream_id`).
-    """
+    """Wrapper of a WebSocket's `send`. Turns may overlap, each with its own `stream_id`."""
 
     def __init__(self, write: Callable[[str], None], send: Send) -> None:
         self._write = write

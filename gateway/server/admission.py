@@ -1,16 +1,10 @@
-"""Admission of connections: which ones a server keeps when there are too many.
+"""Which connections a server keeps when there are too many.
 
-A connection is keyless until a request on it has shown a valid API key. Opening a keyless one costs
-a client nothing, so keyless ones never shut out the others. They may have what connections with a
-key leave of `connections_max`, but at least `reserved`. When there are more, the one is closed that
-has sent no complete head for longest; never before what came with it is read, and never while a
-complete request on it is answered. So a probe of `/healthz`, or a client with a key, gets through
-while others open keyless connections as fast as they can. A connection whose client does not take
-its answer may be closed again, and at most as many requests are answered without a key as there may
-be keyless connections.
-
-Nor does one key shut out another: where all connections have shown one, the one that has been idle
-for longest is closed for the next that does. No keyless connection has one with a key closed.
+A connection is keyless until a request on it has shown a valid API key. Keyless ones cost a client
+nothing, so they never shut out others: they may use what connections with a key leave of
+`connections_max`, but at least `reserved`. When there are more, the one that has sent no complete
+head for longest is closed, after what came with it is read; never while a complete request on it is
+answered. Where all have shown a key, the longest idle one is closed for the next that does.
 """
 
 from __future__ import annotations
@@ -25,21 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG_INTERVAL_S: Final = 10.0
-"""Seconds between two log lines that connections were closed to make room."""
+"""Seconds between two log lines about closed connections."""
 
 _log = EventLog(__name__)
 
 
 class Abortable(Protocol):
-    """A connection of the server, which may have to make room for others."""
-
     def abort(self) -> None:
         """Close the connection without waiting for anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bounds on the number of connections; `per_peer_max` of one address (None: no bound)."""
+    """Bounds on the number of connections. `reserved` are for keyless ones."""
 
     connections_max: int
     reserved: int
@@ -47,8 +39,6 @@ class Room:
 
 
 class Admission:
-    """Counts the connections of one server, and closes some where there are too many."""
-
     def __init__(
         self,
         room: Room,
@@ -70,9 +60,10 @@ class Admission:
         self._logged_at: dict[str, float] = {}
 
     def enter(self, connection: Abortable, peer: str | None) -> bool:
-        """Count a new connection; another may be closed for it. False: its `peer` has too many.
+        """Count a new connection; another may be closed for it. Return False if `peer` has too
+        many.
 
-        `peer` is its address (None: unknown). Call `leave` once, in either case.
+        Call `leave` in either case.
         """
         self._keyless[connection] = None
         if self._is_overfull and not self._is_making_room:
@@ -85,7 +76,6 @@ class Admission:
         return limit is None or self._by_peer[peer] <= limit
 
     def leave(self, connection: Abortable, peer: str | None) -> None:
-        # `peer` None: unknown.
         self._keyless.pop(connection, None)
         self._answering.discard(connection)
         self._trusted.discard(connection)
@@ -109,8 +99,7 @@ class Admission:
             self._answering.add(connection)
 
     def answered(self, connection: Abortable, *, is_idle: bool) -> None:
-        # The connection may be closed again. With `is_idle` no other request has come on it, so
-        # that one with a key may be closed, too.
+        # `is_idle`: no other request has come on it, so one with a key may be closed, too.
         if connection in self._answering:
             self._answering.remove(connection)
             self._keyless[connection] = None
@@ -118,8 +107,6 @@ class Admission:
             self._idle[connection] = None
 
     def trust(self, connection: Abortable) -> None:
-        # The client has shown a valid key: its connection is not closed while a request is
-        # answered.
         if connection in self._keyless or connection in self._answering:
             self._keyless.pop(connection, None)
             self._answering.discard(connection)
@@ -128,14 +115,7 @@ class Admission:
             self._trusted.add(connection)
 
     def has_room_for(self, connection: Abortable, *, is_probe: bool, requests: int) -> bool:
-        """Return True if the next request on the connection may start, beside `requests` others.
-
-        With a key it may. A probe waits only until few enough requests without a key are in
-        progress.
-
-        The requests of clients that have left may still be in progress, so there may be more of
-        them than connections.
-        """
+        """Return True if the next request may start beside `requests` others."""
         if connection in self._trusted:
             return True
         if connection not in self._answering and len(self._answering) >= self._keyless_max:

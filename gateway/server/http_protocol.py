@@ -1,21 +1,10 @@
-"""uvicorn's HTTP protocol with bounds on what a client may send and for how long, and its cycle of
-request and response with what an event stream and a half-closed client need.
+"""uvicorn's HTTP protocol with bounds on what a client may send and for how long.
 
-Requests that are refused before the application sees them are answered in its form: with an
-envelope and a request id, which is logged.
-
-One request is read at a time. What comes behind it is kept, up to a bound, until it is answered: so
-a request is answered whatever follows it, and many that come at once take turns with other
-connections.
+One request is read at a time: what comes behind it is kept, up to a bound, until it is answered.
 
 A client that has ended its side only (a half-close) cannot be told from one that has gone before
-something is sent to it. A complete request is answered all the same, and meanwhile the client is
-sent what every client skips: one that has gone answers with a reset, which ends the work for it.
-
-What goes over the wire is written by uvicorn. Added here are the ASGI extension of
-`gateway.api.client_connection` (write a part of the body without a message, be called when the
-client has left, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection
-open while its request still arrives, and bytes that every client skips.
+something is sent to it. A complete request is answered all the same; meanwhile the client is sent
+bytes that every client skips, and one that has gone answers with a reset, which ends the work.
 """
 
 from __future__ import annotations
@@ -51,17 +40,14 @@ if TYPE_CHECKING:
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT: Final = b":\n\n"
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
-"""Time between the end of a client's side and the bytes that test whether it is there."""
+"""Gaps between a half-close and each test whether the client is there."""
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
-"""A client that ended its side, and then acknowledges nothing for this long, has gone."""
+"""A half-closed client that acknowledges nothing for this long has gone."""
 
 
 class BoundedFlowControl(FlowControl):
-    """Flow control of a connection: whether it is read from, and takes what is written.
-
-    It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
-    """
+    """uvicorn's flow control without its lock of 700 bytes."""
 
     __slots__ = ("_takes", "is_full")
 
@@ -71,7 +57,7 @@ class BoundedFlowControl(FlowControl):
         self.read_paused = False
         self.write_paused = False
         self.is_full = False
-        """Reading stays paused while too much was read already, whoever resumes it."""
+        """Reading stays paused, whoever resumes it: too much was read already."""
         self._takes = ResettableEvent()
         self._takes.set()
 
@@ -96,21 +82,17 @@ class BoundedFlowControl(FlowControl):
 
 
 CONNECTIONS_RESERVED_MAX: Final = 64
-"""Beyond `connections_max`, for the probes when it is used up."""
+"""Beyond `connections_max`, for the probes."""
 HEAD_BOUNDS: Final = HeadBounds(bytes_max=65_536, fields_max=256)
 LINGER_S: Final = 2.0
-"""Seconds that a connection is still read after an answer that did not wait for its whole
-request."""
+"""Seconds of reading after an answer that did not wait for its whole request."""
 PARTS_TOGETHER: Final = 16
-"""Parts of bodies that wait for each other, at most: a token waits for less than a millisecond."""
+"""A token waits for less than a millisecond."""
 FIRST_REQUEST_S: Final = 1.0
-"""Seconds that a server which stops waits for the first request of a connection. It may be on its
-way: a proxy does not send it again elsewhere once it is written."""
+"""Wait of a stopping server for a connection's first request: a proxy does not resend one."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Reads requests one after the other, and closes a connection that is not worth its place."""
-
     head_bounds: HeadBounds
     head_timeout_s: float
     linger_s: float
@@ -118,7 +100,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     part_writes: PartWrites
     flow: BoundedFlowControl
     cycle: Cycle | None  # type: ignore[assignment]
-    """The request that is answered; None between two."""
 
     # With these and uvicorn's attributes, instances would have too many to share the keys of their
     # dicts: each connection would hold a dict of its own, of 800 bytes.
@@ -135,24 +116,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
         self._unread = b""
-        """Bytes that have come and are not parsed yet."""
         self._incoming: IncomingRequest | None = None
-        """The request of which more has to come: of its head where `cycle` is None."""
+        """Its head is incomplete where `cycle` is None."""
         self._unstarted: tuple[Cycle, ASGI3Application] | None = None
-        """The request whose head was read in this call, and the application for it."""
+        """Its head was read in this call."""
         self.is_lost = False
         self._is_new = True
-        """No request has come."""
         self._is_last = False
-        """The request that comes is the last one: the server stops."""
+        """The server stops: the next request is the last one."""
         self._ignores_input = False
-        """Bytes that come from now on are dropped."""
         self._is_half_closed = False
-        """The client has ended its side: nothing more comes."""
         self._is_read_scheduled = False
-        """`_unread` is read in the next turn of the loop."""
         self._timer = self.loop.call_later(self.head_timeout_s, self.close)
-        """Timer of the next deadline of the connection: mostly a close."""
+        """The next deadline: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
 
@@ -387,11 +363,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection when its client has taken the bytes that were written.
-
-        It is aborted if that takes longer than the keep-alive timeout. Nothing more is read, not
-        even what came already.
-        """
         self._ignore_input()
         self.part_writes.flush()
         self.transport.close()
@@ -403,18 +374,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class PartWrites:
-    """Parts of the bodies of all connections, written together where many come at once.
+    """Parts of bodies that are written together at the end of the event loop's turn.
 
-    An engine's step brings a token to each of its streams. A write takes as long as all else that
-    a token needs, and evicts from the processor's caches what the next one needs: a number of
-    tokens, and then their writes, take about a tenth less CPU than both in turn. A part waits for
-    the rest of the turn of the event loop, or for `PARTS_TOGETHER`.
+    An engine's step brings a token to each of its streams. A write evicts from the processor's
+    caches what the next token needs: tokens and then their writes take about a tenth less CPU than
+    in turn.
     """
 
     def __init__(self) -> None:
         self._parts: list[tuple[asyncio.Transport, bytes]] = []
         self._is_due = False
-        """The end of this turn is scheduled."""
 
     def add(self, transport: asyncio.Transport, part: bytes) -> None:
         self._parts.append((transport, part))
@@ -425,7 +394,6 @@ class PartWrites:
             asyncio.get_running_loop().call_soon(self._end_turn, context=Context())
 
     def flush(self) -> None:
-        """Write what waits, before something else is written."""
         parts, self._parts = self._parts, []
         for transport, part in parts:
             if not transport.is_closing():
@@ -462,11 +430,7 @@ class Cycle(RequestResponseCycle):
         self._on_disconnect: Callable[[], None] | None = None
 
     def finished(self, task: asyncio.Task[None]) -> None:
-        """Release what refers to this cycle, so that no garbage collection is needed.
-
-        The application has returned. A client that does not take the end of its answer has limited
-        time.
-        """
+        """Release what refers to this cycle, so that no garbage collection is needed."""
         protocol = self._protocol
         protocol.tasks.discard(task)
         self.scope, self._on_disconnect = {}, None  # type: ignore[typeddict-item]
@@ -523,10 +487,8 @@ class Cycle(RequestResponseCycle):
         await super().send(message)
 
     def write_part(self, part: bytes) -> bool:
-        """Write a part of the body, and not its last, as `send` does, in this turn of the loop.
-
-        False, and nothing was written, if `send` would wait, or there is no chunked body at this
-        point.
+        """Write a part of a chunked body in this turn of the loop. Return False if that is
+        impossible now.
         """
         if (
             not self._has_parts
@@ -547,11 +509,9 @@ class Cycle(RequestResponseCycle):
 
     @property
     def is_watched(self) -> bool:
-        # True if there is work that ends when the client disconnects.
         return self._on_disconnect is not None
 
     def disconnect(self) -> None:
-        """Note that the client has left, and notify the application."""
         if not self.response_complete:
             self.disconnected = True
         self.message_event.set()
@@ -560,11 +520,7 @@ class Cycle(RequestResponseCycle):
             on_disconnect()
 
     def probe(self) -> bool:
-        """Send bytes that every client skips: one that has gone answers with a reset.
-
-        False if nothing can be sent at this point of the answer. True also if something waits to be
-        read.
-        """
+        """Send bytes that every client skips. Return False if nothing can be sent at this point."""
         if self.flow.write_paused or (self.response_started and not self._is_event_stream):
             return True
         if self.response_started:
@@ -576,10 +532,8 @@ class Cycle(RequestResponseCycle):
 
 
 def when_read(action: Callable[[], None]) -> None:
-    """Call `action` when each open connection has been read from once.
-
-    The first bytes of connections made in this turn of the loop are read at the end of this one or
-    in the next.
+    """Call `action` when each connection has been read from: at the end of this turn or in the
+    next.
     """
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, action)
@@ -592,7 +546,6 @@ def room(settings: ServerSettings) -> Room:
 
 
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
-    """Return the protocol class of one server: uvicorn wants a class."""
     bounds = {
         "head_bounds": HEAD_BOUNDS,
         "head_timeout_s": settings.head_timeout_s,

@@ -1,4 +1,4 @@
-"""Responses to what never becomes a request of the application: an envelope, an id, a log line."""
+"""Responses to input that never becomes a request of the application."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _log = EventLog(__name__)
 
 
 class Refused(Exception):
-    """Bytes that become no request: they are answered with `status` and `message`, and their
-    connection is closed.
-    """
+    """Input that becomes no request; its connection is closed after the answer."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -35,20 +33,15 @@ class Refused(Exception):
 
 
 def unreadable(message: str = NO_REQUEST) -> Refused:
-    """Return the refusal of bytes that are not valid HTTP/1.1 or are ambiguous."""
     return Refused(HTTPStatus.BAD_REQUEST, message)
 
 
 def too_large(message: str) -> Refused:
-    """Return the refusal of a head, chunk extensions or trailers that are too large."""
     return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
 def response_bytes(error: Refused | TooManyConnections, **headers: str) -> bytes:
-    """Return a whole HTTP/1.1 response, after which the connection is closed.
-
-    In the names of further `headers` underscores stand for dashes.
-    """
+    """Return a whole HTTP/1.1 response. Underscores in `headers` stand for dashes."""
     response = _closing(error)
     response.headers.update({name.replace("_", "-"): headers[name] for name in headers})
     status = HTTPStatus(response.status_code)
@@ -58,7 +51,7 @@ def response_bytes(error: Refused | TooManyConnections, **headers: str) -> bytes
 
 
 async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request on a connection beyond the limit (ASGI application)."""
+    """Answer 503 as an ASGI application."""
     await _closing(TooManyConnections())(scope, receive, send)
 
 

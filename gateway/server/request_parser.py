@@ -1,9 +1,7 @@
-"""Parser of an HTTP request as it arrives: its head, bounded, and where its body ends.
+"""Parser of an HTTP request as it arrives.
 
-`httptools` parses, and reads on until its input ends. So it receives no byte beyond the end of the
-request: a head, and a chunked body, end with an empty line, and input is cut behind each of them.
-Here bytes are counted, and requests refused that a proxy in front may have understood otherwise.
-Chunk extensions and trailers are skipped: nothing uses them.
+`httptools` reads on until its input ends. A head, and a chunked body, end with an empty line, so
+input is cut behind each. Requests that a proxy in front may have understood otherwise are refused.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import httptools
 from gateway.server.refusals import too_large, unreadable
 
 CHUNKED_BYTES_MAX: Final = 16_384
-"""Bytes of a chunked body that are parsed in one round of the loop: it may consist of line ends, at
-each of which input is cut."""
+"""Parsed in one round of the loop: input is cut at each line end."""
 CHUNK_FREE_BYTES: Final = 20
-"""Bytes of a chunk that are not counted: 16 digits, and two line ends."""
+"""Not counted of a chunk: 16 digits, and two line ends."""
 
 NO_HOST: Final = (
     "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
@@ -44,27 +41,23 @@ _VERSIONS: Final = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
 
 @dataclass(frozen=True, slots=True)
 class HeadBounds:
-    """Bounds of a head. Those of extensions and trailers of a chunked body are the same, but for
-    the line that is being read.
-    """
+    """Bounds of a head, and of the extensions and trailers of a chunked body."""
 
     bytes_max: int
     fields_max: int
 
 
 class IncomingRequest:
-    """Request of a client as it arrives. `httptools` calls the methods `on_…`."""
+    """Request as it arrives. `httptools` calls the methods `on_…`."""
 
     method: str
     path: bytes
-    """Percent-encoded, as it was sent."""
+    """Percent-encoded."""
     query: bytes
     version: str
-    """`1.1` or `1.0`: a client of HTTP/1.0 is sent no chunks."""
+    """`1.1` or `1.0`."""
     keeps_alive: bool
-    """The client may send another request on this connection."""
     is_upgrade: bool
-    """The client asks for another protocol."""
 
     def __init__(self, bounds: HeadBounds) -> None:
         self._bounds = bounds
@@ -75,22 +68,18 @@ class IncomingRequest:
         self._size = 0
         """Bytes of the head; then bytes of the body that are not content."""
         self._chunks = 0
-        """Chunks that began in this round."""
+        """In this round."""
         self._trailers = 0
         self._body = bytearray()
         self._left: int | None = 0
-        """Bytes of the body that have not come; None: it is chunked."""
+        """None: the body is chunked."""
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.expects_continue = False
         self.is_complete = False
-        """The next byte belongs to another request."""
 
     def feed_head(self, data: bytes) -> bytes | None:
-        """Parse more of the head and return the bytes after it; None: more of it has to come.
-
-        Raises `Refused`.
-        """
+        """Return the bytes after the head, or None if more has to come. Raises `Refused`."""
         if not self._line:
             length = len(data)
             data = data.lstrip(_LINE_END)
@@ -108,10 +97,7 @@ class IncomingRequest:
         return data[length:]
 
     def feed_body(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the content in `data`, and the rest of the bytes.
-
-        The rest is still to be fed, or belongs to the next request. Raises `Refused`.
-        """
+        """Return the content in `data`, and the bytes that were not parsed. Raises `Refused`."""
         if self._left is not None:
             content, rest = data[: self._left], data[self._left :]
             self._left -= len(content)

@@ -1,4 +1,4 @@
-"""Listening process: its socket, its start, its signals, its end.
+"""Listening process.
 
 uvicorn's phases are called one by one, so that several servers can share a loop (the demo) and a
 failed start is an exception and not a traceback in the log.
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 BACKLOG_MAX: Final = 2048
-"""Connections that wait to be accepted."""
 _REASONS = {
     errno.EADDRINUSE: "something else is listening there",
     errno.EACCES: "this user may not listen there",
@@ -39,7 +38,7 @@ _REASONS = {
 
 
 class PortTaken(StartupError):
-    """The port cannot be listened on: another process does."""
+    """Another process listens on the port."""
 
 
 def listen(
@@ -49,11 +48,7 @@ def listen(
     *,
     set_by: tuple[str, str] = ("--host", "--port"),
 ) -> socket.socket:
-    """Return a listening socket.
-
-    Raises `PortTaken` or another `StartupError`. `set_by` names the options of host and port, for
-    the message.
-    """
+    """Return a listening socket. `set_by`: options of host and port, for the error message."""
     host_by, port_by = set_by
     remedy = f"Choose another with {port_by}, or end what listens there."
     try:
@@ -80,27 +75,25 @@ def listen(
 
 
 FORCED_END_S = 1.0
-"""Seconds the application may take to end when nothing is to be waited for."""
+"""Seconds the application may take to end after a second signal."""
 ACCEPT_TURNS = 4
-"""Turns of the event loop in which a connection that waits is accepted and its protocol made."""
+"""Of the loop, to accept a waiting connection and make its protocol."""
 TICK_S = 0.1
-"""Between two looks at whether a signal came, as in uvicorn's own loop."""
+"""As in uvicorn's own loop."""
 DATE_TICK_S = 1.0
-"""Between two dates that are put into answers: they have no parts of a second."""
+"""Dates in answers have no parts of a second."""
 
 
 class DrainableApp(Protocol):
-    """An application that wants to know that it is about to end, while it still serves."""
-
     async def begin_drain(self) -> None:
-        """Let other replicas take over the work that they can, and return when they may."""
+        """Return when other replicas have taken over the work that they can."""
 
     def end_streams(self) -> None:
-        """End streams that would keep the server open; their clients can continue elsewhere."""
+        """End streams that clients can continue elsewhere."""
 
 
 class Lifespan:
-    """Runs an application's lifespan; keeps what made its start fail, or itself later."""
+    """Lifespan of an application, and the error that ended it."""
 
     def __init__(self, app: ASGIApp, failed: Callable[[], None]) -> None:
         # `failed` is called when the application ends by an error.
@@ -126,8 +119,6 @@ class Lifespan:
 
 
 class Server(uvicorn.Server):
-    """An application on a socket while entered."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -167,13 +158,11 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Return the URL at which this machine reaches the server."""
         host, port = self._listener.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def follow(self, settings: Settings) -> None:
-        """Take over changed bounds of connections and of WebSockets' frames. None is closed."""
         self._protocol.admission.room = room(settings.server)
         self.config.ws_max_size = _frame_bytes_max(settings)
 
@@ -192,11 +181,10 @@ class Server(uvicorn.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Drain, stop accepting, let responses finish within the grace, end the application.
+        """Drain, stop accepting, let responses finish, end the application.
 
-        After a second signal uvicorn leaves the application's lifespan open. It gets a moment to
-        close what it holds, so that the database is not left with half-open connections. Raises
-        what made the application end by itself.
+        After a second signal uvicorn would leave its lifespan open, and the database with half-open
+        connections.
         """
         try:
             await self._drain()
@@ -281,10 +269,7 @@ def _frame_bytes_max(settings: Settings) -> int:
 
 @contextmanager
 def stopped_by_signals(*servers: Server) -> Iterator[None]:
-    """Stop the servers at SIGINT and SIGTERM, within the block.
-
-    A second signal stops them without waiting.
-    """
+    """Stop the servers at SIGINT and SIGTERM; at once at a second signal."""
     loop = asyncio.get_running_loop()
 
     def stop(sig: int) -> None:
@@ -301,7 +286,6 @@ def stopped_by_signals(*servers: Server) -> Iterator[None]:
 
 
 async def until_stopped(*servers: Server) -> None:
-    """Serve until each server is stopped."""
     async with asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(server.main_loop())

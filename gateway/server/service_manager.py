@@ -1,4 +1,4 @@
-"""Messages to the service manager, as systemd's `Type=notify` expects them."""
+"""Messages to the service manager, as of systemd's `Type=notify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ STOPPING: Final = b"STOPPING=1"
 
 
 def notify(state: bytes) -> None:
-    """Send a state to the service manager that started this process, if one did."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,5 +1,3 @@
-"""uvicorn's WebSocket protocol, with an application that decides itself when connections end."""
-
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -24,30 +22,24 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
 
 TOLERATED: Final = 2
-"""Length of the longest frame that is read, and refused with a reason, as a multiple of the largest
-request. A longer one ends its connection."""
+"""Longest frame that is refused with a reason, as a multiple of the largest request."""
 FRAGMENTS_MAX: Final = 16_384
-"""Fragments of a message, at most. Without this bound, empty ones would cost memory and time and
-never be too many bytes."""
+"""Fragments of a message: empty ones would never add up to too many bytes."""
 FREE_BYTES: Final = 65_536
-"""Bytes of a message that are not counted while the rest of it is on its way."""
+"""Bytes of an arriving message that are not counted."""
 FULL: Final = "too many large frames arrive at once"
 LINGER_S: Final = 1.0
-"""Seconds that input is read and ignored after a client broke a rule."""
+"""Seconds that input is ignored after a client broke a rule."""
 NO_UPGRADE: Final = (
     "This server cannot read the upgrade. It must be a GET without a body, of version 13 and with "
     "a Sec-WebSocket-Key, with at most 128 headers of at most 8 KiB each."
 )
-"""The rules and bounds of the `websockets` package."""
+"""Rules and bounds of the `websockets` package."""
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Leaves open connections to the application when the server stops, and closes those whose
-    clients break the rules.
-
-    uvicorn would cut them off, in the middle of what is being answered. The application knows that
-    the server stops (`server.DrainableApp`), closes each connection when it is at rest, and is
-    cancelled when the grace is over.
+    """uvicorn's WebSocket protocol with bounds. When the server stops, the application closes
+    connections at rest: uvicorn would cut answers off.
     """
 
     arriving = HeldBytes(ARRIVING_BYTES_MAX, FULL)
@@ -60,10 +52,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     _lost: Callable[[], None] | None = None
 
     def upgraded_from(self, *, trust: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Set the callbacks, before the application runs.
-
-        `trust` is called when the client has shown a valid API key, `lost` when it has gone.
-        """
+        """Set the callbacks: the client has shown a valid API key, the client has gone."""
         self._trust = trust
         self._lost = lost
 

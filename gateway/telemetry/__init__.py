@@ -1,1 +1,1 @@
-"""Telemetry for operators: log events and metrics, without content of requests."""
+"""Telemetry for operators, without content of requests."""

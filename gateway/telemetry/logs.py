@@ -1,7 +1,7 @@
 """Log events: a closed set of fields, none of which holds what users say.
 
-Exceptions are logged as their type and stack; their text only where it was written for operators,
-because the text of any other may quote a request.
+The text of an exception is logged only where it was written for operators: any other may quote a
+request.
 """
 
 from __future__ import annotations
@@ -33,16 +33,13 @@ if TYPE_CHECKING:
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
-"""Libraries of which only warnings are logged."""
 SILENT: Final = ("mcp",)
-"""Libraries whose log records quote content; none of these are written."""
+"""Log records quote content: none are written."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
 
 class BoundFields(TypedDict, total=False):
-    """Fields that are bound once for all events of a request."""
-
     request_id: str
     tenant: str
     response_id: str
@@ -94,8 +91,6 @@ _context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", de
 
 
 class EventLog:
-    """Writes log events of one module: a short sentence and fields, one line each."""
-
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
@@ -121,10 +116,9 @@ class EventLog:
 
 
 class _Lines:
-    """Output of rendered events, each in one write; `stream` None: standard error at that time.
+    """Output of events; `stream` None: standard error at that time.
 
-    An event that cannot be written is lost, as with Python's own logging: a full disk must not end
-    requests.
+    An event that cannot be written is lost: a full disk must not end requests.
     """
 
     def __init__(self, stream: TextIO | None, render: Render) -> None:
@@ -134,10 +128,7 @@ class _Lines:
         self._lock = RLock()
 
     def take(self, level: str, event: Event) -> None:
-        """Write an event with its level, the time and the bound fields; for an error its type.
-
-        While a span is recorded, its ids are added, by the names that OpenTelemetry has for logs.
-        """
+        """Write an event. Names of a span's ids are OpenTelemetry's."""
         for name, value in _context.get().items():
             event.setdefault(name, value)
         if (span := recorded()) is not None:
@@ -157,8 +148,6 @@ class _Lines:
 
 
 class _OfLibraries(logging.Handler):
-    """Writes what libraries log as events."""
-
     def __init__(self, lines: _Lines) -> None:
         super().__init__()
         self._lines = lines
@@ -179,19 +168,18 @@ class _OfLibraries(logging.Handler):
 
 
 def bind(**context: Unpack[BoundFields]) -> None:
-    """Add fields to every later event of this task and of the tasks that it starts."""
+    """Add fields to later events of this task and of tasks that it starts."""
     _context.set({**_context.get(), **context})
 
 
 def bind_anew(**context: Unpack[BoundFields]) -> None:
-    """Replace the bound fields, because a new request begins."""
     _context.set(context)
 
 
 def configure_logging(
     level: Level, log_format: Format, *, stream: TextIO | None = None, colors: bool = True
 ) -> None:
-    """Send all events, those of libraries too, to `stream` (default: standard error)."""
+    """Send all events, those of libraries too, to `stream`."""
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     render = _console(colors=colors and stream.isatty()) if console else _json
@@ -226,7 +214,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """Return the text as one line without control characters: they are escaped."""
+    """Return the text as one line, its control characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -254,11 +242,11 @@ def _describe_error(event: Event) -> None:
 
 @dataclass(slots=True)
 class Outlet:
-    """Outlet of events that have at least the level `least` (a number, as in `logging`)."""
+    """Outlet of events from the level `least` (a number, as in `logging`) on."""
 
     least: int
     take: Callable[[str, Event], None]
 
 
 outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
-"""Outlet of this process. Until `configure_logging` it takes warnings and errors only."""
+"""Until `configure_logging` it takes warnings and errors only."""

@@ -1,4 +1,4 @@
-"""Metrics, under OpenTelemetry's GenAI names where there are some, in Prometheus' spelling.
+"""Metrics, under OpenTelemetry's GenAI names where there are some.
 
 Labels never name a key or a user. Where the values of a label are known, their series begin at 0:
 `rate` and `increase` do not see the event that a series begins with.
@@ -25,41 +25,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Counting = Callable[..., None]
-    """Takes the values of the labels, and counts one more."""
     Encoder = Callable[[CollectorRegistry], bytes]
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 UPSTREAM: Final = "upstream"
-"""The label that has the name of a backend."""
 TENANT: Final = "tenant"
 SERVER_ERROR_MIN: Final = 500
-"""Statuses from here on are errors of the gateway."""
 UPSTREAMS_GONE_MAX: Final = 64
-"""Backends that are gone, and whose metrics are still there."""
+"""Removed backends whose metrics are kept."""
 MCP_SERVERS_MAX: Final = 64
-"""MCP servers that metrics tell apart."""
 MORE_SERVERS: Final = "(more)"
 UNREGISTERED_SERVER: Final = "(not registered)"
 ToolBound = Literal["time", "result_ids", "result_bytes", "repeats", "running"]
 LIMITS: Final = (*get_args(What), "budget")
-"""Kinds of limits that refuse requests."""
 SECONDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
-"""Bucket bounds that OpenTelemetry recommends for GenAI durations."""
+"""OpenTelemetry's bounds for GenAI durations."""
 FIRST_TOKEN_SECONDS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Bucket bounds that OpenTelemetry recommends for the time to the first token."""
+"""OpenTelemetry's bounds for the time to the first token."""
 FLUSH_SECONDS: Final = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
 )  # fmt: skip
-"""Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
+"""A commit usually takes a millisecond or two."""
 
 
 class Totals(NamedTuple):
-    """Counts since the process began. `first_token` and `admission_wait` are observations up to
-    each bound of `FIRST_TOKEN_SECONDS`, and in the last place all.
+    """Counts since the process began; of `first_token` and `admission_wait` up to each bound of
+    `FIRST_TOKEN_SECONDS`, then all.
     """
 
     requests: float
@@ -70,8 +65,8 @@ class Totals(NamedTuple):
 
 
 class Children(dict[tuple[str, ...], T]):
-    """The children of a metric by the values of their labels, made at their first use. A look-up in
-    the library costs more than the event that is counted.
+    """Children of a metric by the values of their labels. A look-up in the library costs more than
+    the event that is counted.
     """
 
     def __init__(self, metric: T) -> None:
@@ -90,11 +85,6 @@ class Children(dict[tuple[str, ...], T]):
 
 
 class Metrics:
-    """Every metric of a process; each callable counts or sets one thing that happened.
-
-    What changes all the time is an attribute, which is read when the metrics are.
-    """
-
     def __init__(
         self,
         registry: CollectorRegistry | None = None,
@@ -129,7 +119,7 @@ class Metrics:
         )
         rules = "Turns with rules for what they say, by who upholds them."
         self.bound_turn = self._counting("bound_turns", rules, "upstream", "kind")
-        """The kind is `constrained` by the backend, or `held` back here until it is checked."""
+        """Kind: `constrained` by the backend, or `held` back until checked."""
         self.empty_output = self._counter(
             "harmony_empty_output", "Turns without visible output."
         ).inc
@@ -156,7 +146,7 @@ class Metrics:
         store_errors = self._counter("store_errors", "Failed database work.", "kind")
         _begin(store_errors, *(kind.__name__ for kind in StoreError.__subclasses__()))
         self.store_failed = _counting(store_errors)
-        """The kind is the class of the error."""
+        """Kind: the class of the error."""
         self._add_tenants(tenant_label_max, clock)
         self._add_logs()
         self._add_tools()
@@ -170,7 +160,7 @@ class Metrics:
         hops = self._counter("hops", "Generations that went on elsewhere.", "reason")
         _begin(hops, "backend", "replica")
         self.hopped = _counting(hops)
-        """The reason is which was lost: `backend` or `replica`."""
+        """Reason: the lost `backend` or `replica`."""
         self.recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.").inc
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         _begin(self._claims, "begun", "taken_over")
@@ -236,7 +226,7 @@ class Metrics:
             "searches", "Searches of the web, by who was asked.", "provider", "outcome"
         )
         self.searched = _counting(self._searches)
-        """The outcome is `ok` or the reason of the failure."""
+        """Outcome: `ok` or the reason of the failure."""
         fetches = self._counter("page_fetches", "Pages fetched for models.", "outcome")
         _begin(fetches, "ok", "failed", "refused")
         self.page_fetched = _counting(fetches)
@@ -346,7 +336,6 @@ class Metrics:
         return encode(self.registry)
 
     def totals(self) -> Totals:
-        """Return what is shown of this process beside others'. `errors` are requests with a 5xx."""
         answered = list(_samples(self._requests.metric, "_total"))
         return Totals(
             requests=sum(value for _, value in answered),
@@ -365,22 +354,17 @@ class Metrics:
     def request_finished(
         self, *, status: int, model: str = "", seconds: float, trace_id: str = ""
     ) -> None:
-        """Count a request that was answered `seconds` after its first byte.
-
-        `model` is one this gateway serves, or empty: never free text. `trace_id` is that of its
-        recorded trace.
-        """
+        """Count an answered request. `model` is one that is served, or empty: never free text."""
         self.requests_in_flight -= 1
         self._requests[str(status), model].inc()
         if model:
             self._request_seconds[model,].observe(seconds, _exemplar(trace_id))
 
     def tenant_requested(self, tenant: str, name: str, status: int) -> None:
-        """Count an answered request of a tenant, which has the id `tenant`."""
         self._tenant_requests[self._tenants.used(tenant, name, 1), str(status)].inc()
 
     def tenant_used(self, tenant: str, name: str = "", *, input_tokens: int, output: int) -> None:
-        """Count tokens of a tenant; `name` is empty where only its id is known."""
+        """Count tokens. `name` may be empty where only the id is known."""
         label = self._tenants.used(tenant, name, input_tokens + output)
         self._tenant_tokens[label, "input"].inc(input_tokens)
         self._tenant_tokens[label, "output"].inc(output)
@@ -406,11 +390,7 @@ class Metrics:
         reasoning: int,
         recoveries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Count a response that reached a terminal status, with its tokens.
-
-        `cached` are part of input, `reasoning` of output. `recoveries` is how often each recovery
-        rule of the parser was applied.
-        """
+        """Count a response and its tokens: `cached` are part of input, `reasoning` of output."""
         self._responses[status, model].inc()
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
@@ -421,22 +401,20 @@ class Metrics:
             self._recoveries.labels(rule).inc(count)
 
     def ledger_added(self, costs_nano: Mapping[str, int]) -> None:
-        """Count what usage lines cost, by model, that were added to the sums."""
+        """Count the cost, by model, of lines added to the sums."""
         for model, cost_nano in costs_nano.items():
             self._ledger_cost.labels(model).inc(cost_nano / NANO)
 
     def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
-        """Count a batch that was sent to a sink, and its lines."""
         self._ledger_sent.labels(sink, outcome).inc()
         self._ledger_lines.labels(sink).inc(lines)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
-        """Count a request that was passed through, and its tokens."""
         self._passed.labels(kind, model, outcome).inc()
         self._tokens[model, "input"].inc(tokens)
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
-        """Count an intervention, by `rule`, in a backend's generation, and the `voided` tokens."""
+        """Count an intervention in a generation, and the tokens it took back."""
         self._repairs.labels(rule, upstream).inc()
         self._voided_tokens.labels(upstream).inc(voided)
 
@@ -464,10 +442,7 @@ class Metrics:
             self._upstreams_gone.remove(upstream)
 
     def upstream_left(self, upstream: str) -> None:
-        """Remove a backend; its counts stay until `UPSTREAMS_GONE_MAX` others are gone.
-
-        The bound is needed because each new backend may have a new name.
-        """
+        """Remove a backend; its counts stay until `UPSTREAMS_GONE_MAX` others are gone."""
         self._upstream_up.remove_by_labels({UPSTREAM: upstream})
         self._slots.remove_by_labels({UPSTREAM: upstream})
         self._upstreams_gone.append(upstream)
@@ -480,7 +455,6 @@ class Metrics:
                 metric.remove_by_labels({UPSTREAM: gone})
 
     def source_read(self, source: str, *, members: int, is_up: bool) -> None:
-        """Set how many backends a source has, and whether it answered the last time."""
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))
 
@@ -528,12 +502,11 @@ class Metrics:
         self._add_membership()
 
     def routing_reads(self, *, age_s: Callable[[], float], entries: Callable[[], float]) -> None:
-        """Set the functions that read the age of the exchange and the size of the index."""
         self._exchange_age.set_function(age_s)
         self._index_entries.set_function(entries)
 
     def routed(self, upstream: str, reason: str, *, prompt: int, expected: int) -> None:
-        """Count the tokens of a `prompt`, and how many of these are `expected` to be cached."""
+        """Count tokens of a prompt, and those `expected` to be cached."""
         self._routed.labels(upstream, reason).inc()
         self._routed_tokens.labels(upstream, "prompt").inc(prompt)
         self._routed_tokens.labels(upstream, "expected").inc(expected)
@@ -541,7 +514,6 @@ class Metrics:
     def cache_reported(
         self, upstream: str, *, expected: int, cached: int, mispredicted: bool, horizon_s: float
     ) -> None:
-        """Count the tokens of a prompt that a backend reports as cached, and those expected."""
         self._routed_tokens.labels(upstream, "answered").inc(expected)
         self._routed_tokens.labels(upstream, "reported").inc(cached)
         self._horizon.labels(upstream).set(horizon_s)
@@ -603,11 +575,7 @@ class Metrics:
         )
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
-        """Observe the storage measurement of one tenant, which took `seconds`.
-
-        `size_bytes` is what all tenants have stored, `fullest` how full the fullest limit is, as a
-        share.
-        """
+        """Observe the measurement of one tenant's storage; `size_bytes` is that of all tenants."""
         self._stored_bytes.set(size_bytes)
         self._stored_fullest.set(fullest)
         self._storage_seconds.observe(seconds)
@@ -622,10 +590,7 @@ class Metrics:
         saturation: Callable[[], float],
         reasons: Sequence[str],
     ) -> None:
-        """Set the functions that read the lengths of the queue, by class, and the saturation.
-
-        `reasons` are all that a request may be refused for.
-        """
+        """Set callbacks; `reasons` are all that a request may be refused for."""
         for name, read in queued.items():
             self._queue_length.labels(name).set_function(read)
             self._queue_wait.labels(name)
@@ -641,32 +606,25 @@ class Metrics:
         self._tenant_wait[self._tenants.of(tenant),].inc(seconds)
 
     def database_reads(self, *, taken: Callable[[], float], count_max: int) -> None:
-        """Set the function that reads how many connections are taken, and how many may be."""
         self._connections_taken.set_function(taken)
         self._connections_max.set(count_max)
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
-        """Count runs that this process claimed, `taken_over` of them from another replica."""
+        """Count claims, `taken_over` of them from another replica."""
         self._claims.labels("begun").inc(count - taken_over)
         self._claims.labels("taken_over").inc(taken_over)
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
-        """Count a commit of the durable log: its rows, bytes and seconds."""
         self._log_rows.inc(rows)
         self._log_bytes.inc(size_bytes)
         self._log_flush_seconds.observe(seconds)
 
     def tool_ended(self, *, kind: str, outcome: str, seconds: float, result_ids: int) -> None:
-        """Count a call whose result has `result_ids` ids and came after `seconds`.
-
-        `kind` is `browser`, `python` or `mcp`.
-        """
         self._tool_calls.labels(kind, outcome).inc()
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
 
     def tools_begin(self, kinds: Sequence[str], outcomes: Sequence[str]) -> None:
-        """Begin the series of calls of hosted tools: this process may run them."""
         for kind in kinds:
             self._tool_seconds.labels(kind)
             self._tool_result_ids.labels(kind)
@@ -675,12 +633,10 @@ class Metrics:
                 self._tool_calls.labels(kind, outcome)
 
     def searches_begin(self, provider: str, outcomes: Sequence[str]) -> None:
-        """Begin the series of searches at a provider."""
         for outcome in outcomes:
             self._searches.labels(provider, outcome)
 
     def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
-        """Add a function that counts the containers of an engine at each scrape."""
         if engine not in self._containers_watched:
             self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
         self._containers_watched[engine].append(count)

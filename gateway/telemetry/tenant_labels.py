@@ -1,5 +1,3 @@
-"""Tenants that metrics name: the ones that use most, so that the number of series is bounded."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -10,19 +8,15 @@ if TYPE_CHECKING:
 OTHER: Final = "(other)"
 RANKING_INTERVAL_S: Final = 60.0
 KEPT_SHARE: Final = 0.5
-"""Part of the use of a tenant that still counts after each ranking."""
+"""Part of a tenant's use that still counts after each ranking."""
 FORGOTTEN_USE: Final = 1.0
 ADVANTAGE: Final = 2.0
-"""Factor by which the use of another tenant must exceed that of a named one to take its label. Two
-tenants of about the same use would otherwise take it from each other again and again."""
+"""Factor by which a tenant must exceed a named one to take its label: otherwise two would take it
+from each other again and again."""
 
 
 class TenantLabels:
-    """Labels of at most `count_max` tenants; the label of all others is `OTHER`.
-
-    Tenants get a label as they come. A tenant that uses more than a named one takes its place:
-    `on_dropped` is called with the label that is no longer used.
-    """
+    """Labels of the tenants that use most, so that the number of series is bounded."""
 
     def __init__(
         self,
@@ -40,7 +34,7 @@ class TenantLabels:
         self._rank_at = clock() + RANKING_INTERVAL_S
 
     def used(self, tenant: str, name: str, amount: float) -> str:
-        """Count what a tenant used, and return its label. `name` may be empty where not known."""
+        """Return the label. `name` may be empty where not known."""
         if not self._count_max or not tenant:
             return OTHER
         self._used[tenant] = self._used.get(tenant, 0.0) + amount
@@ -54,7 +48,7 @@ class TenantLabels:
         return self._labels.get(tenant, OTHER)
 
     def rank(self) -> None:
-        """Give the labels to those that use most. Does nothing where it was done just now."""
+        """Give the labels to those that use most, at most once in `RANKING_INTERVAL_S`."""
         now = self._clock()
         if now < self._rank_at:
             return

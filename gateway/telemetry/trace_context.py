@@ -1,7 +1,4 @@
-"""The span that the current task works for. Nothing of OpenTelemetry is imported here.
-
-Code that adds to a span gets it here, and gets None while traces are off.
-"""
+"""The current span, without an import of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -14,15 +11,13 @@ if TYPE_CHECKING:
     Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
 PROVIDER: Final = "harmony"
-"""The `gen_ai.provider.name` of this gateway: the conventions know none of its engines."""
+"""OpenTelemetry's conventions know none of the engines."""
 SpanKind = Literal["client", "internal"]
 
 
 class Span(Protocol):
-    """A span, which may be the current one of a context.
-
-    One that is not recorded is passed on all the same, so that servers behind this gateway do not
-    decide anew whether to record.
+    """Span. One that is not recorded is passed on too: servers behind this gateway must not decide
+    anew.
     """
 
     @property
@@ -30,47 +25,42 @@ class Span(Protocol):
 
     @property
     def trace_id(self) -> str:
-        """Return the id in hexadecimal; empty if the span is not recorded."""
+        """Return the id in hexadecimal; empty if not recorded."""
         ...
 
     @property
     def span_id(self) -> str:
-        """Return the id in hexadecimal; empty if the span is not recorded."""
+        """Return the id in hexadecimal; empty if not recorded."""
         ...
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers of requests that are sent for this span."""
+        """Return the headers of requests below this span."""
         ...
 
-    def child(self, name: str, kind: SpanKind, attributes: Attributes) -> Span:
-        """Begin a span below this one, and make it the current one."""
-        ...
+    def child(self, name: str, kind: SpanKind, attributes: Attributes) -> Span: ...
 
     def rename(self, name: str) -> None: ...
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes. Does nothing once the span has ended: a run may outlive its request."""
+        """Set attributes, unless the span has ended: a run may outlive its request."""
         ...
 
     def fail(self, error_type: str) -> None:
-        """Mark the span as failed. The type is from a closed set, never a message."""
+        """Mark the span as failed. The type is never a message."""
         ...
 
     def leave(self) -> None:
-        """Make the former span the current one again, in the context that this one began in."""
+        """Make the former span the current one, in the same context."""
         ...
 
-    def end(self) -> None:
-        """End the span, and leave it if that was not done."""
-        ...
+    def end(self) -> None: ...
 
 
 CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
-"""Requests that the current task sends name this span as their parent, recorded or not."""
+"""Parent of requests that the current task sends; None while traces are off."""
 
 
 def recorded() -> Span | None:
-    """Return the current span if it is recorded."""
     span = CURRENT.get()
     return span if span is not None and span.is_recorded else None

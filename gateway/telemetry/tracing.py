@@ -1,11 +1,7 @@
-"""Traces: spans of requests and of their parts, sent by OpenTelemetry's SDK.
+"""Traces, sent by OpenTelemetry's SDK; imported only where `telemetry.traces` is on.
 
-Imported only where `telemetry.traces` is on. The SDK reads its environment variables itself
-(`OTEL_EXPORTER_OTLP_*`, `OTEL_BSP_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`); the sampler
-is ours. Spans never hold what users or models say.
-
-Spans are sent by a thread of the SDK from a queue of bounded length: what does not fit is dropped,
-and no request waits for a collector.
+The SDK reads its environment variables itself; the sampler is ours. Spans never hold what users or
+models say. The queue of spans is bounded, and no request waits for a collector.
 """
 
 from __future__ import annotations
@@ -48,10 +44,10 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace_context import Attributes, Span, SpanKind
 
 FLUSH_MAX_S: Final = 2.0
-"""Seconds that a process which ends waits for its last spans to be sent, at most."""
+"""Seconds that an ending process waits for its last spans."""
 REASON_CHARS_MAX: Final = 200
 QUEUE_SPANS_MAX: Final = 2_048
-"""Spans that wait to be sent, where OTEL_BSP_MAX_QUEUE_SIZE does not say how many: the SDK's."""
+"""The SDK's default."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SDK: Final = logging.getLogger("opentelemetry")
 _SENDERS: Final = ("opentelemetry.sdk", "opentelemetry.exporter")
@@ -60,7 +56,7 @@ _log = EventLog(__name__)
 
 
 class OtelSpan:
-    """A `Span` of OpenTelemetry. It is the current one as soon as it is made."""
+    """Span that is the current one as soon as it is made."""
 
     __slots__ = ("_span", "_token", "_tracer", "is_recorded", "span_id", "trace_id")
 
@@ -112,7 +108,7 @@ class OtelSpan:
 
 
 class Tracing:
-    """The spans of one process, `owner`, of which it records the share `ratio`."""
+    """Spans of one process, `owner`, which records the share `ratio`."""
 
     def __init__(
         self,
@@ -144,10 +140,8 @@ class Tracing:
     def request(
         self, name: str, headers: Iterable[tuple[bytes, bytes]], *, trusts_parent: bool
     ) -> OtelSpan:
-        """Begin the span of a request, and make it the current one.
-
-        The span that `headers` name is its parent, or else linked: an untrusted client must not
-        decide what is recorded.
+        """Begin the span of a request. The span that `headers` name is its parent, or else linked:
+        an untrusted client must not decide what is recorded.
         """
         remote = _remote(headers)
         parent, links = Context(), list[trace.Link]()
@@ -159,18 +153,14 @@ class Tracing:
         return OtelSpan(self._tracer.start_span(name, parent, kind, links=links), self._tracer)
 
     def turn(self, name: str, connection: OtelSpan | None) -> OtelSpan:
-        """Begin the trace of one of the requests that come over a connection, and make its span the
-        current one; it is linked to the span of the connection.
-        """
+        """Begin a trace, linked to the span of its connection."""
         links = () if connection is None or not connection.is_recorded else (connection.link,)
         begun = self._tracer.start_span(name, Context(), trace.SpanKind.SERVER, links=links)
         return OtelSpan(begun, self._tracer)
 
     def run(self, name: str, traceparent: str, attributes: Attributes) -> Span:
-        """Begin the trace of a run that outlives its request, and make its span the current one.
-
-        It is linked to the span of the request, `traceparent`, and recorded if that was; it is
-        empty if that was not.
+        """Begin the trace of a run that outlives its request, `traceparent` (empty: not recorded):
+        it is linked, and recorded if that was.
         """
         request = _remote([(b"traceparent", traceparent.encode())])
         links = () if request is None else (trace.Link(request),)
@@ -179,7 +169,6 @@ class Tracing:
         return OtelSpan(begun, self._tracer)
 
     async def close(self) -> None:
-        """Send the spans that are left, for `FLUSH_MAX_S` at most."""
         # The SDK waits longer; a thread of asyncio would keep the process until it is done.
         flushing = Thread(target=self._requests.shutdown, name="last-spans", daemon=True)
         flushing.start()
@@ -190,8 +179,6 @@ class Tracing:
 
 
 class FollowsLink(Sampler):
-    """Records a span if it is linked to one that is recorded."""
-
     @override
     def should_sample(
         self,
@@ -234,8 +221,6 @@ class Complaints(logging.Handler):
 
 
 class Exporter(SpanExporter):
-    """Exporter that notes which spans were sent."""
-
     def __init__(self, exporter: SpanExporter, complaints: Complaints, metrics: Metrics) -> None:
         self.taken = 0
         """Spans that have left the queue."""
@@ -262,9 +247,8 @@ class Exporter(SpanExporter):
 
 
 class SpanQueue(BatchSpanProcessor):
-    """The SDK's queue, which drops a span for each that comes while it is full: they are counted.
-
-    Spans come in the thread of the event loop and leave in the SDK's: each has its own count.
+    """Queue that counts the spans it drops. Spans come in the event loop's thread and leave in the
+    SDK's: each has its own count.
     """
 
     def __init__(self, exporter: Exporter, metrics: Metrics) -> None:

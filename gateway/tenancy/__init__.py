@@ -1,8 +1,3 @@
-"""Callers and their terms: tenants, their projects and keys, and the principal of a key.
-
-Values and rules only; `store.tenants` keeps them, `services.access` answers requests and operators.
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -29,13 +24,11 @@ if TYPE_CHECKING:
 TenantId = NewType("TenantId", UUID)
 ProjectId = NewType("ProjectId", UUID)
 Dialect = Literal["openai", "openresponses"]
-"""Spelling of responses and events: that of OpenAI, or that of Open Responses 2026-04-24."""
+"""OpenAI's spelling, or that of Open Responses 2026-04-24."""
 KeyKind = Literal["project", "admin"]
-"""API that a key opens: the API, for one project; or the admin API, for its tenant. Keys of
-operators belong to no tenant: see `Operator`."""
+"""The data plane of one project, or the admin API of one tenant."""
 Credential = Literal["key", "token", "exchanged"]
-"""Credential that a request was admitted by: a key of ours; a token of an issuer that its tenant
-trusts; or what such a token was exchanged for."""
+"""A key of ours; a token of a trusted issuer; or what that was exchanged for."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
 ServiceAccountRole = Literal["owner", "member", "none"]
@@ -43,19 +36,13 @@ DEFAULT_PROJECT_NAME: Final = "Default project"
 
 
 def default_project(tenant_id: TenantId) -> ProjectId:
-    """Return the project of keys, responses and usage lines that name none.
-
-    It has the tenant's id, so rows from before there were projects need no change.
-    """
     return ProjectId(tenant_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Customer of the gateway; nothing of one tenant is ever visible to another.
-
-    Its data is removed some days after `deleted_at`; `purged_at` is when that was done. While it is
-    held (`held_at`) nothing is removed.
+    """Customer. Its data is removed some days after `deleted_at`, at `purged_at`; never while
+    `held_at`.
     """
 
     id: TenantId
@@ -69,9 +56,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A part of a tenant with keys, permissions and limits of its own. Once it is archived none of
-    its keys works.
-    """
+    """Part of a tenant. Once it is archived none of its keys works."""
 
     id: ProjectId
     tenant_id: TenantId
@@ -89,8 +74,6 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """A machine that has keys of a project."""
-
     id: UUID
     tenant_id: TenantId
     project_id: ProjectId
@@ -101,11 +84,8 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
-
-    `scopes` are words of `tenancy.permissions`. `networks` are those that its requests come from.
-    `models` are names of models that they may use; one that ends in `*` stands for all names that
-    begin so.
+    """Terms of a key, within those of its tenant and its project. Empty: no such bound. `scopes`
+    are words of `tenancy.permissions`; a name in `models` that ends in `*` is a prefix.
     """
 
     kind: KeyKind = "project"
@@ -123,16 +103,12 @@ class KeyTerms:
 
 
 PLAIN_KEY: Final = KeyTerms()
-"""Terms of a key that may do all that its project may."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without its secret: `hint` is its last four characters. `dialect` is what its requests
-    are answered in, wherever their path does not say. `project_id` None: the default project, or
-    none where it is an admin key.
-
-    `replaced_by` is the key that took its place, until whose rotation ends both work.
+    """Key without its secret: `hint` is its last four characters. `dialect` counts where the path
+    says none. Both it and `replaced_by` work until the rotation ends.
     """
 
     id: UUID
@@ -156,8 +132,6 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTerms:
-    """Terms of a project for all its keys. `models` None: all models that its tenant may use."""
-
     name: str = DEFAULT_PROJECT_NAME
     models: ModelPermissions | None = None
     retention_type: str | None = None
@@ -169,9 +143,7 @@ DEFAULT_PROJECT: Final = ProjectTerms()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated caller of one request. `dialect` is that of its key. `project_id` None: the
-    default project. `terms` are the limits and budgets of its tenant, its project and its key.
-    """
+    """The authenticated caller of one request."""
 
     tenant_id: TenantId
     tenant_name: str
@@ -183,17 +155,14 @@ class Principal:
     project_terms: ProjectTerms = DEFAULT_PROJECT
     terms: Terms = NO_TERMS
     retention_type: str | None = None
-    """Type of retention of its tenant (`tenancy.retention_types`)."""
     credential: Credential = "key"
-    """Credential of the request. If it is none of our keys, `key_id` is the rule that admits it
-    (`tenancy.issuers`)."""
+    """If it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
     end_user: str | None = None
-    """End user of a `token`, as its issuer names them; it overrides the one of the request."""
+    """As the issuer of a `token` names them."""
     # Derived from the others once a key, because each request reads them several times.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""
     project: ProjectId = field(init=False, repr=False, compare=False)
-    """The project of its responses, conversations and usage."""
 
     def __post_init__(self) -> None:
         nothing = keeps_nothing(self.retention_type, self.project_terms.retention_type)
@@ -209,9 +178,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Operator of the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
-    (`tenancy.permissions`) allows.
-    """
+    """Operator of the gateway: sees all tenants, as far as its role allows."""
 
     key_id: UUID
     name: str

@@ -1,15 +1,8 @@
 """Tokens of issuers that a tenant trusts: the attributes of their claims, and rules on these.
 
-An identity provider is an issuer with an audience and a source of keys. Its rules map tokens to a
-service account, and so to a project: all attributes that a rule names must have the values that it
-names. Attributes are the claims of a token by their names, and those that the provider makes of
-claims by expressions such as `assertion.repository` or `assertion['kubernetes.io'].namespace`.
-
-Two attributes have a meaning of their own: `harmony.end_user` is the end user of a request (by
-default the claim `sub`), and `harmony.scopes` narrows the scopes that the token gets from its rule.
-
-Issuers of operators have no rules: their tokens name their tenant (`harmony.tenant`), and may name
-one of its projects (`harmony.project`) and a role (`harmony.role`).
+A rule maps tokens with all its attribute values to a service account, and so to a project.
+Attributes are claims, and what the provider makes of them by expressions such as
+`assertion['kubernetes.io'].namespace`. Tokens of operators' issuers name their tenant instead.
 
 A bearer token that names no tenant belongs to the tenant of its issuer and audience, so these must
 be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
@@ -35,8 +28,8 @@ Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
-"""Algorithms that can be allowed: all of them have a public key. With a secret one (HS256) every
-verifier could sign, too, and a public key could be taken for the secret."""
+"""All have a public key. With a secret one (HS256) every verifier could sign, and a public key
+could be taken for the secret."""
 DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
 END_USER: Final = "harmony.end_user"
 SCOPES_GRANTED: Final = "harmony.scopes"
@@ -44,16 +37,14 @@ TENANT: Final = "harmony.tenant"
 PROJECT: Final = "harmony.project"
 ROLE: Final = "harmony.role"
 OF_OPERATORS: Final = frozenset({TENANT, PROJECT, ROLE})
-"""Attributes that mean something of tokens of operators' issuers alone."""
 ANY_TENANT: Final = "*"
-"""In the place of a name, which none is."""
 _OWN: Final = OF_OPERATORS | {END_USER, SCOPES_GRANTED}
 END_USER_CHARS_MAX: Final = 1024
 EXPRESSION_CHARS_MAX: Final = 512
 
 Value: TypeAlias = str | bool | int | float
 Attribute: TypeAlias = Value | tuple[Value, ...]
-"""A list of values has each of them: `groups` that are [a, b] match `a`."""
+"""A list has each of its values: `groups` that are [a, b] match `a`."""
 
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 _FIRST: Final = re.compile(r"assertion(?=[.\[])")
@@ -62,11 +53,7 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+
 
 
 class KeySource(NamedTuple):
-    """Source of an issuer's keys: the one of these that is not None.
-
-    `discovery_url` is that of its OpenID configuration, `jwks_url` that of its keys, `jwks` are the
-    keys themselves, as JSON.
-    """
+    """Source of an issuer's keys; one field is not None. `jwks` is JSON."""
 
     discovery_url: str | None = None
     jwks_url: str | None = None
@@ -74,7 +61,7 @@ class KeySource(NamedTuple):
 
 
 def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """Return the key source of an issuer, with the usual discovery URL unless another is given.
+    """Return the key source with the usual discovery URL unless another is set.
 
     https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
     """
@@ -82,23 +69,18 @@ def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
 
 
 class Transformation(NamedTuple):
-    """An attribute, and the expression that it is made by."""
-
     attribute: str
     expression: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityProvider:
-    """An issuer that a tenant trusts, and the audience of its tokens; the fields are the columns of
-    its row.
+    """Issuer and audience that a tenant trusts. The fields are the row's columns.
 
     `bearer`: its tokens are credentials themselves, not only to be exchanged. `unnamed_bearer`:
-    they are also without the tenant's name in the request. A token may live for `lifetime_max_s`;
-    clocks may differ by `clock_skew_s`.
-
-    An operator's issuer is under the nil tenant: its tokens name one of `tenants` (names, or `*`:
-    any), and may do what their roles may, if there are `roles` (scopes by role).
+    also without the tenant's name in the request. An operator's issuer is under the nil tenant: its
+    tokens name one of `tenants` (names, or `*`), and may do what their `roles` may (scopes by
+    role).
     """
 
     id: UUID
@@ -128,7 +110,7 @@ class IdentityProvider:
 
     @property
     def tenant_binding(self) -> Literal["audience", "operator", "header"] | None:
-        """Return what ties a bearer token to this tenant. None: no bearer tokens are taken."""
+        """Return what ties a bearer token to this tenant; None: bearer tokens are refused."""
         if not self.bearer:
             return None
         if organizations_named(self.audience):
@@ -139,10 +121,7 @@ class IdentityProvider:
         return not {ANY_TENANT, tenant_name}.isdisjoint(self.tenants or ())
 
     def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
-        """Return the scopes of an operator's token; empty scopes allow all of the project.
-
-        Return None if none of its roles is listed, or nothing is left.
-        """
+        """Return the scopes of an operator's token: empty allow all, None nothing."""
         granted: frozenset[str] = frozenset()
         if self.roles:
             roles = attributes.get(ROLE, ())
@@ -155,8 +134,8 @@ class IdentityProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationRule:
-    """Rule: some provider tokens act for a service account. `scopes` empty: all of the project. The
-    fields are the columns of its row.
+    """Rule: some tokens act for a service account. `scopes` empty: all of the project. The fields
+    are the row's columns.
     """
 
     id: UUID
@@ -179,7 +158,7 @@ def organizations_named(audience: str) -> frozenset[str]:
 
 
 def path_of(expression: str) -> tuple[str, ...]:
-    """Return the claim names that an expression follows, outermost first. Raises `ValueError`."""
+    """Return the claim names, outermost first. Raises `ValueError`."""
     began = _FIRST.match(expression)
     if began is None or len(expression) > EXPRESSION_CHARS_MAX:
         raise ValueError(
@@ -198,10 +177,9 @@ def path_of(expression: str) -> tuple[str, ...]:
 def attributes_of(
     claims: Mapping[str, Any], transformations: Iterable[Transformation]
 ) -> dict[str, Attribute]:
-    """Return the attributes of a token: its scalar and list claims, and the transformed ones.
+    """Return scalar and list claims, and transformed ones, which take precedence.
 
-    Transformed ones take precedence. A missing claim makes no attribute, and neither does an
-    expression that cannot be parsed, so it matches nothing.
+    A missing claim, or an invalid expression, makes no attribute, so it matches nothing.
     """
     attributes = dict(_values(claims))
     for one in transformations:
@@ -213,10 +191,7 @@ def attributes_of(
 
 
 def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
-    """Return True if a token's attributes match all matchers of a rule.
-
-    No matchers match nothing.
-    """
+    """Return True if a token matches a rule. No matchers match nothing."""
     return bool(matchers) and all(
         name in attributes and _has(attributes[name], value) for name, value in matchers.items()
     )
@@ -225,10 +200,7 @@ def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) 
 def scopes_granted(
     scopes: frozenset[str], attributes: Mapping[str, Attribute]
 ) -> frozenset[str] | None:
-    """Return the token's scopes: those of its rule, narrowed to the token's own if it has any.
-
-    Return None if nothing is left.
-    """
+    """Return the rule's scopes, narrowed to the token's own if any; None if nothing is left."""
     claim = attributes.get(SCOPES_GRANTED)
     if claim is None:
         return scopes
@@ -237,21 +209,19 @@ def scopes_granted(
 
 
 def narrowed(scopes: frozenset[str], requested: frozenset[str]) -> frozenset[str] | None:
-    """Return the `requested` scopes that a rule with these scopes allows.
-
-    Return None if nothing is left and the token may do nothing; empty scopes would allow all.
+    """Return the `requested` scopes that are allowed; None if nothing is left (empty would allow
+    all).
     """
     return (requested & scopes if scopes else requested) or None
 
 
 def text_of(attributes: Mapping[str, Attribute], name: str) -> str | None:
-    """Return the attribute of that name if it is a single text that is not empty."""
+    """Return the attribute if it is a single text that is not empty."""
     value = attributes.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
-    """Return the end user of requests with a token, or None if the token names none."""
     named = attributes.get(END_USER, attributes.get("sub"))
     if named is None or isinstance(named, tuple):
         return None

@@ -1,10 +1,7 @@
-"""Permissions of keys: scopes of project keys, roles of admin keys and of operators.
+"""Scopes of project keys, roles of admin keys and of operators.
 
-A key of a project without scopes may do everything. A request needs a `Need`, by its route and
-method (`api.access.authentication` has the table); a key fulfils it with any scope that grants it.
-
-A route of the admin planes names the permission that it needs (`admin.routes`); a role is a fixed
-set of these. A reader has every permission that ends in `.read`.
+Routes name the `Need` (`api.access.authentication`) or the permission (`admin.routes`) of a
+request.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ Permission = Literal[
     "roles.read",
     "roles.write",
 ]
-"""Permission in the admin API of one tenant. None shows what a request or a response contains."""
+"""In the admin API of one tenant. None shows content."""
 
 OperatorPermission = Literal[
     "tenants.read",
@@ -59,9 +56,8 @@ OperatorPermission = Literal[
     "operators.read",
     "operators.write",
 ]
-"""Permission of operators, over all tenants. None shows what a request or a response contains, but
-`content.read`, with which an archive of a tenant may have its content, and responses of tenants
-that allow it are revealed."""
+"""Over all tenants. Only `content.read` shows content: in archives, and in responses of tenants
+that allow it."""
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]
@@ -70,7 +66,6 @@ OperatorRole = Literal["owner", "admin", "support", "billing", "auditor"]
 PERMISSIONS: Final[frozenset[Permission]] = frozenset(get_args(Permission))
 OPERATOR_PERMISSIONS: Final[frozenset[OperatorPermission]] = frozenset(get_args(OperatorPermission))
 READ_ONLY_SCOPE: Final = "api.all.read"
-"""The scope of a key that changes nothing."""
 
 
 def _reading(permissions: frozenset[AnyPermission]) -> frozenset[AnyPermission]:
@@ -96,10 +91,6 @@ OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
 
 
 def role_of(scopes: frozenset[str]) -> Role:
-    """Return the role of an admin key with these scopes.
-
-    Only the read-only scope makes a reader.
-    """
     return "reader" if scopes and scopes <= {READ_ONLY_SCOPE} else "owner"
 
 
@@ -120,7 +111,7 @@ NEEDS: Final[tuple[Need, ...]] = get_args(Need)
 _ALL: Final = frozenset(NEEDS)
 _READING: Final = frozenset(one for one in NEEDS if one.endswith(".read"))
 _ALWAYS: Final = frozenset[Need]({"key.read"})
-"""Needs that every key has: to read about itself."""
+"""To read about itself."""
 
 SCOPES: Final[dict[str, frozenset[Need]]] = {
     "api.all": _ALL,
@@ -139,11 +130,10 @@ SCOPES: Final[dict[str, frozenset[Need]]] = {
     "files.write": frozenset[Need]({"files.write", "files.read"}),
     "files.read": frozenset[Need]({"files.read"}),
 }
-"""Needs that each scope gives."""
 
 
 def may(scopes: frozenset[str], need: Need) -> bool:
-    """Return True if a key with these scopes may do this. Unknown scopes allow nothing."""
+    """Return True if a key may do this: unknown scopes allow nothing, none allow all."""
     if not scopes or need in _ALWAYS:
         return True
     return any(need in SCOPES.get(scope, ()) for scope in scopes)

@@ -1,9 +1,7 @@
-"""Policy of a tenant, as an operator may decide it: values and rules; `store.tenants` keeps them.
+"""Policy of a tenant, as an operator may decide it.
 
-A policy value is a field of `TenantPolicy`. Its `PolicyValue` says which setting counts for tenants
-without one of their own, which option of `tenants set` changes it, and what it may be; settings,
-command, table and checks are made from that. A new value is an entry here, a migration that adds
-its column, and the code that heeds it.
+Settings, `tenants set`, the table and checks are made from `PolicyValue`. A new value is an entry
+here, a field of `TenantPolicy`, a migration that adds its column, and the code that heeds it.
 """
 
 from __future__ import annotations
@@ -24,28 +22,25 @@ OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
 TierDefault = Literal["standard", "fast", "scale"]
-"""Tier that a request of a project gets if it names none, in OpenAI's words."""
+"""Tier of requests that name none, in OpenAI's words."""
 OptionalTier = Literal["flex", "fast", "ultrafast"]
 HostedTool = Literal["web_search", "code_interpreter", "mcp"]
-"""Tools that a tenant and each of its projects may be refused."""
+"""Tools that a tenant or a project may be refused."""
 ResponseMessages = Literal["refused", "allowed"]
 ToolAccess = Literal["refused", "allowed"]
 ModelsMode = Literal["allow_list", "deny_list"]
 ContainerMemory = Literal["1g", "4g", "16g", "64g"]
 McpServersAllowed = Literal["registry", "listed", "any"]
-"""MCP servers that requests may use: those that the operator registered; besides, those on hosts
-that the settings list; besides, any that a request names."""
+"""Registered ones; these and those on listed hosts; or any."""
 McpApprovals = Literal["request", "always"]
-"""Calls that the user has to approve first: those that the request says, or all."""
+"""When the user approves calls: as the request says, or always."""
 
 OperatorContentAccess = Literal["never", "consent", "always"]
-"""When operators may read content: never, while the tenant consents, or whenever they have a
-reason."""
+"""Never, while the tenant consents, or whenever they have a reason."""
 
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
-"""The values that the operator decided for one tenant, by name."""
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
-"""New values by name: None removes a value, omitted ones stay."""
+"""None removes a value, omitted ones stay."""
 
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
@@ -55,20 +50,18 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
 _INTEGER_MAX: Final = 2**31 - 1
-"""Largest value of a column of the type integer."""
 DOMAINS_CHARS_MAX: Final = 8192
 _DOMAIN: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63}){0,30}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """Value of a policy: a word out of `words`, a number from `least` to `most`, or, with
-    `is_domains`, domains in lower case with one space between two, or none.
+    """Value of a policy: one of `words`, a text that matches `pattern`, a number from `least` to
+    `most`, or, with `is_domains`, lower-case domains with one space between two.
 
-    `setting` is the path of the setting that counts where a tenant has no value of its own, and
-    `purpose` what the reference says of that setting; without one the field's default counts.
-    `option` is the option of `tenants set`, by default the value's name, and `option_unit` how many
-    units of the value one unit of the option is.
+    `setting` counts where a tenant has no value; without one the field's default does. `purpose` is
+    its text in the reference. `option` is that of `tenants set`; one unit of it is `option_unit`
+    units of the value.
     """
 
     name: str = field(kw_only=False)
@@ -79,20 +72,17 @@ class PolicyValue:
     purpose: str = ""
     words: tuple[str, ...] = ()
     pattern: str | None = None
-    """Pattern that a text has to match as a whole; None: it is no such text."""
     least: int = 0
     most: int = 0
     is_domains: bool = False
 
     @property
     def default(self) -> str | int:
-        """Return the value where neither the tenant nor the configuration sets one."""
         default: str | int = getattr(DEFAULT_POLICY, self.name)
         return default
 
     @property
     def description(self) -> str:
-        """Return what the reference says of the setting."""
         return f"{self.purpose} A tenant may have its own: tenants set."
 
     @property
@@ -106,7 +96,7 @@ class PolicyValue:
 
     @property
     def option_form(self) -> str:
-        """Return the placeholder that the command line shows, unused for `words`."""
+        """Return the placeholder, unused for `words`."""
         if self.is_domains:
             return "DOMAINS"
         return MODELS_FORM if self.pattern else "N"
@@ -118,7 +108,7 @@ class PolicyValue:
 
     @property
     def column_check(self) -> str | None:
-        """Return the condition of the column's check. Numbers from 1 on and domains have none."""
+        """Return the condition of the column's check."""
         if self.words:
             return f"{self.name} IN ({', '.join(map(repr, self.words))})"
         if self.is_domains or self.pattern:
@@ -149,14 +139,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """Policy in force for one tenant, defaults filled in. `POLICY_VALUES` explains the values.
-
-    `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
-    `background_running_max` and `background_queued_max` are of all replicas together.
-    `tool_calls_max`, `tool_time_max_s`, `tool_result_ids_max` and `tool_result_bytes_max` are of
-    all hosted tools of one response. `container_memory_max` is a bound beside the configuration's.
-    `share_weight` is in hundredths of the usual share.
-    """
+    """Policy in force for one tenant. `share_weight` is in hundredths."""
 
     on_disconnect: OnDisconnect = "cancel"
     log_retention_s: int = DAY_S
@@ -205,7 +188,6 @@ class TenantPolicy:
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
-        """Make the policy of tenants without values of their own."""
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 
@@ -228,9 +210,7 @@ def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelPermissions:
-    """Models that a project or a key may use: these alone, or all but these. A name that ends
-    in `*` stands for all names that begin so.
-    """
+    """Models of a project or a key. A name that ends in `*` is a prefix."""
 
     mode: ModelsMode
     models: tuple[str, ...]
@@ -242,16 +222,14 @@ class ModelPermissions:
 
 @dataclass(frozen=True, slots=True)
 class ProjectControls:
-    """Restrictions of a project on what its keys may have of its tenant's: no tools in `tools_off`,
-    and of the tiers besides the usual one those in `tiers` (None: all).
-    """
+    """Restrictions of a project; `tiers` are those besides the usual one (None: all)."""
 
     tools_off: frozenset[HostedTool] = frozenset()
     tiers: tuple[OptionalTier, ...] | None = None
     tier_default: TierDefault = "standard"
 
     def narrowed(self, policy: TenantPolicy) -> dict[str, Any]:
-        """Return the values of a tenant's policy that differ for the project."""
+        """Return the values of `policy` that differ."""
         own: dict[str, Any] = dict.fromkeys(self.tools_off, "refused")
         if self.tiers is not None and not {"fast", "ultrafast"} & set(self.tiers):
             own["service_tier_max"] = "default"
@@ -259,14 +237,11 @@ class ProjectControls:
 
 
 ALL_CONTROLS: Final = ProjectControls()
-"""Controls of a project that allows all that its tenant may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class NarrowedPolicy(TenantPolicy):
-    """A tenant's policy for the requests of one key, narrowed by the models and controls of its
-    project and its terms.
-    """
+    """Policy for the requests of one key."""
 
     permissions: tuple[ModelPermissions, ...] = ()
     controls: ProjectControls = ALL_CONTROLS
@@ -296,7 +271,7 @@ class NarrowedPolicy(TenantPolicy):
         *permissions: ModelPermissions | None,
         controls: ProjectControls = ALL_CONTROLS,
     ) -> TenantPolicy:
-        """Return the narrowed policy, or the policy itself if nothing narrows it."""
+        """Return `policy` itself if nothing narrows it."""
         restrictions = tuple(one for one in permissions if one is not None)
         if not restrictions and controls == ALL_CONTROLS:
             return policy
@@ -524,17 +499,16 @@ _VALUES: Final = (
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}
-"""Every value by its name, in the order of the columns."""
+"""In the order of the columns."""
 
 
 def are_domains(text: str) -> bool:
-    """Return True if a text is a list of domains as policies write it."""
     fits = len(text) <= DOMAINS_CHARS_MAX
     return fits and (not text or all(map(_DOMAIN.fullmatch, text.split(" "))))
 
 
 def check_changes(changes: PolicyChanges) -> None:
-    """Raise `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
+    """Raise `InvalidRequest` for a value out of bounds, an unknown name, or no change."""
     if not changes:
         raise InvalidRequest("There is nothing to change.")
     for name, value in changes.items():

@@ -1,11 +1,11 @@
-"""The secrets of API keys: their form, and the keyed hash that a database knows them by.
+"""Secrets of API keys: their form, and the keyed hash that a database stores.
 
 A secret is a prefix that tells what the key opens, 256 random bits in base64url, and a checksum of
-both, so that who reads one (a scanner, this gateway) can tell a mistyped key from a wrong one
-without asking anybody. Keys from before had the prefix `sk-` and no checksum; they stay good.
+both, so that a scanner can tell a mistyped key from a wrong one. Older keys, with the prefix `sk-`
+and no checksum, stay good.
 
-Since a secret has 256 random bits, one HMAC-SHA256 under a pepper is enough to store it. While a
-pepper is replaced two are in use: a secret that matches under the previous one is hashed again.
+With 256 random bits, one HMAC-SHA256 under a pepper is enough. While a pepper is replaced, a secret
+that matches under the previous one is hashed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HINT_CHARS: Final = 4
 _CHECK_CHARS: Final = 6
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PEPPER_IDS: Final = 2**15
-"""The number of values of a `smallint` that are not negative."""
+"""Non-negative values of a `smallint`."""
 
 
 def secret_of(kind: SecretKind, random: bytes) -> str:
@@ -38,13 +38,13 @@ def secret_of(kind: SecretKind, random: bytes) -> str:
 
 
 def kind_of(secret: str) -> SecretKind | None:
-    """Return the kind of a secret by its prefix. None: an old secret, which opens a project."""
+    """Return the kind of a secret; None: an old one, which opens a project."""
     kinds = [kind for kind, prefix in PREFIXES.items() if secret.startswith(prefix)]
     return kinds[0] if kinds else None
 
 
 def is_mistyped(secret: str) -> bool:
-    """Return True if no key can have this secret: it has a prefix, but a wrong checksum."""
+    """Return True if the secret has a prefix, but a wrong checksum."""
     if kind_of(secret) is None:
         return False
     text, check = secret[:-_CHECK_CHARS], secret[-_CHECK_CHARS:]
@@ -70,16 +70,11 @@ def _check(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pepper:
-    """Key of the hashes of secrets. `id` distinguishes peppers and reveals nothing of them."""
-
     secret: bytes
 
     @property
     def id(self) -> int:
-        """Return an id from 0 to 32767, derived from the secret.
-
-        Two peppers share an id with a probability of 1 in 32,768.
-        """
+        """Return an id that reveals nothing of the secret. One in 32,768 pairs shares its id."""
         digest = hmac.digest(self.secret, b"pepper id", sha256)
         return int.from_bytes(digest[:2], "big") % _PEPPER_IDS
 

@@ -1,7 +1,5 @@
-"""Text of results: without invisible characters, and shortened for the model.
-
-A model may obey characters that a reader does not see, or that change how others are read. So they
-are removed from all results of tools before a model or a client sees these.
+"""Text of results, shortened for the model, and without invisible characters: a model may obey what
+a reader does not see.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _ESCAPED: Final = r"\x00-\x08\x0b-\x1f"
-"""Controls but tabs and line ends: JSON has them as escapes, which anybody sees."""
+"""Not tabs and line ends. JSON has these as visible escapes."""
 _RAW: Final = (
     r"\x7f-\x9f"  # more controls
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
@@ -22,8 +20,7 @@ _RAW: Final = (
     r"\U000e0000-\U000e007f"  # tags, in which whole orders can be written
 )
 UNSEEN: Final = _ESCAPED + _RAW
-"""The inside of a character class. Sources: Unicode Standard Annex 9 (directional formatting
-characters), and chapter 23.9 of the Unicode Standard (tag characters)."""
+"""Unicode Standard Annex 9, and chapter 23.9 of the Unicode Standard."""
 _ANY: Final = re.compile(f"[{UNSEEN}]")
 _ANY_RAW: Final = re.compile(f"[{_RAW}]")
 
@@ -33,31 +30,27 @@ def without_unseen(text: str) -> str:
 
 
 def shown_in_json(text: str) -> str:
-    """Remove invisible characters from a JSON string; JSON shows some of them, which stay."""
+    """Remove invisible characters that JSON does not escape."""
     return _ANY_RAW.sub("", text)
 
 
 HEAD_SHARE: Final = 0.6
-"""Share of the kept text that is its beginning. The rest is the end, where errors and totals
-stand."""
+"""Errors and totals stand at the end."""
 LINE_SHARE_MIN: Final = 0.5
-"""A part is cut at the end of a line if that leaves so much of it."""
+"""A part is cut at a line end if that leaves so much of it."""
 CHARS_PER_ID: Final = 4
-"""About so many in English; where a search for the right length begins."""
+"""About, in English."""
 BYTES_PER_CHAR_MAX: Final = 4
-"""In UTF-8. No id is less than a byte, so no character is more ids than that."""
+"""No id is less than a byte, so no character is more ids than that."""
 _TRIES_MAX: Final = 8
 _FILL: Final = 0.85
-"""A part is long enough that takes so much of its ids."""
+"""So much of its ids is enough for a part."""
 
 
 def truncated(text: str, ids_max: int, count_ids: Callable[[str], int], advice: str) -> str:
-    """Return the text, shortened to at most `ids_max` ids where it is longer.
+    """Return at most `ids_max` ids: head, a note with `advice` on how to get the rest, and tail.
 
-    Keeps 60 % from the beginning and 40 % from the end, with a note between them of what is
-    missing, and `advice` on how to get it. Parts are cut between lines where there are any. Where
-    not even the note fits, there is only some of the beginning. `count_ids` may take long: call
-    this in a thread for a long text.
+    `count_ids` may take long: call this in a thread for a long text.
     """
     if _is_short(text, ids_max, count_ids):
         return text
@@ -130,16 +123,12 @@ def _line_begin(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Remove what a terminal or reader would obey or not see from a text.
-
-    These are control characters except new lines and tabs, direction marks, and tags. Lone
-    surrogates become question marks.
-    """
+    """Remove what a terminal or reader would obey or not see."""
     return without_unseen(text).encode("utf-8", "replace").decode()
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """Shorten text to about `bytes_max` bytes of UTF-8: head, note, and tail."""
+    """Shorten text to about `bytes_max` bytes of UTF-8."""
     content = text.encode("utf-8", "replace")
     if len(content) <= bytes_max:
         return content.decode()

@@ -1,8 +1,6 @@
 """Interface between the engine and the tools that the gateway runs.
 
-A process has one `HostedTools`; each response with grants has a `ToolSession` of its own, from its
-first call to its end. A session never runs in the task of the run that calls it, and has no access
-to the response's log: what has to outlive it is in what it returns.
+A session never runs in the task of the run that calls it, and has no access to the response's log.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ _BROWSER: Final = f"{BUILTIN_PREFIX}browser."
 
 HOSTS_MAX: Final = 32
 REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
-"""Hosts that the call of the current task sent something to, collected for the audit."""
+"""Hosts that the current call sent something to, for the audit."""
 
 
 def note_reached(host: str) -> None:
-    """Record that a request was sent to this host. Does nothing outside of a call."""
     hosts = REACHED.get(None)
     if hosts is not None and len(hosts) < HOSTS_MAX:
         hosts.add(host)
@@ -46,14 +43,13 @@ def note_unreached(host: str) -> None:
 
 
 def kind_of(name: str) -> ToolKind:
-    """Return the kind of the tool with this name, which selects its executor."""
     if name.startswith(_BROWSER):
         return "browser"
     return "python" if name.startswith(BUILTIN_PREFIX) else "mcp"
 
 
 def server_of(name: str, grants: Grants | None) -> str:
-    """Return who executes the tool's calls: an MCP server's identity, otherwise the kind."""
+    """Return an MCP server's identity, otherwise the kind."""
     kind, label = kind_of(name), name.partition(".")[0]
     if kind != "mcp" or grants is None:
         return kind
@@ -67,11 +63,8 @@ async def _assured() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Call of a tool by the model. `name` is the tool's as rules know it: `builtin:browser.search`,
-    `builtin:python`, or `label.tool` of an MCP server. `arguments` are exactly what the model
-    wrote. `ordinal` counts the calls of the response that the gateway answers, from 0; `attempt`
-    the attempts, from 1. `ids_max` is how many ids of its result there is room for in the context
-    window; None: that is not known.
+    """Call by the model. `name` is `builtin:browser.search`, `builtin:python`, or `label.tool`.
+    `ordinal` counts from 0. `ids_max`: room in the context window; None: unknown.
     """
 
     ordinal: int
@@ -84,7 +77,7 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class ToolStart:
     """Properties of a call before it runs. `repeatable`: it may run again if it is unknown how far
-    it came. `shown`: the fields that its item shows from now on.
+    it came. `shown`: fields of its item.
     """
 
     repeatable: bool
@@ -93,9 +86,8 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """Result of a call. `output` is the text for the model, before it is cut; `ids_max` how many
-    ids of it the model may read. `shown` are the fields that the item of the call shows in the end.
-    `state` is what later calls need, of this response and of those that continue it.
+    """Result of a call, not cut yet. `shown`: final fields of the item. `state`: what later calls
+    need, also of responses that continue this one.
     """
 
     output: str
@@ -107,14 +99,12 @@ class ToolResult:
 
 _NOT_MADE: Final = frozenset({"refused", "over_budget"})
 _INVALID_REQUEST: Final = -32600
-"""Source: https://www.jsonrpc.org/specification#error_object"""
+"""https://www.jsonrpc.org/specification#error_object"""
 
 
 def explained(name: str, result: ToolResult) -> ToolResult:
-    """Return the result of a failed MCP call with an error in its item, if it has none.
-
-    No server reported an error for a call that the gateway refused, gave up or lost, but the item
-    has a field for one. Other results are returned unchanged.
+    """Return the result with an error in its item: no MCP server reported one for a call that the
+    gateway refused, gave up or lost.
     """
     if result.outcome in {"ok", "cancelled"} or result.shown or kind_of(name) != "mcp":
         return result
@@ -127,22 +117,20 @@ def explained(name: str, result: ToolResult) -> ToolResult:
 
 
 ToolState = dict[str, Any]
-"""The `state` of an ended call: `{"page": ShownPage as JSON}` of the browser, which citations are
-resolved by; `{"container_id": ..., "files": {path: file id}}` of Python; and `bytes` of all, how
-many it returned before they were cut."""
+"""`{"page": ShownPage as JSON}`, which citations are resolved by; `{"container_id": ..., "files":
+{path: file id}}` of Python; of all, `bytes` before the cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """Scope of a session: its response, and what its tools may use. `project_id` None: the tenant's
-    default project. `stored`: data that a tool keeps may outlive the response. Without it a tool
-    may keep data in `values`, by keys of its own, for the responses that continue this one;
-    `values` None: the data goes with the response. `states` are those of the calls that ended
-    before the session began, `result_ids` how many ids their results are. `count_ids` returns how
-    many ids a text is. `secrets` are those of the request for MCP servers, by label.
+    """Response of a session, and what its tools may use.
 
-    `assured` returns once no other process may go on with the response for the next two seconds,
-    and raises `ClaimLost` if one does: a tool awaits it right before a call leaves the process.
+    `stored`: a tool's data may outlive the response. Otherwise it may be kept in `values` for
+    responses that continue this one; None: it goes with the response. `states` and `result_ids` are
+    of calls that ended before. `secrets` are for MCP servers, by label.
+
+    A tool awaits `assured` right before a call leaves the process. It returns once no other process
+    may go on with the response for two seconds, and raises `ClaimLost` if one does.
     """
 
     tenant_id: TenantId
@@ -159,21 +147,14 @@ class ToolScope:
 
 
 class ToolSession(Protocol):
-    """The tools of one response. One call at a time.
-
-    A subclass whose calls cannot be resumed, or that has nothing to free, need not say so.
-    """
+    """Tools of one response, called one at a time."""
 
     def start(self, call: ToolCall) -> ToolStart:
-        """Return the properties of a call before it runs. Does no I/O, and raises nothing."""
+        """Return the properties of a call, without I/O. Raises nothing."""
         ...
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """Run a call within its deadline. Cancelled when the response is.
-
-        `on_handle` gets the handle by which the call can be resumed, if there is one. Any exception
-        is a defect.
-        """
+        """Run a call. Any exception is a defect. `on_handle` receives what `resume` needs."""
         ...
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
@@ -181,20 +162,16 @@ class ToolSession(Protocol):
         return None
 
     async def close(self) -> None:
-        """Free the resources of the response, if it has any. Raises nothing."""
+        """Free the resources. Raises nothing."""
         return
 
 
 class HostedTools(Protocol):
-    """The tools that the gateway runs itself, of all responses."""
-
     def session(self, scope: ToolScope) -> ToolSession:
-        """Create a session, which uses no resources before its first call."""
+        """Create a session, which uses no resources yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFamily:
-    """`HostedTools` made of a function that creates their sessions."""
-
     session: Callable[[ToolScope], ToolSession]

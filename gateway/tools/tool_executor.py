@@ -1,8 +1,4 @@
-"""Run the calls of all hosted tools, each in the session of its tool, within bounds.
-
-A session executes a call and returns its result. The bounds of time, of concurrency, of the size of
-results and of the number of calls are enforced here, alike for all tools. The caller gets a result
-even if a session fails.
+"""Bounds of hosted tools.
 
 | bound                                   | outcome of a call beyond it             |
 |-----------------------------------------|-----------------------------------------|
@@ -45,16 +41,16 @@ if TYPE_CHECKING:
     _Keys = tuple[_Key, ...]
 
 BREAKERS_MAX: Final = 4096
-"""Servers whose failures are remembered, of all tenants together."""
+"""Of all tenants together."""
 
 
 class TooManyCalls(Exception):
-    """Refusal of a call that waited `ToolLimits.slot_wait_s` for a slot and got none."""
+    """No slot within `ToolLimits.slot_wait_s`."""
 
 
 class Slots:
-    """Slots of the calls that run. Free slots go to the waiting calls in their order, past those
-    that one of their own bounds still holds up.
+    """Slots of running calls. Free ones go to waiting calls in order, past those that one of their
+    own bounds holds up.
     """
 
     def __init__(self, limits: ToolLimits) -> None:
@@ -69,9 +65,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self, tenant: Hashable, server: Hashable | None) -> AsyncIterator[None]:
-        """Hold a slot for the block; `server` None: the call is to no server. Raises
-        `TooManyCalls`.
-        """
+        """Hold a slot. Raises `TooManyCalls`."""
         keys: _Keys = (("all", None), ("tenant", tenant))
         if server is not None:
             keys = (*keys, ("server", server))
@@ -115,9 +109,7 @@ class Slots:
 
 
 class Breaker:
-    """Record of the servers that failed again and again, for each tenant: these are not called for
-    a while.
-    """
+    """Servers, by tenant, that rest after failures."""
 
     def __init__(self, failures_max: int, rest_s: float, clock: Callable[[], float]) -> None:
         # After `failures_max` failures in a row a server rests for `rest_s`; then one call may try.
@@ -127,10 +119,7 @@ class Breaker:
         self._failures: LruCache[Hashable, tuple[int, float]] = LruCache(size_max=BREAKERS_MAX)
 
     def is_open(self, key: Hashable) -> bool:
-        """Return True if the server must not be called.
-
-        After the rest one caller gets False and may try; the others get True meanwhile.
-        """
+        """Return True if the server must not be called. After the rest one caller may try."""
         failures, since = self._failures.get(key) or (0, 0.0)
         if failures < self._failures_max:
             return False
@@ -150,18 +139,18 @@ class Breaker:
 
 
 RESULT_BYTES: Final = "bytes"
-"""Among the `state` of a call: how many bytes it returned, before they were cut."""
+"""Key in `state`: bytes of the result before the cut."""
 INLINE_RESULT_CHARS: Final = 4096
-"""So much of a result is counted at once, more in a thread."""
+"""More is counted in a thread."""
 SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "browser": frozenset({"transport_error"}),
     "python": frozenset({"transport_error"}),
     "mcp": frozenset({"transport_error", "timeout", "unknown"}),
 }
-"""Outcomes that are failures of the server, rather than of the requested page or of slow code."""
+"""Not of the requested page or of slow code."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""Pattern of a string in JSON. One that is not closed goes on to the end: otherwise each quote in
-it would begin another."""
+"""A string that is not closed goes on to the end: otherwise each quote in it would begin
+another."""
 _ADVICE: Final[Mapping[ToolKind, str]] = {
     "browser": "Open the page at another line (loc), or find a pattern in it.",
     "python": "Print less at once, or write to a file and look at parts of it.",
@@ -176,19 +165,13 @@ CALL_MAX_S: Final[Mapping[ToolKind, float]] = {"browser": 20.0, "python": 120.0,
 
 
 class Threads(Protocol):
-    """Pool of threads for work that would hold up the event loop."""
-
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Bounds of a single call, and of all those that run at once.
-
-    After `breaker_failures_max` failures in a row a server is not called for `breaker_rest_s` by
-    that tenant. `repeats_max` is how often in a row a call with the same arguments is run.
-    Errors have at most `error_ids_max` ids, and so has every result once a response has used its
-    share of ids.
+    """Bounds. `repeats_max`: calls in a row with the same arguments. `error_ids_max`: ids of
+    errors, and of every result once a response has used its share of ids.
     """
 
     call_max_s: Mapping[ToolKind, float] = field(default_factory=lambda: CALL_MAX_S)
@@ -205,8 +188,6 @@ class ToolLimits:
 
 
 class ToolExecutor:
-    """All hosted tools of a process, by the kind of their calls."""
-
     def __init__(
         self,
         tools: Mapping[ToolKind, HostedTools],

@@ -1,11 +1,5 @@
 """`browser.search`, `browser.open` and `browser.find`, as gpt-oss was trained to call them.
 
-    call + pages shown so far → Shown(text for the model, facts for the log)
-
-The pages shown so far, by cursor, are a fold of the facts of earlier calls, also of those in
-earlier responses of the chain. The text of pages is in a `PageStore`, by the key in the facts. The
-engine calls `BrowserTools`.
-
 Source: https://github.com/openai/gpt-oss, gpt_oss/tools/simple_browser; where it differs: a page is
 kept by its cursor and not by its URL, `topn` counts, and a find in results of a search is refused.
 """
@@ -64,10 +58,9 @@ PATTERN_CHARS_MAX: Final = 200
 URL_CHARS_MAX: Final = 2048
 OWN_URL_CHARS_MAX: Final = 512
 OWN_URL_QUERY_CHARS_MAX: Final = 128
-"""Characters, at most, of the query of a URL that neither the user nor a page provides: what a
-model makes up may carry secrets away."""
+"""In a URL that the model makes up: it may carry secrets away."""
 INLINE_CHARS_MAX: Final = 50_000
-"""Longer pages are cut into lines in a thread."""
+"""Longer pages are processed in a thread."""
 SNIPPET_LINES: Final = 3
 LINES_ABOVE_MATCH: Final = 4
 CHANGED_NOTE: Final = "(This page was fetched again: it may have changed.)"
@@ -75,11 +68,7 @@ CHANGED_NOTE: Final = "(This page was fetched again: it may have changed.)"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Result of a call. `page` None: the call showed no new page, and `text` says why.
-
-    `action` is that of the `web_search_call` item. `failed`: the arguments made no sense, or the
-    search or the visit failed. `sources` are the URLs that the call found.
-    """
+    """Result of a call. `page` None: no new page. `action`: that of the `web_search_call` item."""
 
     text: str
     action: Mapping[str, Any]
@@ -89,39 +78,27 @@ class Shown:
 
 
 class PageStore(Protocol):
-    """Store of the text of one tenant's pages, between calls."""
-
     async def put(self, page: Page, requested_url: str = "") -> str:
-        """Store a page that the URL `asked` led to, and return its key."""
+        """Store the page that `requested_url` led to; return its key."""
         ...
 
-    async def get(self, key: str) -> Page | None:
-        """Return a stored page; None if it is no longer stored."""
-        ...
+    async def get(self, key: str) -> Page | None: ...
 
 
 class Web(Protocol):
-    """Pages that can be found, and read, within what a response may."""
-
     async def search(self, query: Query) -> list[Hit]:
-        """Return the hits for a query, best first. Raises `SearchFailed`."""
+        """Return the hits, best first. Raises `SearchFailed`."""
         ...
 
     async def open(self, url: str, *, anew: bool) -> Page:
-        """Return the page at a URL; `anew`: fetch it, instead of a recent copy.
-
-        Raises `FetchFailed`.
-        """
+        """Return a page; `anew`: no recent copy. Raises `FetchFailed`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserOptions:
-    """Bounds of the browser of one response.
-
-    `count_ids` returns how many ids a text is; one call shows `view_ids_max` of them. `user_urls`
-    are those that the user gave. With `only_seen_urls` the model opens only these and the URLs
-    that a shown page has.
+    """Bounds of one response. `only_seen_urls`: the model opens only `user_urls` and those of shown
+    pages.
     """
 
     count_ids: Callable[[str], int]
@@ -135,18 +112,14 @@ class BrowserOptions:
 
 
 class BadCall(Exception):
-    """Refusal of arguments that make no sense. The message tells the model what to do instead."""
+    """Arguments that make no sense. The message is for the model."""
 
 
 class NotThere(Exception):
-    """Reference to a cursor, link or line that does not exist. The message tells the model which
-    exist.
-    """
+    """Unknown cursor, link or line. The message is for the model."""
 
 
 class Browser:
-    """The browser of one response. `pages` are those that were shown, by their cursors."""
-
     def __init__(
         self,
         pages: Sequence[ShownPage],
@@ -163,7 +136,7 @@ class Browser:
         self._options = options
 
     def action(self, function: Function, arguments: str) -> dict[str, Any]:
-        """Describe what a call is about to do, as far as its arguments tell. Raises nothing."""
+        """Describe what a call is about to do. Raises nothing."""
         if function == "search":
             return {"type": "search"}
         try:
@@ -372,9 +345,7 @@ class Browser:
 
 
 class _Arguments:
-    """Arguments of a call, as the model wrote them. Numbers may come as text or with a fraction;
-    null counts as absent.
-    """
+    """Arguments as the model wrote them. Numbers may be text; null counts as absent."""
 
     def __init__(self, arguments: str) -> None:
         try:
@@ -461,17 +432,15 @@ def _match_lines(text: str) -> list[int]:
 
 PREFIX: Final = "builtin:browser."
 HEAD_IDS_MAX: Final = 1024
-"""Ids of a display, at most, beside its lines: cursor, title and URL."""
+"""Of cursor, title and URL beside the lines."""
 NO_DOMAIN: Final = "invalid"
-"""For an allowed domain that is none: a list of nothing else must not allow everything."""
+"""For an invalid domain: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
 VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
 _PAGE: Final = TypeAdapter(ShownPage)
 
 
 class BrowserTools:
-    """The browsers of all responses of a process."""
-
     def __init__(
         self,
         workplace: Workplace,
@@ -489,7 +458,6 @@ class BrowserTools:
         return BrowserSession(scope, self._workplace, self._cache)
 
     async def check(self) -> str:
-        """Return a line for the start-up log that names the search sources."""
         names = ", ".join(self._workplace.search.names)
         return f"web search by {names}"
 
@@ -500,8 +468,6 @@ class BrowserTools:
 
 
 class BrowserSession(ToolSession):
-    """The browser of one response."""
-
     def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache) -> None:
         self._grant = grant = scope.grants.browser or BrowserGrant("web_search")
         self._earlier = (*grant.pages, *_pages_of(scope.states))
@@ -568,7 +534,7 @@ class BrowserSession(ToolSession):
 
 
 def domain_of(allowed: str) -> str:
-    """Return the domain of a request's filter without scheme, path and port; empty if invalid."""
+    """Return the domain without scheme, path and port; empty if invalid."""
     try:
         host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
         ascii_host = host.strip(".").encode("idna").decode() if host else ""

@@ -1,6 +1,5 @@
-"""Read documents in child processes, which are killed after a timeout or when a caller gives up.
-
-A process that has read a page reads the next one: starting it takes longer than most pages do.
+"""Documents are read in child processes, which are killed after a timeout, and otherwise kept for
+further documents: starting one takes longer than most pages do.
 """
 
 from __future__ import annotations
@@ -28,25 +27,20 @@ if TYPE_CHECKING:
     from gateway.tools.browser.page import Fetched
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
-"""A process that has read a longer document, or a PDF, is not kept: it would keep its memory."""
+"""A process that has read a longer document, or a PDF, would keep its memory."""
 _CHAR_BYTES_MAX: Final = 6
-"""Bytes of a character in JSON, at most."""
+"""In JSON."""
 _REST_BYTES_MAX: Final = 1024 * 1024
 
 
 class DocumentReader:
-    """Reader of documents, a few at a time (`ReadLimits.documents_max`)."""
-
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self._limits = limits or ReadLimits()
         self._slots = FairSlots(self._limits.documents_max)
         self._idle: list[Process] = []
 
     async def read(self, document: Fetched, tenant: Hashable = None) -> Page:
-        """Return the page of a document, in the turn of a tenant. Raises `Unreadable`.
-
-        When the caller is cancelled, the work ends before this returns.
-        """
+        """Return the page. Raises `Unreadable`. The work ends before a cancelled call returns."""
         async with self._slots.taken(tenant):
             process = await self._process()
             is_kept = False

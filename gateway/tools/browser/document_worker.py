@@ -1,8 +1,6 @@
-"""A program that reads documents, one after the other, until its standard input ends.
+"""Program that reads untrusted documents in a process of its own, with little memory and time.
 
-It runs in processes of its own, with little memory and time, because documents are untrusted:
-`python -I document_worker.py LIMITS`, with the limits as JSON. A document comes as two frames, its
-head (JSON) and its body; the answer is one frame (JSON).
+A document comes as two frames, its head (JSON) and its body; the answer is one (JSON).
 """
 
 from __future__ import annotations
@@ -22,15 +20,10 @@ if TYPE_CHECKING:
     from gateway.tools.browser.extraction import ReadLimits
 
 FRAME_HEAD: Final = struct.Struct(">Q")
-"""Format of the head of a frame: the number of bytes that follow."""
 _FILES_MAX: Final = 16
 
 
 def main(limits_json: str) -> None:
-    """Read documents and answer until the input ends.
-
-    A document without a page is answered, too, unless it ends the process.
-    """
     sys.path.insert(0, str(Path(__file__).parents[3]))  # alone, it sees installed packages only
     from gateway.tools.browser.extraction import ReadLimits
 

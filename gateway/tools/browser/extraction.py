@@ -1,7 +1,5 @@
-"""Convert a fetched document into the page that a model reads. No I/O here.
-
-The author of a document decides how long this takes: `document_worker.py` runs it in a process of
-its own. A PDF is a program of sorts: only a process that may be killed reads one.
+"""Convert a fetched document into a page. It runs in `document_worker.py`, for the author of a
+document decides how long it takes.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ def _pdf_pages(body: bytes, *, pages_max: int, chars_max: int) -> tuple[str, lis
 
 PDF: Final = "application/pdf"
 LIBRARIES: Final = ("selectolax", "pypdf")
-"""The libraries of the extra `web`, which a gateway without web search need not have."""
+"""The extra `web`."""
 CUT_NOTE: Final = "[The page is longer than can be shown.]"
 EMPTY_NOTE: Final = "[The page has no text. It may need a browser that runs its scripts.]"
 _MARKDOWN_LINK: Final = re.compile(
@@ -60,15 +58,12 @@ _NO_LINKS: Final[tuple[str, ...]] = ()
 
 TEXT_CHARS_MAX: Final = 1_000_000
 DOCUMENT_TIMEOUT_S: Final = 10.0
-"""To read a page or a PDF."""
 DOCUMENT_MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
-"""For a process that reads one."""
+"""Of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of the documents of a process; `documents_max` processes read at once."""
-
     text_chars_max: int = TEXT_CHARS_MAX
     pdf_pages_max: int = 200
     document_memory_bytes_max: int = DOCUMENT_MEMORY_BYTES_MAX
@@ -116,7 +111,6 @@ def _truncate(text: str, limits: ReadLimits) -> str:
 
 
 def missing_libraries() -> list[str]:
-    """Return the libraries of the extra `web` that are not installed."""
     return [name for name in LIBRARIES if find_spec(name) is None]
 
 

@@ -1,9 +1,3 @@
-"""Fetch a URL that an untrusted source named, as far as policy and politeness allow.
-
-Every redirect is checked like the first URL. `robots.txt` is fetched by the same client, and cached
-for a day. Few requests go to a host at once, and not in quick succession.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -29,12 +23,10 @@ if TYPE_CHECKING:
     from gateway.tools.egress.transport import EgressClient
 
 ROBOTS_BYTES_MAX: Final = 512 * 1024
-"""Source: https://www.rfc-editor.org/rfc/rfc9309#section-2.5"""
+"""https://www.rfc-editor.org/rfc/rfc9309#section-2.5"""
 HOSTS_MAX: Final = 1024
-"""Hosts that are remembered, at most: their rules, and when they may be visited again."""
 RULES_LINES_MAX: Final = 100_000
-"""Lines of rules that are cached of all hosts together, at most: otherwise invented names of hosts
-could each fill the cache with a whole `robots.txt`."""
+"""Of all hosts together: otherwise invented hosts could each fill the cache with a `robots.txt`."""
 _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}
@@ -43,8 +35,6 @@ _READABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Bounds of one visit, and of the visits to one host."""
-
     timeout_s: float = 15.0
     redirects_max: int = 5
     visits_max: int = 2
@@ -54,11 +44,11 @@ class FetchLimits:
 
 
 class FetchFailed(Exception):
-    """Failure to fetch a page. The message is for the model, and says why in a few words."""
+    """Failure to fetch a page. The message is for the model."""
 
 
 class _Host:
-    """State of a visited host. `rules` None: never fetched, or dropped."""
+    """State of a host. `rules` None: never fetched, or dropped."""
 
     def __init__(self, visits_max: int) -> None:
         self.visits = FairSlots(visits_max)
@@ -69,8 +59,6 @@ class _Host:
 
 
 class PageFetcher:
-    """Fetcher of pages for all tenants of a process. `client` is that of the purpose `page`."""
-
     def __init__(
         self,
         client: EgressClient,
@@ -95,10 +83,7 @@ class PageFetcher:
         *,
         may_visit: Callable[[str], bool] = lambda _: True,
     ) -> Fetched:
-        """Fetch a page for a tenant. `may_visit` decides on the host of each URL on the way.
-
-        Raises `FetchFailed`.
-        """
+        """Fetch a page. `may_visit` decides on each host on the way. Raises `FetchFailed`."""
         try:
             document = await self._fetch(url, tenant, may_visit)
         except EgressRefused as error:

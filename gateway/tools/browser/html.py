@@ -1,13 +1,8 @@
 """HTML → the text and the numbered links of a page.
 
-Links read `【id†text】`, or `【id†text†domain】` where they lead to another domain; their numbers
-count URLs in the order in which they appear. Headings and items of lists are marked as in Markdown;
-tables and emphasis are flattened; scripts, styles, formulas and forms are left out.
-
-The time of a parser grows with the number of tags times the depth at which they are, and with the
-square of the number of attributes of one tag. So `check_bounds` looks over a document first, once
-and in linear time. It is no parser: it finds the depth of a document whose tags are paired, and
-about that of others. The process that parses has bounds for all of them.
+The parser's time grows with the number of tags times their depth, and with the square of the number
+of attributes of one tag. So `check_bounds` looks over a document first, in linear time; it is exact
+only where tags are paired.
 """
 
 from __future__ import annotations
@@ -35,12 +30,12 @@ if TYPE_CHECKING:
 
 
 DEPTH_MAX: Final = 512
-"""Elements within each other. Browsers nest no deeper, either."""
+"""Browsers nest no deeper, either."""
 ATTRIBUTES_MAX: Final = 512
 _ATTRIBUTE: Final = (
     r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>"'][^\s>]*+)?+)?+"""
 )
-"""Here and below nothing is tried twice, as in `html.py`; an open quote lasts until the end."""
+"""Nothing is tried twice; an open quote lasts until the end."""
 _ATTRIBUTES: Final = re.compile(_ATTRIBUTE)
 _TAG: Final = re.compile(rf"<(?:!--|(/?)([a-zA-Z][^\s/>]*+)((?:{_ATTRIBUTE})*+)\s*+(/?))")
 _ATTRIBUTE_CHARS_MIN: Final = 2
@@ -50,7 +45,7 @@ _RAW: Final = {
 }
 """Elements whose content has no tags, and what ends them."""
 _TABLE_PARTS: Final = frozenset({"caption", "tbody", "td", "tfoot", "th", "thead", "tr"})
-"""Elements of a table: where one begins or ends, all that is open in the one before ends."""
+"""Where one begins or ends, all that is open in the one before ends."""
 _UNCOUNTED: Final = frozenset(
     {*_TABLE_PARTS,
      "area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta", "param",
@@ -58,14 +53,14 @@ _UNCOUNTED: Final = frozenset(
      "a", "body", "colgroup", "dd", "dt", "head", "html", "li", "nobr", "optgroup", "option", "p",
      "rb", "rp", "rt", "rtc"}
 )  # fmt: skip
-"""Elements that have no content, and those that the next of their kind ends: many of these are
-within each other only with other elements between, which count."""
+"""Elements without content, or that the next of their kind ends: these nest only with others
+between."""
 _FOREIGN: Final = ("svg", "math")
 """Within these a tag that ends with `/>` is closed."""
 
 
 def check_bounds(html: str) -> None:
-    """Raise `Unreadable` for a document that is nested too deeply, or has too large a tag."""
+    """Raise `Unreadable` for too deep a document, or too large a tag."""
     opened: list[str] = []
     count: Counter[str] = Counter()
     at = 0
@@ -138,19 +133,18 @@ _HIDING: Final = re.compile(
     r"|font-size\s*:\s*0\s*(?:(?:px|em|%)\s*)?(?:;|$))",
     re.IGNORECASE,
 )
-"""Here and below nothing can be matched in two ways: a hostile page would have all of them tried,
-while every thread of the process waits.
-"""
+"""Nothing here and below can be matched in two ways: a hostile page would have all of them
+tried."""
 _SPACE: Final = re.compile(r"\s+")
 _KEPT_SPACE, _LINE, _PARAGRAPH = "\ue000", "\ue001", "\ue002"
-"""A space of preformatted text, and the edges of blocks; `plain` lets none of them in."""
+"""Preformatted space, and edges of blocks: no text has them."""
 _BREAKS: Final = re.compile(f" ?[\n{_LINE}{_PARAGRAPH}][ \n{_LINE}{_PARAGRAPH}]*")
 """In text whose spaces are squeezed."""
 _SPACES: Final = re.compile(" {2,}")
 
 
 def page_of(html: str, url: str) -> Page:
-    """Return the page of an HTML document from `url`. Raises `Unreadable`."""
+    """Return the page. Raises `Unreadable`."""
     check_bounds(html)
     tree = LexborHTMLParser(html)
     title = tree.css_first("title")
@@ -204,8 +198,6 @@ def _walk(root: LexborNode, writer: _Writer) -> None:
 
 
 class _Writer:
-    """Text and links of a page, as far as the page has been read."""
-
     def __init__(self, url: str, base: str) -> None:
         self.links = Links()
         self._base = base
@@ -215,9 +207,9 @@ class _Writer:
         self._images = 0
         self._preformatted = 0
         self._anchors: list[tuple[int, str | None]] = []
-        """Open links: index of the part where the text of each begins, and its target, if any."""
+        """Index of the part where each open link's text begins, and its target."""
         self._is_linked = False
-        """True if one of them leads somewhere."""
+        """One of them has a target."""
 
     def open(self, node: LexborNode) -> bool:
         tag = node.tag or ""

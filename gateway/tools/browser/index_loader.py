@@ -1,5 +1,3 @@
-"""Load pages into the local index: from a URL, a file, or a folder."""
-
 from __future__ import annotations
 
 import asyncio
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE: Final = "https://pages.invalid/"
-"""Base URL of files without a URL: it never leads anywhere (RFC 2606)."""
+"""For files without a URL: it never leads anywhere (RFC 2606)."""
 TYPES: Final = {
     ".html": "text/html",
     ".htm": "text/html",
@@ -36,23 +34,22 @@ TYPES: Final = {
     ".txt": "text/plain",
     ".pdf": "application/pdf",
 }
-"""Files that are read, by the end of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Result of loading one page: it is in the index, or `error` says why not."""
+    """Page that was loaded, or the error."""
 
     url: str
     title: str = ""
     error: str = ""
     is_refused: bool = False
-    """By the rules of where pages may be."""
+    """By the network policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loader of the index of one tenant, or of the index for all (None)."""
+    """Loader of one tenant's index, or of the index for all (None)."""
 
     database: Database
     fetcher: PageFetcher
@@ -61,7 +58,7 @@ class Loader:
     tenant_id: TenantId | None = None
 
     async def add_url(self, url: str, *, pages_max: int = 1) -> AsyncIterator[Loaded]:
-        """Store a page and, breadth first, up to `pages_max` pages of the same host it links to."""
+        """Store a page and, breadth first, others of the same host."""
         url = urldefrag(url).url
         host = urlsplit(url).netloc
         seen, waiting = {url}, [url]
@@ -79,10 +76,7 @@ class Loader:
             seen.update(links)
 
     async def add_path(self, path: Path, base_url: str | None = None) -> AsyncIterator[Loaded]:
-        """Store a file, or all readable files of a folder, as pages below `base_url`.
-
-        Raises `OSError` and `StoreError`.
-        """
+        """Store a file, or all readable files of a folder. Raises `OSError` and `StoreError`."""
         for file, url in _files(path, base_url):
             body = await asyncio.to_thread(file.read_bytes)
             document = Fetched(normalised(url), TYPES.get(file.suffix.lower(), "text/plain"), body)

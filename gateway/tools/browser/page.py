@@ -1,13 +1,11 @@
-"""A page as the model reads it: lines of text with numbered links. No I/O here.
+"""A page in the form that gpt-oss was trained on (openai/gpt-oss, `gpt_oss/tools/simple_browser`):
 
     [3] Title (https://host/path)
     **viewing lines [40 - 61] of 180**
 
     L40: Some text, and 【7†a link†other.host】 in it.
 
-gpt-oss was trained on this form: `browser.search`, `open` and `find` of openai-harmony describe it,
-and openai/gpt-oss, `gpt_oss/tools/simple_browser`, writes it. What a page says must not look like
-the frame around it, so `plain` takes the characters out that only the frame may use.
+What a page says must not look like the frame around it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ LINKS_MAX: Final = 512
 LINKS_CHARS_MAX: Final = 48_000
 MATCHES_MAX: Final = 50
 MATCH_LINES: Final = 4
-"""Lines of a page that are shown for each match."""
 _LINK: Final = re.compile(r"【(\d+)†([^【†】]*)(?:†[^【】]*)?】")
 _LINK_BEGIN: Final = re.compile(r"【(\d{1,4})†")
 _FRAME_CHARS: Final = str.maketrans({"【": "〖", "】": "〗", "†": "‡"})
@@ -40,20 +37,14 @@ _WRAP: Final = re.compile(
 )
 _TAB_CHARS: Final = 4
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
-"""Pattern of everything that begins a line somewhere: a line without a number would look like the
-frame."""
+"""A line without a number would look like the frame."""
 _UNSEEN: Final = re.compile(f"[{UNSEEN}\u200b-\u200d\u2060-\u2065\ue000-\uf8ff\ud800-\udfff]")
-"""Pattern of characters that are removed. In pages these are zero-width and private characters,
-too, with which a page could forge what the frame says. Halves of surrogate pairs are no
-characters."""
+"""Also zero-width and private characters, with which a page could forge the frame."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Page that was fetched, or results of a search or a find. `url` is empty for results.
-
-    `links` are the URLs that the numbers in `text` stand for. `lines` is `text`, wrapped.
-    """
+    """Fetched page, or results (without `url`). `links` are the URLs of the numbers in `text`."""
 
     url: str
     title: str
@@ -68,10 +59,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The lines of a page that are shown: from number `first` on, up to but not `end`, of `count`.
-
-    `text` is what the model reads.
-    """
+    """Lines of a page: from `first` on, up to but not `end`, of `count`."""
 
     text: str
     first: int
@@ -80,11 +68,7 @@ class View:
 
 
 class Links:
-    """The numbers of the URLs of a page, in the order of their appearance.
-
-    There are `LINKS_MAX` of `LINKS_CHARS_MAX` characters together at most, because what was shown
-    is logged; links behind are text.
-    """
+    """Numbers of a page's URLs, bounded because what was shown is logged."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -107,16 +91,16 @@ class Links:
 
 
 class NoSuchLine(ValueError):
-    """A location behind the end of a page. The message says which there are."""
+    """A location behind the end of a page."""
 
 
 def plain(text: str) -> str:
-    """Remove hidden characters, and those by which a page could imitate the frame around it."""
+    """Remove hidden characters, and those by which a page could imitate the frame."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).translate(_FRAME_CHARS)
 
 
 def link(number: int, text: str, domain: str | None = None) -> str:
-    """Format a link; `domain` is shown if it is not that of the page."""
+    """Format a link. `domain`: not that of the page."""
     words = " ".join(plain(text).split())
     return f"【{number}†{words}†{plain(domain)}】" if domain else f"【{number}†{words}】"
 
@@ -130,10 +114,7 @@ def view(
     ids_max: int,
     count_ids: Callable[[str], int],
 ) -> View:
-    """Return lines of a page from `first` on, as many as wanted and fit in `ids_max` ids.
-
-    At least one line is shown. Raises `NoSuchLine`.
-    """
+    """Return at least one line, and as many as fit in `ids_max` ids. Raises `NoSuchLine`."""
     lines = page.lines
     if not 0 <= first < len(lines):
         raise NoSuchLine(f"There is no line {first}: the page has lines 0 to {len(lines) - 1}.")
@@ -156,15 +137,12 @@ def words_of(text: str) -> str:
 
 
 def links_in(shown: str) -> int:
-    """Count the page's links, from the first on, that are needed for what is shown."""
+    """Count the links, from the first on, that are needed for what is shown."""
     return 1 + max((int(match[1]) for match in _LINK_BEGIN.finditer(shown)), default=-1)
 
 
 def link_places(page: Page) -> tuple[tuple[int, str], ...]:
-    """Return for each link the line and the words where it first occurs.
-
-    Empty for a page whose text does not contain all of its links.
-    """
+    """Return the line and the words where each link first occurs; empty if any does not occur."""
     places: dict[int, tuple[int, str]] = {}
     number = 0
     for whole in page.text.split("\n"):
@@ -176,9 +154,7 @@ def link_places(page: Page) -> tuple[tuple[int, str], ...]:
 
 
 def find(page: Page, pattern: str) -> Page:
-    """Return the places of a page that contain a text, ignoring case; links count as their
-    words.
-    """
+    """Return the places that contain a text, ignoring case; links count as their words."""
     lines = [words_of(line) for line in page.lines]
     wanted = pattern.casefold()
     chunks: list[str] = []
@@ -213,13 +189,13 @@ def _wrapped(line: str) -> Sequence[str]:
 _NOT_OF_PAGES: Final = frozenset(
     {"unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "utf-7"}
 )
-"""Codecs of Python that are no encodings of the web, and UTF-7, which browsers refuse."""
+"""No encodings of the web, and UTF-7, which browsers refuse."""
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Document at a URL. `url` is where the last redirect led."""
+    """Document at its final URL."""
 
     url: str
     content_type: str
@@ -228,7 +204,6 @@ class Fetched:
 
     @property
     def text(self) -> str:
-        """Decode the body by its header's charset, or else the document's own, or UTF-8."""
         meta = _META_CHARSET.search(self.body, 0, 2048)
         named = self.charset or (meta[1].decode("ascii", "ignore") if meta else None)
         try:
@@ -240,4 +215,4 @@ class Fetched:
 
 
 class Unreadable(Exception):
-    """Failure to read text from a document. The message is for the model."""
+    """Failure to read a document. The message is for the model."""

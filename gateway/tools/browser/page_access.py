@@ -1,8 +1,4 @@
-"""Pages that one response may read: kept between calls, in the local index, or fetched now.
-
-Pages are kept in Postgres, and the last ones in this process. Those of a response that is not
-stored stay in memory: until the response ends, or for the responses that continue it.
-"""
+"""Pages that one response may read: kept between calls, in the local index, or fetched now."""
 
 from __future__ import annotations
 
@@ -33,23 +29,19 @@ if TYPE_CHECKING:
 
 
 Cache = LruCache[tuple["UUID", str], Page]
-"""The last pages of a process, by tenant (of a response that is not stored: by response) and key;
-sizes are in bytes."""
+"""By tenant, or response that is not stored, and key; sizes are in bytes."""
 
 CACHE_BYTES_MAX: Final = 128_000_000
-"""Bytes of all pages that a process keeps in memory, at most."""
 LINE_BYTES: Final = 64
-"""Bytes of a line of a page beside its characters."""
+"""Beside its characters."""
 PAGE_BYTES: Final = 1000
-"""Bytes that a page counts in the cache beside its text and its links."""
+"""Beside its text and its links."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPages:
-    """Pages of one tenant. A database that is away loses none that this process still has."""
-
     database: Database
     cache: Cache
     tenant_id: TenantId
@@ -81,7 +73,7 @@ class KeptPages:
         return page
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """Return the page a URL led to at most `age_max_s` seconds ago; None if there is none."""
+        """Return a page that the URL led to at most `age_max_s` seconds ago."""
         try:
             stored = await web_pages.find_page(
                 self.database, self.tenant_id, url, age_max_s=age_max_s
@@ -92,10 +84,8 @@ class KeptPages:
 
 
 class SessionPages:
-    """Pages of one response that is not stored; it may read those that its tenant keeps.
-
-    They are in `values`, which those that continue the response are given, too; without it in the
-    cache of the process, until the response ends.
+    """Pages of one response that is not stored: in `values`, for responses that continue it, or
+    else in the cache until it ends.
     """
 
     def __init__(
@@ -116,7 +106,6 @@ class SessionPages:
         return key
 
     async def get(self, key: str) -> Page | None:
-        """Return a page that this response was shown, or a stored earlier one."""
         if self._values is not None:
             own = self._values.get(key)
         else:
@@ -149,8 +138,6 @@ def _size(page: Page) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Database, clients and ages of pages that all responses of a process share."""
-
     database: Database
     search: SearchClient
     fetcher: PageFetcher
@@ -161,9 +148,7 @@ class Workplace:
 
 @dataclass(frozen=True, slots=True)
 class TenantWeb:
-    """The web of one response. `is_live` False: only the index, and what its tenant has seen.
-    `domains` are those of the request, `rules` the tenant's.
-    """
+    """Web of one response. `is_live` False: only indexed and kept pages. `rules`: the tenant's."""
 
     workplace: Workplace
     tenant_id: TenantId

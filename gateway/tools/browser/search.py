@@ -1,4 +1,4 @@
-"""Search engines behind one contract, and a query → hits, from the first source that answers.
+"""Search engines, over HTTP or MCP, and the local index.
 
 SearXNG    https://docs.searxng.org/dev/search_api.html
 Brave      https://api-dashboard.search.brave.com/api-reference/web/search/get
@@ -52,10 +52,8 @@ _LINK: Final = re.compile(r"\[([^\]\n]{1,300})\]\(")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Terms of a search. `domains` include their subdomains; empty means all. Pages that `rules` do
-    not permit are no hits either.
-
-    `country` is an ISO 3166 code of two letters.
+    """Search. `domains` include their subdomains; empty means all. `country` is an ISO 3166 alpha-2
+    code.
     """
 
     text: str
@@ -67,7 +65,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Page in the results of a search. `published` is a date as the provider wrote it."""
+    """Page that was found. `published` is in the provider's words."""
 
     url: str
     title: str
@@ -77,7 +75,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """An HTTP request below the provider's base URL. `json` None: a GET with `params`."""
+    """Request of a provider. `json` None: a GET with `params`."""
 
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
@@ -86,15 +84,13 @@ class SearchRequest:
 
 
 class BadAnswer(ValueError):
-    """Answer of a provider that does not have the form that the provider documents."""
+    """Answer that is not as the provider documents it."""
 
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class _Answer(BaseModel):
-    """Answer of a provider; unknown fields are ignored."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -154,7 +150,7 @@ class _YouAnswer(_Answer):
 
 
 class Provider(Protocol):
-    """Search engine that is reached over HTTP, below `base_url` (without a slash at the end)."""
+    """Search engine. `base_url` has no slash at the end."""
 
     @property
     def base_url(self) -> str: ...
@@ -162,16 +158,13 @@ class Provider(Protocol):
     def request(self, query: Query) -> SearchRequest: ...
 
     def hits(self, answer: bytes) -> list[Hit]:
-        """Parse the hits of an answer, best first. Raises `BadAnswer`."""
+        """Parse the hits, best first. Raises `BadAnswer`."""
         return _hits(_parse(_Results, answer).results)
 
 
 @dataclass(frozen=True, slots=True)
 class SearXNG(Provider):
-    """An instance of one's own. It has to allow `format=json` (`search.formats`).
-
-    `api_key` is for a proxy in front of it, as a bearer token.
-    """
+    """Instance that allows `format=json`. `api_key` is for a proxy in front of it."""
 
     base_url: str
     api_key: str = ""
@@ -263,10 +256,8 @@ class YouCom(Provider):
 
 
 def hits_of_tool(answer: str) -> list[Hit]:
-    """Parse the hits in the result of an MCP server's tool.
-
-    The result is `results` or a list, of objects with a `url`; or text whose paragraphs have a URL
-    each. Raises `BadAnswer`.
+    """Parse the hits in an MCP tool's result: `results` or a list, of objects with a `url`; or text
+    whose paragraphs have a URL each. Raises `BadAnswer`.
     """
     try:
         decoded = orjson.loads(answer)
@@ -344,7 +335,6 @@ def _first(error: ValidationError) -> str:
 
 
 Cause = Literal["credentials", "busy", "error", "timeout"]
-"""Why a source did not answer, as metrics name it."""
 
 RETRY_AFTER_MAX_S: Final = 2.0
 """A source that asks for a longer pause is passed over."""
@@ -352,13 +342,13 @@ _HIT_SCHEMES: Final = frozenset({"http", "https"})
 _BUSY: Final = 429
 _CREDENTIALS: Final = frozenset({401, 402, 403})
 _OF_QUERY: Final = frozenset({400, 422})
-"""Statuses of a query that a source refuses, as for a country that it does not know."""
+"""The source refuses the query, as for an unknown country."""
 
 _log = EventLog(__name__)
 
 
 class SearchFailed(Exception):
-    """Failure of all sources. The message is for the model; `causes` are for operators."""
+    """Failure for the model; `causes` are for operators."""
 
     def __init__(self, causes: Sequence[str]) -> None:
         super().__init__("Search is not available now.")
@@ -366,9 +356,7 @@ class SearchFailed(Exception):
 
 
 class SourceFailed(Exception):
-    """Failure of one source. The message is for operators. `is_of_query`: the source may find what
-    another query asks for.
-    """
+    """Failure for operators. `is_of_query`: another query may succeed."""
 
     def __init__(self, cause: Cause, message: str, *, is_of_query: bool = False) -> None:
         super().__init__(message)
@@ -377,16 +365,12 @@ class SourceFailed(Exception):
 
 
 class SearchSource(Protocol):
-    """Source that is searched for pages."""
-
     @property
-    def name(self) -> str:
-        """Return the name for logs and metrics."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def is_live(self) -> bool:
-        """Return True if the source sends queries to an outside service."""
+        """Return True if queries go to an outside service."""
         ...
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
@@ -396,8 +380,6 @@ class SearchSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """A search engine, asked over `http`, a client of the purpose `provider`."""
-
     provider: Provider
     http: EgressClient
     name: str
@@ -437,7 +419,7 @@ class HttpSource:
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """The local index. `language` is the text search configuration that it was made with."""
+    """Local index. `language` is its text search configuration."""
 
     database: Database
     language: str
@@ -461,18 +443,14 @@ class IndexSource:
 
 
 MCP_SEARCHES_MAX: Final = 8
-"""Searches of an MCP server at a time: as many calls as one session takes."""
+"""Calls that one session takes."""
 MCP_TURN_S: Final = 4.0
-"""Wait of a search for its turn at an MCP server, a part of `SEARCH_TIMEOUT_S`."""
+"""Part of `SEARCH_TIMEOUT_S`."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpSource:
-    """A tool of an MCP server. `call` maps its arguments to its text; any exception means that the
-    server did not answer.
-
-    All tenants share one session, so they take turns.
-    """
+    """Tool of an MCP server. All tenants share one session, so they take turns."""
 
     call: Callable[[dict[str, Any]], Awaitable[str]]
     name: str = "mcp"
@@ -494,17 +472,12 @@ class McpSource:
 
 
 SEARCH_TIMEOUT_S: Final = 8.0
-"""For which one provider is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchClient:
-    """Client that queries sources in order until one answers; only `offline` without live access.
-
-    It queries the next source after an error of the connection, of the server, or of its limits;
-    also after a source refuses the key: the log tells the operator, not the model. A source that
-    failed, for another reason than the query, comes after all others for `rest_s`, so that it does
-    not hold up every search.
+    """Sources that are queried in order until one answers. One that failed, but for the query,
+    comes last for `rest_s`, so that it does not hold up every search.
     """
 
     sources: Sequence[SearchSource]
@@ -525,7 +498,7 @@ class SearchClient:
         return [source.name for source in self.sources]
 
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
-        """Return at most `count` hits within the domains of the query. Raises `SearchFailed`."""
+        """Return at most `count` hits within the domains. Raises `SearchFailed`."""
         causes: list[str] = []
         for source in self._in_turn() if is_live else (self.offline,):
             try:

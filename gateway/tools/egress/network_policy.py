@@ -1,8 +1,8 @@
 """Rules for the connections made for a model, a page or a tool server. No I/O here.
 
-A URL that a model or a page named may lead into the operator's own network: by a name that resolves
-there, by an IPv6 address that embeds an IPv4 one, by a redirect. So the gateway checks every
-address that a name resolves to before it connects to one of them, and resolves nothing twice.
+A URL that they name may lead into the operator's own network: by a name that resolves there, by an
+IPv6 address that embeds an IPv4 one, by a redirect. So all addresses of a name are checked before a
+connection to one of them, and nothing is resolved twice.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 Reason = Literal["scheme", "userinfo", "host", "port", "address", "redirect"]
 
 HOST_CHARS_MAX: Final = 253
-"""Source: https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4"""
+"""https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4"""
 URL_CHARS_MAX: Final = 2048
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class EgressRefused(Exception):
-    """A connection that the policy forbids. `reason` is a label for metrics.
-
-    The message names no address, to disclose no names of an internal network.
-    """
+    """Refusal. The message names no address: it would disclose an internal network."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -44,8 +41,6 @@ def host_and_port_of(url: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Target of a URL: a scheme, a host (a name or a literal address, lower case), a port."""
-
     scheme: str
     host: str
     port: int
@@ -53,11 +48,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """Targets that one purpose may connect to: the public internet, and those the operator added.
-
-    `networks` are allowed although they are not public; `ports` are open on public addresses. In
-    `networks` any port is open, unless `network_ports` lists those that are. `hosts` are names with
-    their ports that the operator trusts, wherever they lead.
+    """Targets that one purpose may connect to. `networks` need not be public; any port is open
+    there unless `network_ports` lists those that are. `hosts` are trusted, wherever they lead.
     """
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -66,7 +58,6 @@ class NetworkPolicy:
     hosts: frozenset[tuple[str, int]] = frozenset()
     public: bool = True
     plain_http: bool = True
-    """`http:` is allowed, not only `https:`."""
 
     @classmethod
     def to(cls, destinations: Destinations, *, plain_http: bool = True) -> NetworkPolicy:
@@ -79,7 +70,7 @@ class NetworkPolicy:
         )
 
     def origin(self, url: str) -> Origin:
-        """Return the origin of a URL. Raises `EgressRefused` for one that is not allowed."""
+        """Return the origin of a URL. Raises `EgressRefused`."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -101,16 +92,15 @@ class NetworkPolicy:
         return Origin(scheme, host, port)
 
     def redirected(self, before: Origin, url: str) -> Origin:
-        """Return the origin of a redirect. Raises `EgressRefused`, also for one that drops TLS."""
+        """Return the origin of a redirect, which may not drop TLS. Raises `EgressRefused`."""
         origin = self.origin(url)
         if before.scheme == "https" and origin.scheme != "https":
             raise EgressRefused("redirect", "a redirect from https to http is not followed")
         return origin
 
     def checked(self, host: str, addresses: tuple[str, ...], port: int) -> tuple[str, ...]:
-        """Return the addresses of a host, in order, if all are allowed. Raises `EgressRefused`.
-
-        A name with one address inside and one outside is an attack.
+        """Return the addresses if all are allowed: one inside and one outside is an attack. Raises
+        `EgressRefused`.
         """
         if not addresses:
             raise EgressRefused("host", "the host has no address")
@@ -122,7 +112,7 @@ class NetworkPolicy:
         return addresses
 
     def allows(self, address: str, port: int) -> bool:
-        """Return True if a connection to this address, as `getaddrinfo` writes it, is allowed."""
+        """Return True for an allowed address, as `getaddrinfo` writes it."""
         try:
             parsed = ip_address(address.partition("%")[0])
         except ValueError:
@@ -137,12 +127,10 @@ class NetworkPolicy:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return True if an address is on the public internet, and embeds none that is not.
+    """Return True for a public address that embeds none that is not public.
 
-    IPv6 has its global addresses in 2000::/3; all others are private, or translated from IPv4.
-    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever IPv4 address they embed. In
-    a network of IPv6 alone DNS64 gives every IPv4 host a NAT64 address: it leads to the embedded
-    address, so that has to be public. The tunnels 6to4 and Teredo are refused.
+    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever they embed. DNS64 gives
+    every IPv4 host a NAT64 address, so the embedded one is checked; the tunnels are refused.
     """
     if isinstance(address, IPv6Address):
         if any(address in network for network in _REFUSED):
@@ -163,8 +151,6 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
     # A translator's IPv6 address holds the IPv4 one in its last 32 bits.
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
     if any(address in network for network in _EMBEDDING):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return None
@@ -176,13 +162,10 @@ _EMBEDDING: Final = (
 )
 _GLOBAL: Final = ip_network("2000::/3")  # https://www.rfc-editor.org/rfc/rfc4291#section-2.4
 _OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
-"""Public by its number, but in every network of Azure the host of the machine itself.
+"""In every network of Azure the host of the machine itself.
 
-Source: https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
-"""
+https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16"""
 _REFUSED: Final = (
-    ip_network("64:ff9b:1::/48"),  # a NAT64 prefix of one's own network
     ip_network("2001::/32"),  # Teredo
     ip_network("2002::/16"),  # 6to4, given up by https://www.rfc-editor.org/rfc/rfc7526
-    ip_network("fec0::/10"),  # site-local, which no longer is anything
 )

@@ -1,17 +1,8 @@
-"""The one door through which tools reach the network.
+"""The one door through which tools reach the network, without cookies, credentials or a proxy of
+the environment. The only encoding is identity: counted bytes are kept bytes.
 
-    GuardedTransport       an httpx2 transport that connects to addresses it has checked
-    PinnedBackend          resolves a name once, checks all its addresses, connects to one of them
-    BoundedBody            ends a response that is longer than it may be
-    ValueCount             counts the values of JSON while it arrives
-
-`client` builds a client of them. It has nothing of its own to send: no cookies, no credentials, no
-proxy of the environment, no accepted encoding but identity, so that the bytes that are counted are
-the bytes that are kept.
-
-Many values of JSON take longer to read than many bytes: the process reads a megabyte of text in a
-few milliseconds, one of nothing but brackets in most of a second, and does nothing else meanwhile.
-The content of strings does not count.
+JSON values outside of strings are counted: a megabyte of text is parsed in a few milliseconds, one
+of brackets in most of a second, and the process does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -39,26 +30,24 @@ if TYPE_CHECKING:
 
 
 _STRING: Final = re.compile(rb'"(?:[^"\\\n]|\\[^\n])*+["\n]')
-"""A line end closes a string that nothing else does: JSON has none in strings."""
+"""A line end closes any string: JSON has none in strings."""
 _REST: Final = re.compile(rb'(?:[^"\\\n]|\\[^\n])*+')
 _BLANK_LINE: Final = re.compile(rb"\r?\n\r?\n")
 
 
 class ValueCount:
-    """Count of the elements and members of one body, or of one event where it is a stream of
-    events.
-    """
+    """Count of JSON values in one body, or in each event of a stream."""
 
     def __init__(self, *, is_stream: bool) -> None:
         self.count = 0
-        """So far: commas, and brackets and braces that open, outside of strings."""
+        """Commas, and brackets and braces that open, outside of strings."""
         self._is_stream = is_stream
         self._held: bytes | None = None
-        """Inside of a string: what has to be looked at again. None: outside."""
+        """What has to be looked at again, inside of a string; None: outside."""
         self._ends_line = False
 
     def add(self, part: bytes) -> int:
-        """Count the next bytes, and return the total; in a stream, that of its largest event."""
+        """Return the total so far; in a stream, that of its largest event."""
         if self._is_stream and self._ends_line and part.startswith((b"\n", b"\r\n")):
             self.count, self._held = 0, None
         self._ends_line = part.endswith(b"\n")
@@ -94,24 +83,21 @@ def _end_of_string(part: bytes) -> int:
 
 
 ADDRESSES_MAX: Final = 4
-"""Addresses of one name that are used, at most."""
+"""Of one name."""
 EgressClient = httpx2.AsyncClient
 StatusError = httpx2.HTTPStatusError
-"""Exception that `raise_for_status` of an answer raises."""
 
 
 class BodyTooLong(httpx2.StreamError):
-    """Failure of a response that has more bytes, or more values, than its bound."""
+    """Body with more bytes, or values, than its bound."""
 
 
 class EncodedBody(httpx2.StreamError):
-    """Failure of a response that is compressed although no request allows it: its size is
-    unknown.
-    """
+    """A compressed body, whose size is unknown."""
 
 
 EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
-"""Exceptions that requests raise, beside `EgressRefused`."""
+"""Raised by requests, beside `EgressRefused`."""
 
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -119,9 +105,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here. `values_max` bounds the values of JSON
-    (`ValueCount`) in a body or an event; None if its JSON is not parsed as a whole.
-    """
+    """Bounds of a client. `values_max` None: JSON is not parsed as a whole."""
 
     body_bytes_max: int = 5 * 1024 * 1024
     values_max: int | None = None
@@ -132,30 +116,26 @@ class EgressLimits:
 
 
 def normalised(url: str) -> str:
-    """Return a URL as it is requested: host in ASCII, special characters escaped, no default port.
-
-    Raises one of `EGRESS_ERRORS`.
+    """Return a URL as it is requested: host in ASCII, no default port. Raises one of
+    `EGRESS_ERRORS`.
     """
     return str(httpx2.URL(url))
 
 
 LOOKUPS_MAX: Final = 128
-"""Names that are looked up at once, at most. Whoever owns a name can leave the question unanswered,
-which keeps a thread for ten seconds or more, twice as long as the call that asked waits: so there
-are twice as many threads as calls (`tools.tool_executor.ToolLimits.running_max`)."""
+"""Whoever owns a name can hold up its lookup for ten seconds or more, twice as long as the call
+waits: so twice as many as calls (`ToolLimits.running_max`)."""
 _RESOLVING: Final = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="egress-resolver")
-"""Threads of its own: a name server that does not answer holds up no name but a tool's."""
+"""Own threads: a silent name server holds up only tools."""
 
 
 Resolver = Callable[[str, int], Awaitable[tuple[str, ...]]]
-"""Function from a name and a port to addresses, as `ipaddress` reads them. Raises `OSError`."""
+"""Raises `OSError`."""
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:
-    """Return all addresses of a name from the operating system. Raises `OSError`.
-
-    It also parses odd spellings of IPv4 addresses (`2130706433`, `0x7f.1`), so these are checked as
-    addresses.
+    """Return all addresses of a name; also of odd spellings of IPv4 (`2130706433`, `0x7f.1`).
+    Raises `OSError`.
     """
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     infos = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
@@ -167,9 +147,7 @@ def client(
 ) -> httpx2.AsyncClient:
     """Create a client for one purpose, and for one set of credentials if it has any.
 
-    Requests raise `EgressRefused` for what the policy forbids, `BodyTooLong`, `EncodedBody`, and
-    httpx2's errors. Redirects are not followed: a caller that follows one must call
-    `policy.redirected`.
+    A caller that follows a redirect must call `policy.redirected`.
     """
     timeout = httpx2.Timeout(limits.read_timeout_s, connect=limits.connect_timeout_s)
     return httpx2.AsyncClient(
@@ -182,7 +160,7 @@ def client(
 
 
 class PinnedBackend(httpcore2.AsyncNetworkBackend):
-    """Backend that connects to an address that was checked: it does not resolve the name again."""
+    """Backend that connects to an address it has checked."""
 
     def __init__(self, policy: NetworkPolicy, resolver: Resolver) -> None:
         self._policy = policy
@@ -224,8 +202,6 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Requests of one client. A connection is made, and kept, for one origin only."""
-
     def __init__(self, policy: NetworkPolicy, limits: EgressLimits, resolver: Resolver) -> None:
         self._policy = policy
         self._limits = limits
@@ -279,8 +255,6 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Noted:
-    """A trace of httpcore2 that notes the host a request was sent to, and passes all events on."""
-
     def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
         self._host = host
         self._then = then
@@ -293,10 +267,6 @@ class _Noted:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The bytes of a response, as far as they, and the values in them, are few enough. Raises
-    `BodyTooLong`.
-    """
-
     def __init__(
         self,
         stream: AsyncIterable[bytes],

@@ -1,8 +1,7 @@
 """Failures of requests to MCP servers, in the form that clients and the model read.
 
-The SDK does not report the status of an HTTP answer, nor whether a request was sent at all. So each
-request to a server has an `HttpTrace` in its context, which the hooks of the HTTP client write
-into.
+The SDK reports neither the status of an HTTP answer nor whether a request was sent, so the HTTP
+client's hooks write both into an `HttpTrace`.
 """
 
 from __future__ import annotations
@@ -35,31 +34,28 @@ REQUEST_TIMEOUT: Final = -32001
 CONNECTION_CLOSED: Final = -32000
 HEADER_MISMATCH: Final = -32020
 URL_ELICITATION: Final = -32042
-"""JSON-RPC's codes, and MCP's: a call without an answer, a connection that ended under one, a
-header that does not say what the arguments do, a page that a user has to visit first."""
+"""JSON-RPC's codes, and MCP's."""
 CODE_BITS_MAX: Final = 31
-"""Bits of an error code that is passed on, beside its sign, at most: clients read it into an
-integer."""
+"""Clients read an error code into an integer."""
 NEEDS_USER: Final = "the tool asks its user for input, which nobody can give here"
 LOST: Final = "the connection to the server was lost"
 UNREADABLE: Final = "the server's answer is too long, or cannot be read"
 _ASKS_USER: Final = re.compile(r"elicitation|sampling|roots", re.IGNORECASE)
-"""Pattern of the SDK's names for requests of servers to clients: this client serves none."""
+"""The SDK's names for requests to clients: this one serves none."""
 _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
-"""Messages of the SDK for an HTTP error that has no JSON-RPC error in it."""
+"""The SDK's messages for an HTTP error."""
+_CLOSED: Final = ("Connection closed", "SSE stream ended")
+"""The SDK's messages for a lost connection. Its code -32000 is also servers' own for any error."""
 _UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
-"""Beginnings of the SDK's messages about an answer that it did not read."""
+"""The SDK's messages about an answer that it did not read."""
 
 _log = EventLog(__name__)
 
 
 class McpError(Exception):
-    """Failure of a request to a server, or an unknown outcome. `code` is JSON-RPC's, or HTTP's.
-
-    `sent` is False if the request certainly never reached the server.
-    """
+    """Failure. `code` is JSON-RPC's, or HTTP's. `sent` False: certainly not sent."""
 
     def __init__(self, type_: ErrorType, code: int, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -69,7 +65,7 @@ class McpError(Exception):
 
 
 class HttpTrace:
-    """Progress of the HTTP requests that one request to a server takes."""
+    """Progress of the HTTP requests that one request takes."""
 
     __slots__ = ("_on_trouble", "is_sent", "status")
 
@@ -77,8 +73,7 @@ class HttpTrace:
         # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
-        """Status of the last answer if it was a redirect that is not followed, or an error; else
-        None."""
+        """Of the last answer, if an error or a redirect."""
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
@@ -98,7 +93,7 @@ EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
-    """Record each request of the client in the `EXCHANGE` of its context, and name its span."""
+    """Record each request in its `EXCHANGE`, and name its span."""
     http.event_hooks = {"request": [_follow], "response": [_note]}
 
 
@@ -118,7 +113,7 @@ async def _note(response: httpx2.Response) -> None:
 
 
 def translated(error: BaseException, exchange: HttpTrace) -> McpError:
-    """Translate a failure for the caller; for an exception group, its first meaningful one."""
+    """Translate a failure; of an exception group, the first meaningful one."""
     if isinstance(error, McpError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -148,7 +143,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
     if message.startswith(_UNREAD):
         # The server may have executed the request all the same.
         return McpError("http_error", 0, message, sent=sent)
-    if code == CONNECTION_CLOSED:
+    if code == CONNECTION_CLOSED and message.startswith(_CLOSED):
         return McpError("http_error", 0, LOST, sent=sent)
     if code == URL_ELICITATION or (code == INVALID_REQUEST and _ASKS_USER.search(message)):
         message = NEEDS_USER
@@ -182,7 +177,6 @@ _FAILURES: Final[Sequence[tuple[type[BaseException], int, str]]] = (
     (BodyTooLong, 0, ""),
     (EncodedBody, 0, ""),
 )
-"""Kind of error, status, and message (or its own)."""
 
 
 def _first(errors: Sequence[BaseException]) -> BaseException:

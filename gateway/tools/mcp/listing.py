@@ -1,11 +1,5 @@
-"""Ask the MCP servers that a request names for their tools, and grant these to its response.
-
-The gateway asks the servers in parallel, before it renders anything. It keeps the list of a server
-for as long as the server says, else `ttl_s`, for the tenant and the credentials that it was made
-for; when the server reports that its tools have changed, the gateway asks again. A server that does
-not answer costs its tools, not the response.
-
-The text of a server comes from a stranger: it is bounded, cleaned, and never believed.
+"""Tools of the MCP servers that a request names. A server that does not answer costs its tools, not
+the response. Its text comes from a stranger: it is bounded, cleaned, and never believed.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ from gateway.protocol.grants import McpTool, ServerGrant
 from gateway.protocol.hosted_tools import ApprovalFilters, ToolFilter
 from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
-from gateway.tools.mcp.failures import McpError
+from gateway.tools.mcp.failures import INTERNAL_ERROR, McpError
 from gateway.tools.mcp.servers import ANY_URL, kept_secrets, outgoing_headers, refusal
 from gateway.tools.mcp.session import ToolPages
 from gateway.tools.result_text import bounded, shown_in_json
@@ -47,25 +41,24 @@ SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
 VALUE_BYTES: Final = 64
-"""Of memory, for a member or an element of a schema beside its text."""
+"""Memory of a member or an element beside its text."""
 _log = EventLog(__name__)
 _TEXTS: Final = frozenset({"description", "title", "$comment"})
 _HINTS: Final = frozenset({"default", "examples", "example"})
-"""Keywords of a schema that nothing follows from."""
+"""Keywords that nothing follows from."""
 _VALUES: Final = frozenset({"enum", "const"})
 _NAMING: Final = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 )
-"""Keywords of a schema whose value is an object with names as its keys."""
+"""Keywords whose value has names as its keys."""
 _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 Matches = Callable[[str, bool], bool]
-"""Rule of a request for tools: the name of one, and whether it only reads → does it apply?"""
+"""From a tool's name, and whether it only reads."""
 
 
 def matches(wanted: ToolFilter | None) -> Matches:
-    """Return the rule of a filter: a tool has to satisfy all members that the filter has."""
     if wanted is None:
         return lambda _name, _is_read_only: True
     names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
@@ -75,8 +68,8 @@ def matches(wanted: ToolFilter | None) -> Matches:
 
 
 def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
-    """Return the rule of the calls that need the client's approval: all, except those that `never`
-    matches and `always` does not. An empty `never`, which would match every tool, counts as none.
+    """Return the rule of calls that need approval: all, except those that `never` matches and
+    `always` does not. An empty `never`, which would match every tool, counts as none.
     """
     if not isinstance(rule, ApprovalFilters):
         return lambda _name, _is_read_only: rule != "never"
@@ -92,9 +85,7 @@ def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
 
 @dataclass(frozen=True, slots=True)
 class RequestedServer:
-    """Entry of one server in a request: a tool of type `mcp`, its path there, such as `tools[0]`,
-    and the headers that the gateway sends to it.
-    """
+    """Tool of type `mcp`, and its path, such as `tools[0]`."""
 
     tool: McpServerTool
     param: str
@@ -102,7 +93,6 @@ class RequestedServer:
 
     @classmethod
     def of(cls, tool: McpServerTool, param: str) -> RequestedServer:
-        """Check the headers of an entry. Raises `InvalidRequest`."""
         sent = outgoing_headers(tool.headers or {}, tool.authorization, param)
         return cls(tool, param, sent)
 
@@ -113,10 +103,7 @@ class RequestedServer:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Result of listing the tools of one server. `shown` are its tools as clients see them, `error`
-    says why there are none, and `error_code` of which kind that is. `secrets` are what calls need
-    of the request: its headers, and its URL (`servers.kept_secrets`).
-    """
+    """Result for one server. `shown` are its tools as clients see them."""
 
     grant: ServerGrant
     shown: tuple[dict[str, Any], ...] = ()
@@ -125,24 +112,19 @@ class Listing:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
-        """Return the log entry that shows the listing to clients."""
         error = b"" if self.error is None else lasting_json(self.error)
         return ToolsListed(self.grant.label, lasting_json(list(self.shown)), error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """List of a server's tools, requested at `requested_at` and valid until `until`."""
-
     pages: ToolPages
     until: float
     requested_at: float
 
 
 class _Asking:
-    """Lock and last failure of the requests to list one server: one runs at a time, and those that
-    wait share its result.
-    """
+    """Lock and last failure, shared by those that wait for the same list."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -151,8 +133,6 @@ class _Asking:
 
 
 class McpServers:
-    """The MCP servers that responses use."""
-
     def __init__(self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> None:
         self.resolver = resolver
         self._sessions = sessions
@@ -169,10 +149,9 @@ class McpServers:
         *,
         anew: bool = False,
     ) -> Sequence[Listing]:
-        """List the tools of each server for this tenant, in the order of `entries`.
+        """List the tools of each server, in order. `anew` bypasses the cache.
 
-        `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
-        `StoreError`. If listing a permitted server fails, `Listing.error` says why.
+        Raises `StoreError`, and `InvalidRequest` for a server that may not be used.
         """
         servers = [
             await self.resolver.resolve(
@@ -194,10 +173,7 @@ class McpServers:
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
-        """Return a built-in tool server's instructions for the prompt; empty where it has none.
-
-        Raises `McpError`.
-        """
+        """Return instructions for the prompt. Raises `McpError`."""
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
@@ -428,7 +404,7 @@ def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
 
 def _too_much(what: str) -> McpError:
     hint = "name those that are needed in 'allowed_tools'"
-    return McpError("mcp_protocol_error", -32603, f"it offers too much ({what}): {hint}")
+    return McpError("mcp_protocol_error", INTERNAL_ERROR, f"it offers too much ({what}): {hint}")
 
 
 def _failed_listing(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:

@@ -1,20 +1,13 @@
 """Built-in tools of the model that an operator's MCP server executes.
 
-    browser    the server's tools `search`, `open` and `find`
-    python     its tool `python`, which takes the code
-    search     its tool `search`, which the gateway's own browser asks for hits
-
-As in vLLM, the header `x-session-id` identifies the response that a call belongs to, so that the
-server can keep pages and variables apart. So each response has a connection of its own.
-
-Such a server numbers its cursors anew in each session. The model sees cursors that continue along
-the chain of responses, like those of the gateway's own browser: each page that a server shows gets
-the next number here, and calls are translated to the server's number. A page of an earlier response
-is opened again in the new session before its first use.
+As in vLLM, the header `x-session-id` identifies the response, so that the server can keep pages and
+variables apart: each response has a connection of its own. The server numbers its cursors anew in
+each, while the model's continue along the chain of responses: they are translated, and an earlier
+page is opened again before its first use.
 
 If the domains are restricted, a display is withheld unless its header names an allowed domain.
-Title and URL are untrusted text: if a header can be read in several ways, each of them must be of
-an allowed domain, and none is cited.
+Title and URL are untrusted: if a header can be read in several ways, each must be of an allowed
+domain, and none is cited.
 """
 
 from __future__ import annotations
@@ -56,8 +49,7 @@ _DISPLAY: Final = re.compile(
     r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*",
     re.DOTALL,
 )
-"""Pattern of the heading that gpt-oss's browser puts above what it shows: title and URL, decoded,
-in round brackets. Source: openai/gpt-oss, simple_browser_tool.py."""
+"""Heading of openai/gpt-oss, simple_browser_tool.py."""
 _VIEWING: Final = "**viewing lines ["
 _URL_BEGIN: Final = re.compile(
     r"(?:^|\s)\((?=(?:view-source:)*[a-z][a-z0-9+.-]*://)", re.IGNORECASE
@@ -70,14 +62,12 @@ _KINDS: Final = {"search": "search", "find": "find"}
 
 
 class NotShown(Exception):
-    """Refusal of a call about an unavailable page. The message tells the model what to do."""
+    """Refusal of a page. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Head of a page as a server shows it. `urls` are all that the head may contain: one for most
-    pages, none for results of a search.
-    """
+    """Head of a page. `urls` are all readings of it."""
 
     cursor: int
     title: str
@@ -99,7 +89,7 @@ class Display:
 
 
 class Browsing:
-    """Pages that one response was shown, and the rules for those that it may be shown."""
+    """Pages that one response was shown, or may be."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
         # `states` are those of the calls that ended before.
@@ -110,15 +100,15 @@ class Browsing:
         """Not every domain may be read."""
         self._pages = {page.cursor: page for page in grant.pages}
         self._theirs: dict[int, int] = {}
-        """The server's cursor of each page that its session has."""
+        """The server's cursors of the pages that its session has."""
         self._is_in_step = True
-        """The page that was shown last is the one that the server showed last."""
+        """The model and the server were last at the same page."""
         for state in states:
             self._remember(state)
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
 
     def refusal(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return why a call must not be made; None: it may be."""
+        """Return why a call must not be made."""
         if not self._grant.is_live:
             return CLOSED
         url = arguments.get("id")
@@ -128,9 +118,9 @@ class Browsing:
         return None if is_allowed else "The domain is not among those that may be read."
 
     def cursor(self, function: str, arguments: Mapping[str, Any]) -> int | None:
-        """Return the cursor that a call refers to; None: it has none, or the server knows it.
+        """Return the cursor that a call refers to; None: none, or one that the server knows.
 
-        Raises `NotShown` for a cursor that was not shown.
+        Raises `NotShown`.
         """
         if function == "search" or isinstance(arguments.get("id"), str):
             return None
@@ -145,10 +135,7 @@ class Browsing:
         return number if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
-        """Return the URL to open before the server knows this page; None: it knows the page.
-
-        Raises `NotShown` for what cannot be opened.
-        """
+        """Return the URL to open before the server knows this page. Raises `NotShown`."""
         if cursor in self._theirs:
             return None
         page = self._pages[cursor]
@@ -162,7 +149,7 @@ class Browsing:
         return self._theirs[cursor]
 
     def opened(self, cursor: int, output: str) -> None:
-        """Record that an earlier page was opened again. Raises `NotShown` if it was not."""
+        """Record that an earlier page was opened again. Raises `NotShown`."""
         display = display_of(output)
         if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
@@ -170,10 +157,9 @@ class Browsing:
         self._is_in_step = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
-        """Return what the model sees of a server's display, and the state of the call.
+        """Return what the model sees, and the state of the call.
 
-        The state is empty where no page is shown. `about` is the cursor that the call was about,
-        None for the last one. Raises `NotShown` for a page that this response may not read.
+        `about` None: the last cursor. Raises `NotShown` for a page that may not be read.
         """
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
@@ -194,7 +180,7 @@ class Browsing:
         return shown, state
 
     def address(self, page: Mapping[str, Any]) -> str:
-        """Return the URL of a page that was shown; for results of a find, that of their page."""
+        """Return the URL of a page; for results of a find, that of their page."""
         searched = self._pages.get(page.get("of", -1))
         return str(page["url"]) if searched is None else searched.url
 
@@ -236,7 +222,7 @@ class Browsing:
 
 
 def display_of(output: str) -> Display | None:
-    """Parse the page in a server's output; None where it has no page header."""
+    """Parse the page header of an output."""
     match = _DISPLAY.match(output)
     if match is None:
         return None
@@ -279,8 +265,6 @@ NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class BuiltinSession(ToolSession):
-    """The browser and Python of one response, where operators registered MCP servers for them."""
-
     def __init__(
         self, registry: Registry, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
@@ -300,7 +284,6 @@ class BuiltinSession(ToolSession):
 
     @override
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         arguments = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
         if arguments is None:
@@ -388,11 +371,7 @@ class BuiltinSession(ToolSession):
 def search_call(
     registry: Registry, sessions: SessionPool, *, timeout_s: float
 ) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
-    """Return a function that calls the tool `search` of the operator's server.
-
-    It maps arguments to the tool's output, and raises `McpError` where there is no server, or where
-    the call fails.
-    """
+    """Return a function that calls the operator's tool `search`, and raises `McpError`."""
 
     async def call(arguments: Mapping[str, Any]) -> str:
         server = await registry.for_purpose(OPERATOR, "search")

@@ -1,9 +1,5 @@
-"""The tools of MCP servers, as the engine calls them.
-
-The grants alone decide which tools may be called, whatever a server lists meanwhile. A call that
-certainly never reached its server is made once more; one that may have reached it is repeated only
-if a trusted server of an operator declares it repeatable. Results are data, and change nothing
-here.
+"""Tools of MCP servers. The grants alone decide which may be called. A call that may have reached
+its server is repeated only if an operator's trusted server declares it repeatable.
 """
 
 from __future__ import annotations
@@ -41,23 +37,17 @@ if TYPE_CHECKING:
 
 DEPTH_MAX: Final = 32
 CHECK_WORK_MAX: Final = 50_000
-"""Applications of a schema to a value in one check."""
+"""Applications of a schema to a value."""
 _INLINE_BYTES_MAX: Final = 8 * 1024
-"""Size of schema and arguments together, at most, with which arguments are checked inline; larger
-ones are checked in a thread."""
+"""Larger schemas and arguments are checked in a thread."""
 
 
 class BadArguments(ValueError):
-    """Arguments that the tool does not accept. The message tells the model what is wrong, and
-    where.
-    """
+    """Invalid arguments. The message is for the model."""
 
 
 async def checked_arguments(tool: McpTool, written: str, *, bytes_max: int) -> dict[str, Any]:
-    """Parse the arguments, and validate them against the tool's schema.
-
-    An empty text stands for no arguments. Raises `BadArguments`.
-    """
+    """Parse the arguments, and validate them. Raises `BadArguments`."""
     content = written.encode("utf-8", "surrogatepass")
     if len(content) > bytes_max:
         raise BadArguments(f"they have {len(content)} bytes; {bytes_max} are the most")
@@ -95,10 +85,10 @@ def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
 
 INVALID_PARAMS: Final = -32602
 SERVER_ERRORS: Final = 500
-"""HTTP statuses from here on do not say that nothing was done."""
+"""From here on HTTP statuses do not say that nothing was done."""
 IDEMPOTENCY_KEY: Final = "harmony-gateway/idempotency-key"
 DEADLINE: Final = "harmony-gateway/deadline"
-"""Key of `_meta`: deadline of the call, in Unix seconds."""
+"""Key of `_meta`, in Unix seconds."""
 NOBODY_KNOWS: Final = (
     "Nobody knows whether the call had an effect. Do not simply repeat it: find out first, by a "
     "call that only reads, if there is one."
@@ -108,8 +98,6 @@ _log = EventLog(__name__)
 
 
 class McpToolSession(ToolSession):
-    """The tools of MCP servers that one response may use. The owner of `sessions` closes these."""
-
     def __init__(
         self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
@@ -131,7 +119,6 @@ class McpToolSession(ToolSession):
 
     @override
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """Run a call within the server's deadline; every failure of the server becomes a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
             return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
@@ -252,10 +239,8 @@ _NO_REGISTRY: Final = "the registry of servers cannot be read now"
 
 
 def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
-    """Return the outcome of a failed call.
-
-    `unknown` is for calls that may have had an effect: the connection was lost after the request,
-    or a proxy reports a failure. `refused` is for calls never sent for lack of room.
+    """Return `unknown` if the call may have had an effect, `refused` if it was not sent for lack of
+    room.
     """
     if error.code == BUSY and not error.sent:
         return "refused"
@@ -268,7 +253,7 @@ def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
 
 
 def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome, str, str]:
-    """Return the outcome of a failed call, its message for clients, and its text for the model."""
+    """Return the outcome, the message for clients, and that for the model."""
     outcome, message = outcome_of(error, only_reads=only_reads), plain(cut(str(error), 1024))
     text = f"The tool gave no result: {message}."
     if outcome in {"unknown", "timeout"} and error.sent and not only_reads:
@@ -277,10 +262,8 @@ def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome
 
 
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
-    """Return the metadata of a call: idempotency key, deadline, trace context.
-
-    The key is the same for all attempts of a call. The trace, in W3C Trace Context, is that of the
-    current span; where there is none it is made of the response's id.
+    """Return metadata: a key that all attempts share, and the trace of the current span, or one
+    made of the response's id.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     span = CURRENT.get()

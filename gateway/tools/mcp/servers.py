@@ -1,11 +1,8 @@
 """MCP servers: those that operators registered, and those that requests may name.
 
-identity       `registry:` and the id of a row, or host and digest of the URL of a request, which
-may be a secret: approvals, connections, audit and stored grants name a server by it
-headers        what a request sets for its server goes to that one, and to no other; it may not set
-what makes up the connection, describes another party, or belongs to the protocol
-registry       rows of `mcp_servers`, for all tenants or for one; their credentials are sealed
-policy         the hosts whose URLs may be used at all, checked before any address
+The URL of a request may be a secret: approvals, connections, audit and stored grants name a server
+by `registry:` and the id of a row, or by host and digest. Headers of a request go to no other
+server; they may not make up the connection, describe another party, or belong to the protocol.
 """
 
 from __future__ import annotations
@@ -54,11 +51,9 @@ _REFUSED: Final = re.compile(
 def outgoing_headers(
     headers: Mapping[str, str], authorization: str | None, param: str
 ) -> dict[str, str]:
-    """Return the headers to send to a request's server, by lower-case name.
+    """Return the headers by lower-case name. `authorization` is an OAuth access token.
 
-    `authorization` is an OAuth access token. The checks of requests bound the number of headers,
-    and refuse a header of that name beside it. Raises `InvalidRequest` with the path of the fault,
-    below `param`; its message contains no value.
+    Raises `InvalidRequest` whose message contains no value.
     """
     sent: dict[str, str] = {}
     for name, value in headers.items():
@@ -101,31 +96,24 @@ def refusal(message: str, param: str, code: str = "invalid_value") -> InvalidReq
 
 
 Purpose = Literal["mcp", "browser", "python", "search"]
-"""Purpose of a registered server: its tools are offered under its label, or it does the work of a
-built-in tool of the model, or it finds pages for the browser."""
+"""`mcp` offers tools under its label; the others do the work of built-in tools."""
 PURPOSES: Final[tuple[Purpose, ...]] = ("mcp", "browser", "python", "search")
 
 URL: Final = ":url"
-"""Among the secrets of a request for a server: the URL that it names. No header has such a name."""
+"""Key among the secrets: no header has such a name."""
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TENANTS_MAX: Final = 1024
-"""Tenants whose registries are remembered, at most."""
 
 ONLY_HTTPS: Final = NetworkPolicy(plain_http=False)
 _WIDTH: Final[tuple[McpServersAllowed, ...]] = get_args(McpServersAllowed)
-"""From the narrowest to the widest: no URL, those of hosts that the operator lists, any that the
-network policy lets through."""
+"""From the narrowest to the widest."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server that may be used. `headers` are those that the operator registered.
-
-    `is_trusted`: its annotations of tools are trusted. `always_asks`: every call needs approval,
-    whatever the request says. `allowed_tools` None: all. `call_timeout_s` None: the setting's.
-    """
+    """Server. `is_trusted`: so are its tools' annotations. `allowed_tools` None: all."""
 
     identity: str
     url: str
@@ -140,7 +128,7 @@ class McpServer:
     def peer(
         self, tenant_id: TenantId, request_headers: Mapping[str, str], response: UUID | None = None
     ) -> Peer:
-        """Return the connection to use; `given` headers never replace the operator's."""
+        """Return the connection; `request_headers` never replace the operator's."""
         sent = {**request_headers, **self.headers}
         digest = headers_digest(sent)
         return Peer(
@@ -158,8 +146,6 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class UrlTerms:
-    """Terms of a tenant for the servers that its requests name by URL."""
-
     urls: McpServersAllowed = "any"
     domains: DomainRules = EVERY_DOMAIN
 
@@ -169,16 +155,14 @@ ANY_URL: Final = UrlTerms()
 
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
-    """Policy for the servers that requests name by URL: `urls` at most, where a tenant's terms are
-    wider. `hosts` are the listed ones, subdomains included.
-    """
+    """Policy for servers named by URL. `urls` is the widest that any tenant may have."""
 
     urls: McpServersAllowed = "registry"
     hosts: tuple[str, ...] = ()
     network: NetworkPolicy = ONLY_HTTPS
 
     def check(self, url: str, terms: UrlTerms = ANY_URL) -> None:
-        """Raise `EgressRefused` for a URL that a request may not name on its tenant's terms."""
+        """Raise `EgressRefused` for a URL that may not be named."""
         urls = min(terms.urls, self.urls, key=_WIDTH.index)
         if urls == "registry":
             raise EgressRefused(
@@ -193,8 +177,6 @@ class ServerPolicy:
 
 
 class Registry:
-    """The registered servers, remembered for `ttl_s`."""
-
     def __init__(
         self,
         load_rows: Callable[[TenantId], Awaitable[Mapping[str, McpServerRow]]],
@@ -211,7 +193,6 @@ class Registry:
         )
 
     async def servers(self, tenant_id: TenantId) -> Mapping[str, McpServer]:
-        """Return all servers that a tenant may name, by label."""
         now = asyncio.get_running_loop().time()
         cached = self._cached.get(tenant_id)
         if cached is not None and cached[0] > now:
@@ -226,7 +207,6 @@ class Registry:
         return next((one for one in servers.values() if one.identity == identity), None)
 
     async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        """Return the tenant's first server, by label, for this purpose."""
         servers = await self.servers(tenant_id)
         by_label = (servers[label] for label in sorted(servers))
         return next((one for one in by_label if purpose in one.purposes), None)
@@ -254,10 +234,8 @@ class Registry:
 
 
 class ServerResolver:
-    """Resolver of the servers that requests name, or that grants have stored.
-
-    URLs and headers may be secrets that can be guessed, so their stored digests are made with
-    `identity_key`.
+    """Resolver of servers. URLs and headers may be secrets that can be guessed, so their digests
+    are made with `identity_key`.
     """
 
     def __init__(self, registry: Registry, policy: ServerPolicy, identity_key: bytes) -> None:
@@ -268,7 +246,7 @@ class ServerResolver:
     async def resolve(
         self, tenant_id: TenantId, label: str, url: str | None, *, terms: UrlTerms, param: str
     ) -> McpServer:
-        """Return the server that a request names. Raises `InvalidRequest` and `StoreError`."""
+        """Return the requested server. Raises `InvalidRequest` and `StoreError`."""
         if url is not None:
             try:
                 self.policy.check(url, terms)
@@ -293,10 +271,7 @@ class ServerResolver:
     async def granted(
         self, tenant_id: TenantId, identity: str, secrets: Mapping[str, str]
     ) -> McpServer | None:
-        """Return the server of a grant; None if it may no longer be used.
-
-        `secrets` are what the request sent for it.
-        """
+        """Return the server, if it may still be used."""
         if identity.startswith(REGISTERED):
             return await self.registry.by_identity(tenant_id, identity)
         url = secrets.get(URL, "")
@@ -309,18 +284,13 @@ class ServerResolver:
         return McpServer(identity=identity, url=url)
 
     def credential(self, sent: Mapping[str, str]) -> str:
-        """Return the digest by which a grant identifies the headers of a request; empty for
-        none.
-        """
+        """Return the digest of a request's headers; empty for none."""
         plain = headers_digest(sent)
         return plain and hmac.digest(self._identity_key, plain.encode(), "sha256").hex()
 
 
 def named_identity(url: str, key: bytes) -> str:
-    """Return the identity of a server that a request names.
-
-    Path and query may be secrets, so they are only hashed.
-    """
+    """Return an identity that hides path and query, which may be secrets."""
     digest = hmac.digest(key, url.encode("utf-8", "surrogatepass"), "sha256").hex()
     try:
         host = urlsplit(url).hostname or ""
@@ -330,9 +300,7 @@ def named_identity(url: str, key: bytes) -> str:
 
 
 def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets that a call needs beside a grant: the headers of the request, and its URL
-    if the request named one.
-    """
+    """Return what a call needs beside a grant."""
     if server.identity.startswith(REGISTERED):
         return dict(sent)
     return {**sent, URL: server.url}
@@ -349,7 +317,6 @@ def identity_of(row_id: UUID) -> str:
 def sealed_headers(
     sealer: Sealer, tenant_id: TenantId, row_id: UUID, sent: Mapping[str, str]
 ) -> str:
-    """Encrypt the credentials of a registered server for the store; empty for none."""
     if not sent:
         return ""
     sealed = sealer.seal(_binding(sealer, tenant_id, row_id), orjson.dumps(dict(sent)))
@@ -358,10 +325,7 @@ def sealed_headers(
 
 
 def unsealed_headers(sealer: Sealer, row: McpServerRow) -> dict[str, str]:
-    """Decrypt what `sealed_headers` made.
-
-    Raises `SealBroken`, also where the key is gone.
-    """
+    """Decrypt a row's headers. Raises `SealBroken`, also where the key is gone."""
     if not row.secret:
         return {}
     binding = _binding(sealer, row.tenant_id, row.id)
@@ -374,7 +338,6 @@ def _binding(sealer: Sealer, tenant_id: TenantId, row_id: UUID) -> Binding:
 
 
 def checked_url(url: str, *, plain_http: bool) -> str:
-    """Validate a server's URL for registration. Raises `ValueError` that says what is expected."""
     parts = urlsplit(url)
     schemes = ("http", "https") if plain_http else ("https",)
     if parts.scheme not in schemes or not parts.hostname or parts.username or parts.fragment:
@@ -384,7 +347,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
 
 
 def checked_purposes(purposes: Sequence[str]) -> str:
-    """Join purposes as they are stored. Raises `ValueError` for an unknown one."""
+    """Join purposes as they are stored. Raises `ValueError`."""
     unknown = [one for one in purposes if one not in PURPOSES]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PURPOSES)}")
@@ -392,7 +355,7 @@ def checked_purposes(purposes: Sequence[str]) -> str:
 
 
 def server_json(server: McpServer) -> dict[str, Any]:
-    """Return what may be shown of a registered server: never a value of a header."""
+    """Return what may be shown: never a value of a header."""
     return {
         "label": server.label,
         "url": server.url,

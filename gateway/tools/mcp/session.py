@@ -1,19 +1,13 @@
 """Connection to an MCP server, owned by a task of its own.
 
 The SDK's client has to be left in the task that entered it, and a server that dies cancels that
-task. So the owner only waits: calls run in tasks below it, and their callers hold futures. Any
-failure of the server is an `McpError` for the caller.
+task. So the owner only waits: calls run in tasks below it, and their callers hold futures.
 
     streamable HTTP    `server/discover`, and where that is unknown the `initialize` handshake
     SSE                where a server answers a POST with 400, 404 or 405, as those before 2025 do
 
-The SDK is imported with the first session: it costs half a second and 20 MiB.
-
-Tools that cannot be read are left out of a server's listing, so that they do not cost the rest. The
-SDK validates a page of tools as a whole: one invalid tool, such as one with an input schema without
-`"type": "object"`, fails all of them. So if the SDK would refuse a page, each tool is validated
-alone first, and invalid ones are removed. If no tool is left the page stays as it was, and the SDK
-refuses it.
+The SDK is imported with the first session: it costs half a second and 20 MiB. It validates a page
+of tools as a whole, so invalid tools are removed from one that it would refuse.
 """
 
 from __future__ import annotations
@@ -58,14 +52,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Result of a call, as the model reads it. `is_error`: the tool reported a failure."""
-
     output: str
     is_error: bool = False
 
 
 def shown(result: CallToolResult) -> CallResult:
-    """Render one text block as it is; anything else as compact JSON, binary data by its length."""
+    """Render one text block as it is, anything else as JSON, without binary data."""
     content = result.content
     if len(content) == 1 and content[0].type == "text" and result.structured_content is None:
         return CallResult(content[0].text, result.is_error)
@@ -95,20 +87,16 @@ def _block(block: ContentBlock) -> Mapping[str, Any]:
 
 _LIST: Final = "tools/list"
 _PATH_PARTS: Final = 2
-"""Parts of the path to a mistake that are reported, at most: deeper ones may be names that the
-server chose."""
+"""Of the path to a mistake: deeper ones may be names that the server chose."""
 _log = EventLog(__name__)
 
 
 SERVER_REQUESTS_MAX: Final = 100
-"""Requests of a server that are answered on one connection, and one more each second: a mebibyte of
-pings would take ten seconds of CPU."""
+"""And one more each second: a mebibyte of pings would take ten seconds of CPU."""
 
 
 class MessageCheck:
-    """Check of the messages that arrive on one connection. `version` is that of the protocol which
-    both sides speak, once they do.
-    """
+    """Check of arriving messages. `version` is the protocol's, once it is agreed."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -117,10 +105,7 @@ class MessageCheck:
         self._requests = 0
 
     def passed(self, message: Any) -> Any:
-        """Return a message as the SDK is to see it; only answers that list tools are changed.
-
-        None for a request of a server that sends too many.
-        """
+        """Return a message for the SDK; None if its server sends too many requests."""
         inner = getattr(message, "message", None)
         if hasattr(inner, "method") and hasattr(inner, "id"):
             self._requests += 1
@@ -168,8 +153,6 @@ def _name(tool: Any) -> str:
 
 
 class CheckedStream:
-    """A transport's stream of messages, each of which has `passed` a check."""
-
     def __init__(self, stream: Any, check: MessageCheck) -> None:
         self._stream = stream
         self._check = check
@@ -215,20 +198,14 @@ Transport = Literal["http", "sse"]
 SSE_EVENT_BYTES_MAX: Final = 1024 * 1024
 PAGES_MAX: Final = 20
 _BEFORE_STREAMABLE: Final = frozenset({400, 404, 405})
-"""HTTP statuses of answers to a POST by a server that only has the older SSE transport.
-
-Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
-"""
+"""https://modelcontextprotocol.io/specification/2025-11-25/basic/transports"""
 ROUNDS_MAX: Final = 8
-"""Times that a server may ask to be called again with a state of its own."""
+"""Calls with a state that the server returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """A tool as its server describes it. Hints are only as good as the server is trusted.
-
-    `annotations` are the hints as the server wrote them.
-    """
+    """Tool as its server describes it."""
 
     name: str
     description: str
@@ -240,9 +217,7 @@ class ServerTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolPages:
-    """All tools of a server. `ttl_s` is how long they may be cached; 0 if the server does not say.
-    `instructions` is the server's description of itself.
-    """
+    """All tools of a server. `ttl_s` 0: it does not say."""
 
     tools: tuple[ServerTool, ...]
     ttl_s: float = 0.0
@@ -250,54 +225,46 @@ class ToolPages:
 
 
 RESULT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of one answer of a server, at most. While it is read the process does nothing else, for up
-to 10 ms per megabyte of text."""
+"""Parsing holds up the process for up to 10 ms per megabyte of text."""
 RESULT_VALUES_MAX: Final = 50_000
-"""Members and elements of the JSON of one answer, which take longer to read than text: a megabyte
-of nothing but brackets most of a second."""
+"""A megabyte of nothing but brackets takes most of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpLimits:
-    """Bounds of MCP servers: of a listing, of a connection, of all connections, of a call."""
-
     connect_timeout_s: float = 10.0
     list_timeout_s: float = 10.0
     listed_tools_max: int = 4096
     listing_bytes_max: int = 2 * 1024 * 1024
     tools_max: int = 256
-    """Tools of all servers of a request together."""
+    """Of all servers of a request."""
     schema_bytes_max: int = 64 * 1024
-    """Schemas of all tools of one server that a request uses."""
+    """Of one server's tools that a request uses."""
     ttl_s: float = 300.0
     cache_bytes_max: int = 128 * 1024 * 1024
     idle_s: float = 60.0
     sessions_max: int = 256
     tenant_sessions_max: int = 64
     calls_max: int = 8
-    """Calls of one session at a time."""
+    """Of one session at a time."""
     busy_wait_s: float = 5.0
-    """Wait of a call for a session, and for its turn."""
+    """Wait for a session, and for a turn."""
     result_bytes_max: int = RESULT_BYTES_MAX
-    """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
-    of which it takes `SSE_EVENT_BYTES_MAX`."""
+    """As JSON; an event has `SSE_EVENT_BYTES_MAX`."""
     result_values_max: int = RESULT_VALUES_MAX
     read_timeout_s: float = 660.0
-    """Time between two bytes of an answer: longer than any call may take."""
+    """Longer than any call may take."""
     call_timeout_s: float = 60.0
     arguments_bytes_max: int = 64 * 1024
     output_bytes_max: int = 256 * 1024
-    """Bytes of a result that are shown and stored."""
+    """Shown and stored."""
     result_ids_max: int = 8192
-    """Ids of a result that the model reads."""
     error_ids_max: int = 512
 
 
 class McpSession:
-    """Session with one server under one set of credentials, which the clients of `connect` send.
-
-    `run` is the owner's task: start it, and cancel it to end the session. It ends by itself when
-    the session was idle for `idle_s`, and when the server is lost; `is_over` is set then.
+    """Session with one server under one set of credentials. Cancel `run`, the owner's task, to end
+    it.
     """
 
     def __init__(
@@ -324,12 +291,12 @@ class McpSession:
         self.is_over = False
 
     def retire(self) -> None:
-        """End the session as soon as nobody waits for an answer."""
+        """End as soon as nobody waits for an answer."""
         self._is_retired = True
         self._jobs.put_nowait(None)
 
     async def run(self) -> None:
-        """Hold the connection. Never raises: callers that wait get the error."""
+        """Hold the connection until it is idle or lost. Never raises."""
         exchange = HttpTrace()
         EXCHANGE.set(exchange)
         CURRENT.set(None)  # it outlives the call that opened it
@@ -350,7 +317,7 @@ class McpSession:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, timeout_s: float, meta: Mapping[str, Any]
     ) -> CallResult:
-        """Run a tool; a cancelled call is cancelled on the server, too. Raises `McpError`."""
+        """Run a tool; cancellation reaches the server. Raises `McpError`."""
 
         async def call(client: Client) -> CallResult:
             return shown(await _call_tool(client, name, arguments, meta))
@@ -467,8 +434,6 @@ class McpSession:
 
 
 class _Job(Generic[T]):
-    """Request to a server, and the caller that waits for the answer."""
-
     def __init__(self, question: Callable[[Client], Awaitable[T]]) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.exchange = HttpTrace()
@@ -476,7 +441,7 @@ class _Job(Generic[T]):
         self._span = CURRENT.get()
 
     async def run(self, client: Client) -> None:
-        """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
+        """Run unless nobody waits; a caller that stops waiting cancels it."""
         if self.answer.done():
             return
         task = asyncio.current_task()

@@ -1,12 +1,7 @@
-"""All connections of a process to MCP servers: one for each tenant, server and set of credentials.
+"""Connections to MCP servers: one for each tenant, server and set of credentials.
 
-A connection is made for the first question, shared by all who ask the same server with the same
-credentials for the same tenant, and ended when it has not been used for long. Connections share
-nothing: each has an HTTP client of its own.
-
-The number of connections is bounded in all and for each tenant. If none is free, a call waits. A
-slot that becomes free goes to the tenant that holds the fewest, and there to the oldest call, so
-tenants with many calls wait behind the others.
+A free slot goes to the tenant that holds the fewest, so tenants with many calls wait behind the
+others.
 """
 
 from __future__ import annotations
@@ -39,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class NoSlot(Exception):
-    """Refusal of a session that waited for a slot as long as it may."""
+    """No slot within the wait."""
 
 
 class SessionSlots:
-    """Count of the slots that tenants hold; the pool holds the sessions in them."""
+    """Counts of the slots that tenants hold."""
 
     def __init__(
         self,
@@ -63,7 +58,6 @@ class SessionSlots:
         return self._held[tenant_id]
 
     async def take(self, tenant_id: TenantId, *, wait_s: float) -> None:
-        """Take a slot, waiting at most `wait_s`. Raises `NoSlot`."""
         if self._try(tenant_id):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -83,13 +77,13 @@ class SessionSlots:
             self._waiting.pop(turn, None)
 
     def leave(self, tenant_id: TenantId) -> None:
-        """Free a slot. Call `offer` to pass it on to those who wait."""
+        """Free a slot. Call `offer` to pass it on."""
         self._held[tenant_id] -= 1
         if not self._held[tenant_id]:
             del self._held[tenant_id]
 
     def offer(self) -> None:
-        """Give free slots, and those of sessions that can be ended, to those who wait."""
+        """Give free slots, and those of idle sessions, to those who wait."""
         waiting = [turn for turn in self._waiting if not turn.done()]
         while waiting:
             turn = min(waiting, key=lambda one: self._held[self._waiting[one]])
@@ -112,22 +106,19 @@ BUSY: Final = -32000
 STOPPING: Final = "the gateway is stopping"
 USER_AGENT: Final = "harmony-gateway"
 TRANSPORT_TTL_S: Final = 3600.0
-"""Time until the transport of a server is detected again."""
+"""Until the transport of a server is detected again."""
 TRANSPORTS_MAX: Final = 4096
 KEEP_ALIVE_S: Final = 4.0
-"""A request must not use a connection that its server is just closing: it would be unknown whether
-it was executed. Most servers keep connections for 5 s or more."""
+"""Most servers keep connections for 5 s or more: on one that is just closing it would be unknown
+whether a request was executed."""
 ANSWERS_BY_SSE: Final = 64
-"""Answers of the greatest length, after which a connection by the older transport is made anew."""
+"""Longest answers, after which an SSE connection is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server as one tenant uses it. `headers` are sent with each request, by lower-case names.
-
-    `credential` is a digest of the headers, and `server` the identity, whatever its URL.
-    `is_registered`: an operator named its URL, not a request. `response` is set for a server that
-    gets the id of the response with each call: such a response has a connection of its own.
+    """Server as one tenant uses it. `credential` is a digest of the headers. `is_registered`: an
+    operator named its URL. `response` is set for a server that gets the response's id.
     """
 
     tenant_id: TenantId
@@ -138,20 +129,16 @@ class Peer:
     is_registered: bool = False
     response: UUID | None = None
     name: str = field(default="", compare=False)
-    """Name of the server in metrics: the label of a registered server, empty for others."""
+    """Label in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Network policies: of servers that operators registered, and of those that requests name."""
-
     registered: NetworkPolicy
     named: NetworkPolicy
 
 
 class _Shared:
-    """A session, the task that owns it, and how many of its calls may still begin."""
-
     def __init__(self, session: McpSession, owner: asyncio.Task[None], calls_max: int) -> None:
         self.session = session
         self.owner = owner
@@ -160,7 +147,7 @@ class _Shared:
 
 
 class SessionPool:
-    """The sessions of a process. `run` holds them: nothing can be asked before it has begun."""
+    """Sessions of a process, which `run` holds."""
 
     def __init__(
         self,
@@ -176,13 +163,12 @@ class SessionPool:
         self._metrics = metrics or Metrics()
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
-        """Peers whose session has no call in progress, the least recently used one first."""
+        """The least recently used first."""
         self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
         self._sse_until: LruCache[str, float] = LruCache(size_max=TRANSPORTS_MAX)
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
         self.on_list_changed: Callable[[Peer], None] = lambda _: None
-        """Called with a server that announces a change of its tools."""
 
     @property
     def count(self) -> int:
@@ -225,11 +211,7 @@ class SessionPool:
         timeout_s: float,
         meta: Mapping[str, Any],
     ) -> CallResult:
-        """Run a tool. Raises `McpError`.
-
-        A request that certainly never reached the server is sent once more, over a new
-        connection.
-        """
+        """Run a tool; what was certainly not sent is sent once more. Raises `McpError`."""
 
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)

@@ -1,11 +1,5 @@
-"""Interface of the engines that run Python: an engine opens containers, and a container runs code.
-
-    ContainerEngine opens containers; describes what they can do
-    Container       one interpreter with its files: names survive from one run to the next
-    RunResult             the result of a run
-
-A container is untrusted: what it returns about a run, a file or itself is data, which the caller
-checks against bounds.
+"""Interface of the engines that run Python. Containers are untrusted: all that they return is
+checked.
 """
 
 from __future__ import annotations
@@ -21,27 +15,26 @@ if TYPE_CHECKING:
 
 
 DATA: Final = "/mnt/data"
-"""The folder of a container that outlives its runs."""
 PATH_CHARS_MAX: Final = 512
 TIMEOUT_MAX_S: Final = 120.0
 INTERRUPT_GRACE_S: Final = 2.0
-"""So long code has to end after it was interrupted, before its container is killed."""
+"""Until interrupted code is killed with its container."""
 
 EngineName = Literal["linux", "monty", "remote"]
 RunStatus = Literal["ok", "error", "interrupted", "killed"]
 
 
 class EngineBroken(Exception):
-    """Failure of a container to start, or its end by itself. The message is for operators."""
+    """Failure of a container to start, or its end. The message is for operators."""
 
 
 class FileRefused(Exception):
-    """Failure to write or read a file of a container: no room, too long, or not there."""
+    """File that cannot be written or read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """Limits of one container; the bounds are for those that a gateway asks of a worker server."""
+    """Limits of one container, bounded for a worker server."""
 
     memory_bytes: Annotated[int, Field(gt=0)] = 1024**3
     data_bytes: Annotated[int, Field(gt=0)] = 512 * 1024**2
@@ -64,12 +57,9 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCapabilities:
-    """Capabilities of the containers of an engine.
-
-    `language` is the interpreter, with its version. `packages` can be imported. Without `has_files`
-    nothing is kept in `/mnt/data`. `is_movable`: another process can go on with a container by its
-    handle. `is_whole`: it is CPython on a machine, and lacks only packages; else `missing` tells
-    the model what else is missing.
+    """Capabilities of an engine's containers. `is_movable`: another process can go on with one by
+    its handle. `is_whole`: it is CPython on a machine; otherwise `missing` says what it lacks, for
+    the model.
     """
 
     language: str
@@ -81,12 +71,10 @@ class ContainerCapabilities:
 
 
 class RunResult(BaseModel):
-    """Result of a run. It comes from a sandbox, so it is not trusted: it is validated like a
-    request.
+    """Result of a run, validated like a request, for it comes from a sandbox.
 
-    `output` is what the code printed, in order, without the `dropped` bytes that were too many.
-    `images` and `files` are paths: of images to show, and of files that are new or have changed.
-    `gone` are the paths of the files that the run removed.
+    `dropped` bytes of the output were too many. `files` are new or have changed, `gone` were
+    removed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -101,37 +89,35 @@ class RunResult(BaseModel):
 
 
 class Container(Protocol):
-    """Interpreter that does one thing at a time. Its methods raise `EngineBroken` once it is gone,
+    """Interpreter that does one thing at a time. Methods raise `EngineBroken` once it is gone,
     except `leave` and `close`.
     """
 
     @property
     def handle(self) -> bytes | None:
-        """Return what another process can attach by; None where none can."""
+        """Return what another process can attach by."""
         ...
 
     @property
-    def is_alive(self) -> bool:
-        """Return True if the container can still be used, as far as is known."""
-        ...
+    def is_alive(self) -> bool: ...
 
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
-        """Run code. When its time is up it is interrupted, and then killed with its container.
+        """Run code; interrupt, and then kill it when its time is up, or at cancellation.
 
-        Cancellation does the same. `key` names the run for `result_of`.
+        `key` names the run for `result_of`.
         """
         ...
 
     async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
-        """Return the result of the run with this key, after it has ended; None: not known here."""
+        """Return the result of a run after it has ended."""
         ...
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write a file below `/mnt/data`, and make its folders. Raises `FileRefused`."""
+        """Write a file, and make its folders. Raises `FileRefused`."""
         ...
 
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """Read a file. Raises `FileRefused`, also for one longer than `bytes_max`."""
+        """Read a file. Raises `FileRefused`."""
         ...
 
     async def remove(self, path: str) -> None:
@@ -139,24 +125,19 @@ class Container(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Detach, so that another process can attach. Raises nothing.
-
-        A container that no other process can use is ended.
-        """
+        """Detach; end a container that no other process can use. Raises nothing."""
         await self.close()
 
     async def close(self) -> None:
-        """Kill the container with all its processes. Raises nothing."""
+        """Kill all its processes. Raises nothing."""
         ...
 
 
 class ContainerEngine(Protocol):
-    """Engine that opens containers of one kind."""
-
     name: EngineName
 
     async def describe(self) -> ContainerCapabilities:
-        """Return what its containers can do. Raises `EngineBroken` where it opens none."""
+        """Return what containers can do. Raises `EngineBroken`."""
         ...
 
     async def open(self, limits: ContainerLimits) -> Container:
@@ -164,23 +145,14 @@ class ContainerEngine(Protocol):
         ...
 
     async def attach(self, handle: bytes) -> Container | None:  # noqa: ARG002
-        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`.
-
-        Where containers end with the process that started them, there is none.
-        """
+        """Return None for a container that has ended. Raises `EngineBroken`."""
         return None
 
-    async def close(self) -> None:
-        """Close the engine; no other method may be called then."""
-        ...
+    async def close(self) -> None: ...
 
 
 def data_path(name: str) -> str:
-    """Return the path below `/mnt/data` that a name stands for, from whatever source.
-
-    Raises `ValueError` for a path that leads elsewhere, is too long, or has forbidden
-    characters.
-    """
+    """Return the path below `/mnt/data` of an untrusted name. Raises `ValueError`."""
     if not name or len(name) > PATH_CHARS_MAX or any(map(_is_odd, name)):
         raise ValueError("expected a file name of printable characters")
     path = normpath(name if name.startswith("/") else f"{DATA}/{name}")

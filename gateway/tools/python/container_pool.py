@@ -1,11 +1,6 @@
-"""The containers of this process: opened when code is run in them, closed when they are not used.
-
-    ContainerPool.execute    run code in a container, which is opened, or taken over, if it must be
-    ContainerPool.resume     the result of a run that this process, or another one, began
-
-A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
-runs code in it, an interpreter in some process. The interpreter may be lost at any time: then
-another one is opened, the files are put into it, and the model reads that its variables are gone.
+"""A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
+runs code in it, an interpreter in some process. If that is lost, another is opened, the files are
+put into it, and the model reads that its variables are gone.
 """
 
 from __future__ import annotations
@@ -73,13 +68,11 @@ _log = EventLog(__name__)
 
 
 class ContainerExpired(Exception):
-    """Refusal of a container that was not used for too long, or is too old."""
+    """Container that is too old, or was not used for too long."""
 
 
 class ContainersBusy(Exception):
-    """Refusal of a run: all containers that may be open run code, and none was idle within
-    `busy_wait_s`.
-    """
+    """No container was idle within `busy_wait_s`."""
 
 
 def utc_now() -> datetime:
@@ -91,12 +84,8 @@ def utc_now() -> datetime:
 class ContainerPolicy:
     """Bounds and lifetime of containers, and of one call in them.
 
-    A container expires `idle_s` after its last use, at the latest `life_s` after it was made. At
-    most `open_max` interpreters live in this process, `tenant_open_max` of a tenant: for one more
-    the pool closes the one that was idle for longest, or, where all run code, waits up to
-    `busy_wait_s`. `warm_max` are started ahead. A file of up to `file_bytes_max` is kept. Images of
-    more than `image_bytes_inline_max` together are kept as files. The model is shown
-    `result_ids_max` of a call, its item `logs_chars_max` of what the code printed.
+    For one more than `open_max` the pool closes the one that was idle for longest. `warm_max` are
+    started ahead. More than `image_bytes_inline_max` of images are kept as files.
     """
 
     idle_s: int = 1200
@@ -117,9 +106,7 @@ class ContainerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that code showed: its bytes, and their media type. `file_id` is that of a file of
-    the container, where it is too large to be shown otherwise.
-    """
+    """Image that code showed; `file_id` if it is too large to be inline."""
 
     path: str
     media_type: str
@@ -129,11 +116,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Result of running code in a container.
-
-    `is_restarted`: the variables of earlier runs were gone. `files` are those that the run wrote,
-    by path, and `notes` say what could not be kept. `is_lost`: it could not be kept because the
-    sandbox or the database failed after the run, not for a bound that the code broke.
+    """Result of running code. `is_restarted`: earlier variables were gone. `notes` say what could
+    not be kept. `is_lost`: because the sandbox or the database failed, not for a bound that the
+    code broke.
     """
 
     ran: RunResult
@@ -145,8 +130,6 @@ class Execution:
 
 
 class LiveContainer:
-    """A container whose interpreter is in this process, or about to be."""
-
     def __init__(self, key: Key) -> None:
         self.tenant_id, self.uuid = key
         self.lock = asyncio.Lock()
@@ -154,9 +137,9 @@ class LiveContainer:
         self.epoch = 0
         self.used_at = utc_now()
         self.held: dict[str, FileRow] = {}
-        """The files that it has of those that are stored, by path."""
+        """By path."""
         self.copied: set[UUID] = set()
-        """Uploaded files that were put into it: code may have deleted them since."""
+        """Uploads: code may have deleted them since."""
         self.is_restarted = False
 
     @property
@@ -178,9 +161,7 @@ class LiveContainer:
 
 
 class ContainerPool:
-    """All containers whose interpreter is in this process. Every failure of an engine is raised as
-    `EngineBroken`, every failure of the database as `StoreError`.
-    """
+    """Interpreters of this process. Failures are `EngineBroken` and `StoreError`."""
 
     def __init__(
         self,
@@ -215,7 +196,7 @@ class ContainerPool:
         return self._chosen.capabilities
 
     async def check(self) -> str:
-        """Choose the engine; return a log line that names it, and why others were not chosen."""
+        """Choose the engine; return a log line."""
         self._chosen = await choose(self._engines)
         if self._chosen.engine is not None:
             self._metrics.watch_containers(self._chosen.engine.name, self._count)
@@ -267,12 +248,10 @@ class ContainerPool:
         on_handle: Callable[[bytes], None],
         project_id: ProjectId | None = None,
     ) -> Execution:
-        """Run code and keep the files that it wrote.
+        """Run code and keep the files that it wrote. `key` names the run for `resume`.
 
-        `key` names the run for `resume`. A container that does not exist yet is made for
-        `project_id`. Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`,
-        `EngineBroken` and `StoreError`. Where the effects of the code are unknown, the interpreter
-        has been ended.
+        Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`, `EngineBroken` and
+        `StoreError`. Where the effects of the code are unknown, the interpreter has been ended.
         """
         async with self._ready(tenant_id, grant, project_id=project_id) as live:
             assert live.container is not None, "it is ready"
@@ -290,10 +269,7 @@ class ContainerPool:
     async def resume(
         self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
     ) -> Execution | None:
-        """Return the result of a run by a handle of `execute`; None: it is lost.
-
-        Where an engine's containers cannot be taken over, only their own process knows a run.
-        """
+        """Return the result of a run by a handle of `execute`; None: it is lost."""
         run = orjson.loads(handle)
         uuid = ids.parse_container_id(grant.container_id)
         engine = self._chosen.engine
@@ -568,7 +544,7 @@ class ContainerPool:
         # Paths that are no images are left out.
         images: list[Image] = []
         room = self.policy.image_bytes_inline_max
-        for path in filter(_own_path, paths[:IMAGES_MAX]):
+        for path in filter(None, map(_own_path, paths[:IMAGES_MAX])):
             image = await _image(live, path)
             if image is not None and len(image.content) > room:
                 kept: dict[str, str] = {}
@@ -592,7 +568,7 @@ async def _image(live: LiveContainer, path: str) -> Image | None:
 
 
 async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes | None:
-    """Read all bytes of a stored file; None: it was replaced or deleted meanwhile."""
+    """Read a file; None: it was replaced or deleted meanwhile."""
     content = bytearray()
     for number in range(files.chunk_count(row.size_bytes)):
         part = await files.chunk(database, tenant_id, row, number)
@@ -632,7 +608,6 @@ def container_file(
 
 
 def path_of_upload(name: str) -> str | None:
-    """Return the path at which an uploaded file is put; None for a name that has none."""
     return _own_path(name.replace("\\", "/").rpartition("/")[2])
 
 

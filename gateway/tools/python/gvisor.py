@@ -1,7 +1,4 @@
-"""Run the containers under gVisor: their system calls reach a kernel of their own, not the host's.
-
-`runsc` runs a bundle: a folder with a root, which has nothing but places to mount at, and a
-description of the process. It is started as the container's own user, and makes a user namespace.
+"""Containers under gVisor: their system calls reach a kernel of their own, not the host's.
 
 Sources: https://gvisor.dev/docs/user_guide/rootless/ and the runtime specification,
 https://github.com/opencontainers/runtime-spec/blob/main/config.md.
@@ -26,21 +23,17 @@ if TYPE_CHECKING:
 
 OVERHEAD_BYTES: Final = 256 * 1024**2
 THREADS: Final = 1024
-"""Threads of gVisor itself for the processes of a container, at most."""
+"""Of gVisor itself."""
 _REFUSED: Final = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "sethostname", "ptrace"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "io_uring_setup"),
 )
 USER: Final = 1000
-"""User and group id of the worker, inside of the container."""
+"""Of the worker, inside of the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Folder and name of the bundle that `runsc` runs as one container; `folder` is deleted with
-    it.
-    """
-
     folder: Path
     name: str
 
@@ -53,10 +46,7 @@ class Bundle:
         limits: ContainerLimits,
         uid: int | None,
     ) -> Bundle:
-        """Create a bundle that runs `worker`, with `paths` mounted read-only.
-
-        `uid` is the user that starts it, None: this process's user. Raises `OSError`.
-        """
+        """Create a bundle with read-only `paths`, started by `uid`. Raises `OSError`."""
         bundle = cls(
             Path(tempfile.mkdtemp(prefix="gateway-gvisor-")), f"python-{os.urandom(8).hex()}"
         )

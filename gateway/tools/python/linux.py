@@ -1,20 +1,13 @@
-"""Containers as processes of this machine: CPython in bubblewrap, without network, files or rights.
+"""CPython in bubblewrap, without network, files or rights.
 
-The walls: namespaces of users, processes, network, IPC and mounts; no capability; a filter of
-system calls; resource limits and, where this process may make one, a control group; a user id that
-no other container has. They share the host's kernel: for tenants that do not trust each other run
-them under gVisor, or elsewhere (`remote.py`).
-
-The filter is a second wall behind namespaces: what is refused is what has broken out of them
-before. Calls that are not named are allowed, because numerical libraries use hundreds. Limits of a
-single process (`rlimit`) do not add up: 64 processes have 64 times the memory of one. A control
-group bounds all processes of a container together.
+Containers share the host's kernel: for tenants that do not trust each other use gVisor, or another
+machine (`remote.py`). The filter of system calls is a second wall: it refuses what has broken out
+of namespaces before, and allows the rest, because numerical libraries use hundreds. A control group
+bounds all processes of a container together; `rlimit` bounds each.
 
 Sources: https://github.com/containers/bubblewrap, and the attacks in `self_test.py`, each of which
-succeeds without one of these walls; https://docs.kernel.org/userspace-api/seccomp_filter.html, with
-the numbers of the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
-`include/uapi/asm-generic/unistd.h`; https://docs.kernel.org/admin-guide/cgroup-v2.html, and
-`cgroup-v1/memory.rst` and `cgroup-v1/pids.rst` beside it.
+succeeds without one of these walls; https://docs.kernel.org/userspace-api/seccomp_filter.html;
+https://docs.kernel.org/admin-guide/cgroup-v2.html, and `cgroup-v1` beside it.
 """
 
 from __future__ import annotations
@@ -72,25 +65,25 @@ _CALLS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "ioperm": (173, None), "clone": (56, 220), "clone3": (435, 435), "socket": (41, 198),
     "socketpair": (53, 199),
 }  # fmt: skip
-"""The kernel's numbers of calls, on x86_64 and aarch64; None: it has no such call there."""
+"""x86_64 and aarch64, of the kernel's `syscall_64.tbl` and `asm-generic/unistd.h`."""
 _MACHINES: Final[Mapping[str, tuple[int, int]]] = {
     "x86_64": (0xC000003E, 0),
     "aarch64": (0xC00000B7, 1),
 }
-"""By the name that `platform.machine` gives: the kernel's number of it, and its column above."""
+"""The kernel's number, and the column above."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _MACHINE_AT, _ARGUMENT_AT = 0, 4, 16
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT: Final = 0x40000000
-"""Calls of a second numbering on x86_64, which the table does not know."""
+"""A second numbering on x86_64."""
 _LOOKED_AT: Final = frozenset({"clone", "clone3", "socket", "socketpair"})
-"""Calls that are allowed or not by their arguments."""
+"""Allowed or not by their arguments."""
 _CLONE_NEWUSER: Final = 0x10000000
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """Return the filter for `bwrap --seccomp`. Raises `KeyError` for an unknown machine."""
+    """Return the filter for `bwrap --seccomp`. Raises `KeyError`."""
     number_of_machine, column = _MACHINES[machine]
     numbers = ((name, both[column]) for name, both in _CALLS.items())
     calls = {name: number for name, number in numbers if number is not None}
@@ -135,16 +128,14 @@ _CONTROLLERS: Final = ("memory", "pids", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Folders for containers' groups: one for version 2, one for each controller for version 1."""
+    """Folders of groups: one for version 2, one for each controller for version 1."""
 
     folders: tuple[Path, ...]
     is_unified: bool
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Cgroups | None:
-        """Find this machine's cgroups; None where this process may make none with a memory
-        limit.
-        """
+        """Return None if groups with a memory limit cannot be made."""
         if (root / "cgroup.controllers").exists():
             return cls._unified(root / _FOLDER)
         folders = [root / name / _FOLDER for name in _CONTROLLERS if (root / name).is_dir()]
@@ -209,8 +200,6 @@ class Cgroups:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The group of one container: a folder for each controller."""
-
     folders: tuple[Path, ...]
 
     def remove(self) -> None:
@@ -242,7 +231,6 @@ def _has_memory(folder: Path) -> bool:
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 INTERPRETERS: Final = (Path("/opt/sandbox/bin/python"), Path("/usr/bin/python3"))
-"""Paths where an interpreter for containers is looked for: that of our image, then the system's."""
 _SYSTEM: Final = (
     "/usr/lib",
     "/usr/lib64",
@@ -256,7 +244,6 @@ _SYSTEM: Final = (
     "/usr/share/matplotlib",
     "/usr/share/zoneinfo",
 )
-"""Paths of the machine that an interpreter needs, read-only, if they exist."""
 _ASK: Final = "import sys; print(sys.prefix); print(sys.base_prefix); print(sys.executable)"
 _ASK_TIMEOUT_S: Final = 20.0
 _LAUNCH: Final = """
@@ -270,21 +257,17 @@ if ends:
     libc.prctl(1, 9)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""A program that gives up root, on request has itself killed when this process ends, and becomes
-another program. uvloop cannot start a process as another user.
-"""
+"""Gives up root, has itself killed with this process on request, and becomes another program.
+uvloop cannot start a process as another user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Python interpreter that runs in containers, and the paths that it needs, read-only."""
-
     executable: str
     paths: tuple[str, ...]
 
     @classmethod
     async def inspect(cls, executable: Path) -> Interpreter:
-        """Inspect the interpreter at a path, and what it needs. Raises `EngineBroken`."""
         try:
             process = await asyncio.create_subprocess_exec(
                 str(executable), "-I", "-c", _ASK,
@@ -316,7 +299,7 @@ def _chain(path: Path) -> list[str]:
 def command(
     interpreter: Interpreter, limits: ContainerLimits, *, filter_fd: int, bwrap: str = "bwrap"
 ) -> list[str]:
-    """Return the command line of a container; bubblewrap reads the filter from `filter_fd`."""
+    """Return the command line; bubblewrap reads the filter from `filter_fd`."""
     walls = [
         *("--unshare-user", "--unshare-all", "--disable-userns", "--cap-drop", "ALL"),
         *("--new-session", "--die-with-parent", "--hostname", "sandbox"),
@@ -364,11 +347,8 @@ _ENVIRONMENT: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinuxOptions:
-    """Options for starting containers. `interpreter` None: the first of `INTERPRETERS` that exists.
-
-    `uids` are the user ids that containers take turns in; only a gateway that runs as root needs
-    and uses them. `cgroups` None: no control groups. `runsc` is gVisor's command, which then takes
-    bubblewrap's place.
+    """`uids` are for containers of a gateway that runs as root. `cgroups` None: no control groups.
+    `runsc`: gVisor, in bubblewrap's place.
     """
 
     interpreter: Path | None = None
@@ -379,9 +359,7 @@ class LinuxOptions:
 
 
 class LinuxEngine(ContainerEngine):
-    """Engine with a process for each container. Never as root: a gateway that runs as root gives
-    each container a user id of its own; others start them as their own user.
-    """
+    """Engine with a process for each container, never as root."""
 
     name: EngineName = "linux"
 

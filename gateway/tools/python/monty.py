@@ -1,10 +1,5 @@
-"""Containers in an interpreter of its own for a part of Python, for a demo that has nothing better.
-
-It knows neither the machine's files nor its network, and needs no rights, no kernel features and no
-other interpreter; but generators, inheritance, much of the standard library and all packages are
-missing. Its processes are bounded by it.
-
-Source: https://github.com/pydantic/monty. Its package is an extra, and imported when it is chosen.
+"""Interpreter for a part of Python, for a demo: it knows neither files nor network, and needs no
+rights. The extra: https://github.com/pydantic/monty.
 """
 
 from __future__ import annotations
@@ -38,17 +33,14 @@ if TYPE_CHECKING:
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 FILES_MAX: Final = 1000
 MEMORY_BYTES_MAX: Final = 256 * 1024**2
-"""Bytes of memory of one interpreter, at most: it needs a twentieth of what CPython does."""
+"""A twentieth of what CPython needs suffices."""
 MISSING: Final = (
     "The interpreter knows only a part of Python: no generators, no inheritance, and few modules "
     "of the standard library (math, json, re, datetime and some others)."
 )
-"""Note on what is missing, for a model, which expects all of Python."""
 
 
 class Printed:
-    """Output of one run, up to a bound."""
-
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._room = OUTPUT_BYTES_MAX
@@ -67,7 +59,7 @@ class Printed:
 
 
 class MontyContainer(Container):
-    """Session of the interpreter, with a folder of this machine as its `/mnt/data`."""
+    """Session with a folder of this machine as its `/mnt/data`."""
 
     handle: bytes | None = None
 
@@ -209,8 +201,6 @@ def _read(path: Path, bytes_max: int) -> bytes:
 
 
 class MontyEngine(ContainerEngine):
-    """A pool of interpreters, begun with the first container."""
-
     name: EngineName = "monty"
 
     def __init__(self, *, containers_max: int) -> None:

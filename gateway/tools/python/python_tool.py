@@ -1,5 +1,3 @@
-"""The tool `python`: code that the model writes is run in the container of its response."""
-
 from __future__ import annotations
 
 import base64
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""Source: ECMA-48, sections 5.4 and 5.6: control sequences, and commands to the terminal."""
+"""ECMA-48, sections 5.4 and 5.6."""
 
 SILENT: Final = "(The code printed nothing. Use print() to see a value.)"
 RESTARTED: Final = (
@@ -39,7 +37,7 @@ GONE: Final = "All variables and imports are gone; files that earlier calls wrot
 
 
 def plain(text: str) -> str:
-    """Remove colours, overwritten text, and invisible or direction-changing characters."""
+    """Remove colours, overwritten text, and invisible characters."""
     lines = _ANSI.sub("", text).split("\n")
     # Text that a progress bar has overwritten is removed.
     shown = (line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in lines)
@@ -47,7 +45,7 @@ def plain(text: str) -> str:
 
 
 def code_of(arguments: str) -> str:
-    """Return the code of a call: models write it raw, or as JSON with the one key `code`."""
+    """Return the code: models write it raw, or as JSON with the key `code`."""
     if arguments.lstrip().startswith("{"):
         try:
             wrapped = orjson.loads(arguments)
@@ -61,10 +59,7 @@ def code_of(arguments: str) -> str:
 def description(
     capabilities: ContainerCapabilities, files: Sequence[str], *, timeout_s: float
 ) -> str | None:
-    """Describe the tool for the model; None: the text that it was trained with is accurate.
-
-    `files` names those that the request put into `/mnt/data`.
-    """
+    """Describe the tool; None: the text that the model was trained with is accurate."""
     expected = {"numpy", "pandas"} <= set(capabilities.packages)
     if capabilities.is_whole and expected and not files:
         return None
@@ -85,7 +80,6 @@ def description(
 
 
 def shortened(text: str, chars_max: int) -> str:
-    """Keep beginning and end of a text that is too long, cut at line ends if there are any."""
     if len(text) <= chars_max:
         return text
     head = text[: chars_max * 6 // 10]
@@ -97,7 +91,6 @@ def shortened(text: str, chars_max: int) -> str:
 
 
 def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
-    """Format a run for the model; `logs` is its cleaned output."""
     ran = execution.ran
     parts = [RESTARTED] if execution.is_restarted else []
     if logs.strip():
@@ -124,7 +117,7 @@ def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
 
 NAME: Final = "builtin:python"
 PRINTED_SHARE: Final = 4
-"""Factor by which more characters of the output are read than shown (`logs_chars_max`)."""
+"""So many times more output is read than shown."""
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
@@ -150,8 +143,6 @@ _log = EventLog(__name__)
 
 
 class PythonSession(ToolSession):
-    """Session that runs the calls of one response in its container, which outlives the session."""
-
     def __init__(self, pool: ContainerPool, scope: ToolScope) -> None:
         self._pool = pool
         self._limits = pool.policy
@@ -229,7 +220,7 @@ class PythonSession(ToolSession):
         )
         outcome: ToolOutcome = "ok" if ran.status in {"ok", "error"} else "timeout"
         if execution.is_lost:
-            # A call that is described_run as completed has its files.
+            # A call that is reported as completed has its files.
             outcome = "tool_error"
         text = described_run(execution, logs, timeout_s=self._limits.timeout_s)
         state = {"container_id": grant.container_id, "files": self._files}

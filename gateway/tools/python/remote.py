@@ -1,8 +1,5 @@
-"""Containers that are elsewhere: the protocol of `worker_server.py`, over HTTP.
-
-A container has an unguessable id there, which is its handle: any process with the handle can use
-the container, so a run outlives the gateway that began it. Answers of the server are validated like
-those of a sandbox, because they come from one.
+"""Containers elsewhere, by `worker_server.py`. Their unguessable ids are handles: runs outlive the
+gateway that began them.
 """
 
 from __future__ import annotations
@@ -57,8 +54,6 @@ _RAN: Final = TypeAdapter(RunResult)
 
 
 class RemoteContainer(Container):
-    """Container at a server of containers."""
-
     def __init__(self, client: EgressClient, container_id: str) -> None:
         self._client = client
         self._path = f"containers/{quote(container_id, safe='')}"
@@ -176,7 +171,7 @@ class RemoteContainer(Container):
 
 
 class RemoteEngine(ContainerEngine):
-    """A server of containers. `client` has its URL and the token that it is shown."""
+    """Server of containers. `client` has its URL and the token."""
 
     name: EngineName = "remote"
 

@@ -1,10 +1,8 @@
-"""Choose the engine that a gateway runs Python in: the first that passes its self-test.
+"""Choose the first engine that passes its self-test.
 
-The self-test opens a container, checks that it works at all, and runs every attack in it, each a
-few lines of code that must fail. An engine that allows one attack is refused, whatever the settings
-say: nothing else shows that a kernel, a container runtime or a policy of this machine took a wall
-away. An attack that succeeds puts back what it changed: it may run in a server of others, and with
-more rights than anybody expected.
+An engine that allows one attack is refused, whatever the settings say: nothing else shows that a
+kernel, a container runtime or a policy took a wall away. An attack that succeeds puts back what it
+changed: it may run in a server of others.
 """
 
 from __future__ import annotations
@@ -27,15 +25,14 @@ if TYPE_CHECKING:
 
 
 DENIED: Final = "denied"
-"""Output of an attack that failed. Any other output counts as a success, unless the run was
-killed."""
+"""Any other output is a success of the attack, unless the run was killed."""
 
 _SOCKET: Final = (
     "import os, socket, stat\n"
     "opened = socket.socket({})\n"
     "assert stat.S_ISSOCK(os.fstat(opened.fileno()).st_mode)"
 )
-"""An object of the library that no kernel knows of is no socket."""
+"""An object that the kernel does not know is no socket."""
 _LIBC: Final = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True)\n"
 
 ATTACKS: Final[Mapping[str, str]] = {
@@ -129,7 +126,7 @@ ATTACKS: Final[Mapping[str, str]] = {
 
 
 def script(attack: str) -> str:
-    """Wrap the lines of an attack, so that they print `DENIED` if they raise."""
+    """Wrap an attack, so that it prints `DENIED` if it raises."""
     body = "\n".join(f"    {line}" for line in ATTACKS[attack].splitlines())
     return (
         f"try:\n{body}\n"
@@ -145,8 +142,6 @@ _WORKS: Final = "print(6 * 7)"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engine that runs Python with its capabilities, and why others were refused."""
-
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None
     refused: tuple[str, ...] = ()
@@ -189,10 +184,9 @@ async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
 
 
 async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> list[str]:
-    """Return the attacks that succeed in a container of the engine. Raises `EngineBroken`.
+    """Return the attacks that succeed. Raises `EngineBroken`.
 
-    An attack that kills its container counts as denied. Without `is_whole` any failure does,
-    because the interpreter may lack what the attack needs.
+    Without `is_whole` any failure counts as denied: the interpreter may lack what the attack needs.
     """
     container = await engine.open(ContainerLimits())
     try:

@@ -1,10 +1,7 @@
 """The interpreter of one container. It runs in the sandbox, and imports nothing of the project.
 
-`python worker.py LIMITS`: a JSON object of names and values of resource limits, set for good before
-anything else, as in `{"RLIMIT_CORE": 0}`.
-
-Frames go both ways over its standard input and output: four bytes of length, most significant
-first, and so many bytes of JSON.
+`python worker.py LIMITS`: resource limits as JSON, as in `{"RLIMIT_CORE": 0}`. A frame is four
+bytes of length, most significant first, and so many bytes of JSON.
 
     in    {"run": 3, "code": "…"}     {"interrupt": 3}
           {"put": 4, "path": "/mnt/data/a.csv", "at": 0, "content": "base64"}
@@ -16,9 +13,6 @@ first, and so many bytes of JSON.
           {"printed": 3, "output": "…"}, what there is of it when the run is interrupted
           {"put": 4}   {"get": 5, "content": "base64"}   {"remove": 6}
           {"get": 5, "refused": "why"}, as to any other order about a file
-
-What the code prints goes into a pipe, whoever prints it: the streams of Python, a library in C, a
-child process. Names survive from one run to the next, also when it was interrupted.
 """
 
 from __future__ import annotations
@@ -47,18 +41,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTPUT_BYTES_MAX = 1024 * 1024
-"""Bytes of output of one run, at most; what is printed after them is counted and dropped."""
+"""Further bytes are counted and dropped."""
 FILES_MAX = 1000
-"""Files that are looked at for changes, at most."""
+"""Looked at for changes."""
 IMAGES_MAX = 16
 DATA = "/mnt/data"
 DISPLAY = f"{DATA}/.display"
 PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl", "sklearn")
-"""Packages that may be named to a model, if they are installed."""
+"""Named to a model, if they are installed."""
 
 
 class Output:
-    """Output of the code since the last `take`; a thread reads it from a pipe."""
+    """What is printed, also by a library in C or a child process; a thread reads it from a pipe."""
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
@@ -74,10 +68,8 @@ class Output:
         threading.Thread(target=self._pump, daemon=True).start()
 
     def take(self) -> tuple[str, int]:
-        """Return the text so far, and how many bytes of it were dropped."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        """Return the text since the last call, and how many of its bytes were dropped."""
+        _flush()
         self._seen.clear()
         os.write(1, self._mark)
         self._seen.wait()
@@ -117,7 +109,7 @@ def _overlap(text: bytes, mark: bytes) -> int:
 
 
 class Frames:
-    """The two ends of the protocol, kept from the code that runs."""
+    """Both ends of the protocol, kept from the code that runs."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(os.dup(0), "rb")
@@ -143,8 +135,6 @@ class Frames:
 
 
 class Notebook:
-    """Names of a container, and the code that was run in it."""
-
     def __init__(self, output: Output) -> None:
         self._output = output
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
@@ -156,18 +146,13 @@ class Notebook:
 
     def run(self, number: int, code: str) -> dict[str, Any]:
         signal.signal(signal.SIGINT, self._interrupt)
-        status = "ok"
         self._images = []
         shutil.rmtree(DISPLAY, ignore_errors=True)
         try:
             self._is_executing = True
-            self._execute(f"<cell {number}>", code)
-            self._draw()
+            status = self._attempt(f"<cell {number}>", code)
         except KeyboardInterrupt:
             status = "interrupted"
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the container lives on
-            status = "error"
-            _print_error(error)
         finally:
             self._is_executing = False
             self._forget_figures()
@@ -184,6 +169,18 @@ class Notebook:
         # Only user code is interrupted, not the report of it.
         if self._is_executing:
             raise KeyboardInterrupt
+
+    def _attempt(self, name: str, code: str) -> str:
+        # Raises `KeyboardInterrupt`, also while an error describes itself.
+        try:
+            self._execute(name, code)
+            self._draw()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the container lives on
+            _print_error(error)
+            return "error"
+        return "ok"
 
     def _execute(self, name: str, code: str) -> None:
         # The value of a last expression is shown, as in a notebook.
@@ -231,11 +228,23 @@ class Notebook:
 
 
 def _print_error(error: BaseException) -> None:
-    # Without the frames of this file.
+    # Without the frames of this file; to the pipe, for code may have closed or replaced the stream.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # noqa: BLE001 - an error of the code may fail to describe itself
+        text = f"{type(error).__name__}\n"
+    _flush()
+    with suppress(OSError), open(2, "wb", closefd=False) as stream:
+        stream.write(text.encode("utf-8", "replace"))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _files() -> dict[str, tuple[int, int]]:
@@ -255,8 +264,6 @@ def _files() -> dict[str, tuple[int, int]]:
 
 
 class Files:
-    """Files that are written, read and deleted on order, between two runs."""
-
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
@@ -270,7 +277,7 @@ class Files:
             return answer | {"refused": error.strerror or "it failed"}
 
     def put(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Write a piece of a file; the first piece replaces the file, and makes its folders."""
+        """Write a piece of a file; the first replaces the file."""
         if frame["at"] == 0:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with suppress(FileNotFoundError):
@@ -286,7 +293,6 @@ class Files:
             return {"content": base64.b64encode(file.read(frame["size"])).decode()}
 
     def remove(self, path: str, _frame: dict[str, Any]) -> dict[str, Any]:
-        """Delete a file, if it exists."""
         with suppress(FileNotFoundError):
             os.remove(path)
         self._notebook.files.pop(path, None)

@@ -1,8 +1,4 @@
-"""A container that is a process of this machine, which speaks the protocol of `worker.py`.
-
-The caller that starts the process isolates it (`linux.py`). Files go into an interpreter and out of
-it in pieces, one in each message.
-"""
+"""Process that speaks the protocol of `worker.py`. The caller isolates it (`linux.py`)."""
 
 from __future__ import annotations
 
@@ -33,38 +29,30 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     FileOrder = Callable[..., Awaitable[Mapping[str, Any]]]
-    """Sends an interpreter an order (`kind`, `path`) about a file, and returns its answer.
-
-    `put` takes `at` and `content`, `get` takes `at` and `size` and answers with `content`.
-    """
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 FRAMES_MAX: Final = 4
-"""Frames of a worker after each one that it is sent: the answer, what an interrupt printed, and one
-that nobody waits for any more. To read one may take most of a second, and code can write them."""
+"""After each frame to a worker: the answer, what an interrupt printed, and one that nobody waits
+for. To read one may take most of a second, and code can write them."""
 PIECE_BYTES: Final = 3 * 1024 * 1024
 FILE_TIMEOUT_S: Final = 20.0
-"""For one piece of a file: its container does nothing else meanwhile."""
+"""For one piece: the container does nothing else meanwhile."""
 _WORDS_BYTES_MAX: Final = 1000
 UNBEGUN_GRACE_S: Final = 2.0
-"""For the end of one that is still being started."""
+"""For one that is still being started."""
 RESULTS_MAX: Final = 8
-"""Results of past runs that are kept for repeated requests."""
+"""Kept for repeated requests."""
 
 
 async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
-    """Write a file, which may be empty, in pieces. Raises what `order` does."""
+    """Write a file, which may be empty, in pieces."""
     for start in range(0, max(len(content), 1), piece_bytes):
         piece = base64.b64encode(content[start : start + piece_bytes]).decode()
         await order("put", path, at=start, content=piece)
 
 
 async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
-    """Read a file in pieces.
-
-    Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an invalid piece, and
-    what `order` does.
-    """
+    """Read a file in pieces. Raises `FileRefused` and `EngineBroken`."""
     content = bytearray()
     while True:
         answer = await order("get", path, at=len(content), size=piece_bytes)
@@ -81,9 +69,8 @@ async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: 
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """Our ends of a worker's pipes; `words` holds the output of its start.
-
-    The pipes are made here, because uvloop makes sockets instead, which code must not have.
+    """Our ends of a worker's pipes, and the output of its start. uvloop would make sockets, which
+    code must not have.
     """
 
     reader: asyncio.StreamReader
@@ -93,7 +80,7 @@ class Pipes:
 
     @classmethod
     async def opened(cls) -> tuple[Pipes, tuple[int, int]]:
-        """Open the pipes; the caller closes the worker's descriptors. Raises `OSError`."""
+        """Open the pipes; the caller closes the worker's. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -119,7 +106,7 @@ class Pipes:
 
 
 class WorkerContainer(Container):
-    """Container of one worker, whose answers are validated: code that it runs may forge them."""
+    """Container whose answers are validated: code that it runs may forge them."""
 
     handle: bytes | None = None
 
@@ -127,7 +114,6 @@ class WorkerContainer(Container):
         self._process = process
         self._pipes = pipes
         self.on_closed: list[Callable[[], None]] = []
-        """Functions that are called when its process has ended."""
         self._runs = 0
         self._printed = ""
         self._orders = 0
@@ -137,12 +123,11 @@ class WorkerContainer(Container):
         self._results: LruCache[str, RunResult] = LruCache(size_max=RESULTS_MAX)
         self._running: dict[str, OnceEvent] = {}
         self.packages: tuple[str, ...] = ()
-        """Packages of interest that can be imported (`worker.PACKAGES`)."""
         self.version = ""
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:
-        """Start the container of a command; it is not ready yet. Raises `OSError`."""
+        """Start the container, not ready yet. Raises `OSError`."""
         pipes, stdio = await Pipes.opened()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -172,7 +157,7 @@ class WorkerContainer(Container):
         return self._process.returncode is None
 
     async def begin(self, *, timeout_s: float) -> None:
-        """Return once it is ready. Raises `EngineBroken` after ending the container."""
+        """Return once it is ready. Raises `EngineBroken` after ending it."""
         try:
             async with asyncio.timeout(timeout_s):
                 ready = await self._read()

@@ -4,18 +4,15 @@
     POST   /containers           limits               {"id": …}: a new container
     GET    /containers/ID                             204, or 404 for one that is gone
     DELETE /containers/ID
-    POST   /containers/ID/runs   key, code, timeout_s what came of the run, once it is over
-    GET    /containers/ID/runs/KEY?wait_s=            the same of a run that was begun; 404: unknown
+    POST   /containers/ID/runs   key, code, timeout_s the result, once it is over
+    GET    /containers/ID/runs/KEY?wait_s=            the same of a run that was begun
     POST   /containers/ID/interrupt   key             nobody waits for that run any more
-    PUT    /containers/ID/files?path=                 write a file
-    GET    /containers/ID/files?path=&bytes_max=      read one
+    PUT    /containers/ID/files?path=                 422: why it was refused
+    GET    /containers/ID/files?path=&bytes_max=
     DELETE /containers/ID/files?path=
 
-Every request has a token. A run belongs to its container, not to the connection that began it: a
-client that was cut off repeats the request with the same key. A run is begun once for its key. 422
-says why a file was refused. A container that is not used for `idle_s` is ended.
-
-It is an ASGI application; any server runs it, behind a network that only gateways reach.
+A run belongs to its container, not to the connection that began it: a client that was cut off
+repeats the request with the same key, for which it is begun once.
 """
 
 from __future__ import annotations
@@ -60,16 +57,12 @@ RUNS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WorkerServerLimits:
-    """Limits of a server: the number of containers, their idle time, and the size of a body."""
-
     containers_max: int = 64
     idle_s: float = 1200.0
     body_bytes_max: int = 64 * 1024**2 + 1024
 
 
 class RunRequest(BaseModel):
-    """The body of a request to run code."""
-
     model_config = ConfigDict(extra="forbid")
 
     key: str = Field(min_length=1, max_length=200)
@@ -78,8 +71,6 @@ class RunRequest(BaseModel):
 
 
 class InterruptRequest(BaseModel):
-    """The body of a request to interrupt a run."""
-
     key: str
 
 
@@ -88,7 +79,7 @@ _LIMITS: Final = TypeAdapter(ContainerLimits)
 
 @dataclass(slots=True)
 class ServedContainer:
-    """A container with its runs by key. Times are of the loop's clock."""
+    """Container with its runs by key."""
 
     container: Container
     used_at: float
@@ -100,7 +91,7 @@ class ServedContainer:
 
 
 class WorkerServer:
-    """The application. `run` has to run beside it; `close` ends all containers."""
+    """ASGI application for a network that only gateways reach. `run` has to run beside it."""
 
     def __init__(
         self, engine: ContainerEngine, token: str, limits: WorkerServerLimits | None = None

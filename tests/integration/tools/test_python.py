@@ -137,6 +137,23 @@ async def test_an_image_that_is_too_large_for_an_item_is_a_file(
         assert (await read(database, tenant, row) or b"").startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@needs_bubblewrap
+async def test_a_container_cannot_name_a_file_otherwise_than_by_its_path(
+    database: Database, tenant: TenantId
+) -> None:
+    policy = ContainerPolicy(image_bytes_inline_max=10)
+    async with open_pool(database, ENGINES["linux"](), policy) as pool:
+        response = caller(pool, tenant)
+        await response.run(
+            f"{png()}open('dot.png', 'wb').write(Image()._repr_png_())\n"
+            "display.__self__._images.append('../data/dot.png')"
+        )
+        container = ids.parse_container_id(response.grant.container_id)
+        assert container is not None
+        assert (await stored(database, tenant, container)).keys() == {"/mnt/data/dot.png"}
+
+
 @needs_bubblewrap
 async def test_what_is_printed_is_made_plain(pool: ContainerPool, tenant: TenantId) -> None:
     code = (

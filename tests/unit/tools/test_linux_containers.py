@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 FORGED = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {!r})\n    except OSError: pass"
 """Code that speaks for its worker."""
+ENDLESS_ERROR = """class Endless(Exception):
+    @property
+    def __notes__(self):
+        while True: pass
+raise Endless"""
+"""Code whose error takes for ever to print."""
 PARTIAL = {"monty"}
 """Engines without all that CPython has on a machine: what they lack raises."""
 pytestmark = pytest.mark.skipif(
@@ -97,6 +103,26 @@ async def test_streams_keep_their_order_whoever_writes() -> None:
         assert (await python.run(code, timeout_s=30)).output == "a\nb\nc\nd\ne\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("import sys; sys.stderr.close()\n1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.stderr = 1\n1 / 0", "ZeroDivisionError: division by zero"),
+        ("class Odd(Exception):\n    __notes__ = property(lambda _: 1 / 0)\nraise Odd", "abc Odd"),
+    ],
+)
+async def test_an_error_that_cannot_be_printed_does_not_end_the_container(
+    code: str, shown: str
+) -> None:
+    async with container() as python:
+        await python.run("x = 1", timeout_s=30)
+        ran = await python.run(f"print('abc', end=' ')\n{code}", timeout_s=30)
+        assert ran.status == "error"
+        assert ran.output.startswith("abc ")
+        assert ran.output.splitlines()[-1] == shown
+        assert (await python.run("x", timeout_s=30)).output == "1\n"
+
+
 async def test_output_is_bounded_and_counted() -> None:
     async with container() as python:
         ran = await python.run("print('x' * (3 << 20))", timeout_s=30)
@@ -113,7 +139,7 @@ async def test_files_that_changed_are_told() -> None:
 
 async def test_code_that_takes_too_long_is_interrupted() -> None:
     async with container() as python:
-        for endless in ("while True: pass", "import time; time.sleep(3600)"):
+        for endless in ("while True: pass", "import time; time.sleep(3600)", ENDLESS_ERROR):
             assert (await python.run(f"y = 5\n{endless}", timeout_s=0.2)).status == "interrupted"
         assert (await python.run("y", timeout_s=30)).output == "5\n"
 

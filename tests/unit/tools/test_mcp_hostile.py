@@ -171,6 +171,17 @@ async def test_the_code_of_an_error_is_an_integer_of_every_client(code: int, tol
     assert (called.value.code, str(called.value)) == (told, "no")
 
 
+async def test_error_with_the_code_of_a_lost_connection_is_the_servers_own() -> None:
+    """Servers use -32000 for any failure of their own: a result of the call is known."""
+    own = answer(b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"no such city"}}')
+    async with serving(own, methods=("tools/call",)) as url, pool() as sessions:
+        with pytest.raises(McpError) as called:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+    error = called.value
+    assert (error.type, error.code, str(error)) == ("mcp_protocol_error", -32000, "no such city")
+    assert outcome_of(error, only_reads=False) == "tool_error"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_whatever_a_handshake_is_answered_with_is_an_error(name: str) -> None:
