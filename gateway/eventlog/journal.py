@@ -1,5 +1,3 @@
-"""Journals that runs write to: a log that is shown at once, or one that is committed first."""
-
 from __future__ import annotations
 
 import time
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Journal(ABC):
-    """The log of one run, as the run that writes it sees it: `live`, which its readers have too.
+    """Log of one run as its writer sees it.
 
-    `append` writes one entry and never waits; whoever writes asks `is_full` afterwards. It raises
-    `ValueError` for an entry that cannot stand here, and `ClaimLost` once the run was abandoned.
+    `append` never waits; check `is_full` afterwards. It raises `ValueError` for an entry that is
+    invalid here, and `ClaimLost` once the run was abandoned.
     """
 
     __slots__ = ("append", "is_abandoned", "live")
@@ -51,30 +49,28 @@ class Journal(ABC):
 
     @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Commit the last entry and show it; it is visible on return.
+        """Commit the last entry, then show it.
 
-        When it raises (`StoreError`, `ClaimLost`), nothing of the end is shown, and the fold is
-        unchanged.
+        After `StoreError` or `ClaimLost` nothing of the end is shown, and the fold is unchanged.
         """
 
     def abandon(self) -> None:
-        """Refuse all further writes, by any holder of this journal: another replica writes now."""
+        """Refuse all further writes: another replica writes now."""
         self.is_abandoned = True
         self.append = _refuse
 
     def release(self) -> None:
-        """Drop reference cycles once the run is over.
-
-        Otherwise all ids of a response stay in memory until the next full garbage collection.
+        """Break reference cycles, which would keep all ids until the next full garbage
+        collection.
         """
         self.append = _refuse
 
 
 class MemoryJournal(Journal):
-    """A foreground response that lives and dies with this process: visible at once.
+    """Journal of a foreground response that ends with this process; entries are visible at once.
 
-    It is never full: the tokens that a response may have bound its memory. `commit` keeps what
-    stays of the response; None: nothing does.
+    It is never full: the limit of tokens bounds its memory. `commit` keeps what stays of the
+    response.
     """
 
     __slots__ = ("_commit",)
@@ -99,7 +95,6 @@ class MemoryJournal(Journal):
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, if anything is stored, then show it. Raises what `commit` does."""
         events = self.live.fold.apply(finished)
         if self._commit is not None:
             try:
@@ -116,10 +111,10 @@ class MemoryJournal(Journal):
 
 
 class DurableJournal(Journal):
-    """A response whose log is committed before anybody sees it.
+    """Journal whose entries are committed before anybody sees them.
 
-    `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets what of the
-    log is not written yet, and writes it together with the end and all that stays of the response.
+    `live` is held; the channel's `durable` is `live.show`. `commit` gets the entries that are not
+    written yet, and writes them together with the end.
     """
 
     __slots__ = ("_commit", "channel")

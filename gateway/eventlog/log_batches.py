@@ -1,11 +1,9 @@
-"""Commits of entries: those of all runs of a tenant in one row, and now and then in place.
+"""Commits of entries: the batches of all runs of a tenant in one row, later moved to their logs.
 
-A batch goes into the log of its response by itself (`store.events`) when it is the first under a
-claim of which this process does not know since when it holds, and when it is long: then together
-with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
-costs the database a fraction of it. Between two flushes some responses are settled: what flushes
-have of them goes into their own logs. The log is the same either way, and so is the fence: see
-there.
+A batch goes to the log of its response at once (`store.events`) if it is long, or the first under a
+claim that is not proven; entries of that response in flushes go with it. All others share a flush
+(`store.flushes`), at a fraction of the cost, and are settled (moved to their own logs) later.
+Readers and fences see the same log either way.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0
-"""Seconds that entries stay in flushes: whoever takes over a response reads the flushes of that
-time."""
+"""Seconds that entries stay in flushes; a takeover reads the flushes of that time."""
 SETTLED_AT_ONCE_MAX: Final = 64
 """Logs that are settled by one commit, for which the next flush waits."""
 ALONE_BYTES_MIN: Final = 512
@@ -39,11 +36,11 @@ ALONE_BYTES_MIN: Final = 512
 
 
 class _LogPosition:
-    """State of the log of one claim: `count` entries from `first_entry` on are in flushes.
+    """Position in the log of one claim: `count` entries from `first_entry` on are in flushes.
 
-    They are kept here as well, packed, as one batch would have them; `since` is the number of the
-    oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
-    `is_closed`: this process writes to it no more, though it may not have ended.
+    They are kept here too, packed as in one batch; `since` is the oldest of these flushes.
+    `is_proven`: the claim was held after its tenant's fence was known. `is_closed`: this process
+    writes no more to it, though it may not have ended.
     """
 
     __slots__ = (
@@ -65,13 +62,11 @@ class _LogPosition:
         self.entries = bytearray()
 
     def continues_with(self, claim: WriteClaim, first_entry: int) -> bool:
-        """Return True if this is the next entry under the same claim."""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
 
     def add(self, batch: LogBatch, number: int) -> None:
-        """Note that the flush of this number holds a batch of the log."""
         self.since = self.since or number
         self.count += batch.count
         self.entries += batch.entries[1:] if self.entries else batch.entries
@@ -84,7 +79,6 @@ class _LogPosition:
         return LogRow(self.first_entry, self.count + row.count, entries)
 
     def batch(self, more: LogBatch | None) -> LogBatch:
-        """Return one batch with the log's entries in flushes, followed by `more`."""
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
@@ -93,7 +87,7 @@ class _LogPosition:
 
 
 class Flusher:
-    """The logs of one process's runs, as `LogWriter` writes them: one call at a time."""
+    """Writer of the logs of one process's runs. `LogWriter` makes one call at a time."""
 
     def __init__(
         self,
@@ -109,7 +103,7 @@ class Flusher:
         self._fences: dict[TenantId, int] = {}
         self._tracks: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
-        """Numbers of the last flushes, by tenant; earlier ones are there until they are pruned."""
+        """Last flush of each tenant; earlier ones are there until they are pruned."""
         self._round: list[UUID] = []
         self._round_at = 0.0
         self._may_prune = False

@@ -15,7 +15,7 @@ import orjson
 
 _BEFORE: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _BEFORE_MAX: Final = 256
-"""More whitespace than that before the string is no JSON that anybody meant."""
+"""With more whitespace before the string, it is not meant as JSON."""
 _SQUEEZED: Final = '{"input":"'
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*")
 _MARK: Final = re.compile(r'["\\]')
@@ -35,15 +35,12 @@ class _Phase(Enum):
 
 
 class CustomInput:
-    """Reader of the arguments of one call: what it returns, joined, is the tool's input."""
-
     def __init__(self) -> None:
         self._phase = _Phase.BEFORE
         self._held = ""
         self._after: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return the input that more text completes; possibly nothing."""
         if self._phase is _Phase.RAW:
             return text
         if self._phase is _Phase.AFTER:
@@ -55,7 +52,7 @@ class CustomInput:
         return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
-        """Return the rest of the input; of arguments that were cut off, no partial JSON token."""
+        """Return the rest of the input; if the arguments were cut off, no partial JSON token."""
         if self._phase is not _Phase.AFTER:
             is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
             return "" if is_nothing else self._held

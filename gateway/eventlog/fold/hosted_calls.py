@@ -1,7 +1,7 @@
-"""The calls that the gateway runs itself, as the log has them, and the rules after each.
+"""Calls that the gateway runs itself, as the log has them, and the rules after each.
 
-A call exists when the turn that contains it has ended, or from the start if the user approved it
-before. It may begin several times, and ends once.
+A call exists once its turn has ended, or from the start if the user approved it before. It may
+begin several times, and ends once.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 _PAGE: Final = TypeAdapter(ShownPage)
 _FILES: Final = TypeAdapter(dict[str, str])
 KEPT_PAGES_MAX: Final = 64
-"""Number of the last pages, at most, that a response leaves to those that continue it."""
+"""The last pages that a response leaves to those that continue it."""
 NARROWED_MAX: Final = 8
-"""Number of ways, at most, in which the same rules are kept narrowed."""
+"""Narrowed variants kept with the same rules."""
 SEARCH: Final = f"{BUILTIN_PREFIX}browser.search"
 FAILURES: Final[frozenset[ToolOutcome]] = frozenset(
     {"tool_error", "transport_error", "timeout", "unknown"}
 )
-"""Outcomes that count against a tool. A call that was refused, cancelled or over budget tells
-nothing of it, so it neither counts nor ends a row of failures."""
+"""Outcomes that count as failures of a tool. Others than these and "ok" say nothing about the tool,
+so they neither count nor reset the count.
+"""
 NOTHING_RAN: Final[frozenset[ToolOutcome]] = frozenset({"refused", "over_budget", "cancelled"})
-"""Outcomes of a call that may have ended before it began."""
+"""Outcomes possible for a call that never started."""
 
 _NONE: Final = Grants()
 
 Withdrawal = Literal["calls", "failures"]
-"""Reason why tools may not be called any more: all of them, because there were enough calls, or
-those of one family, because they failed."""
+"""Why tools are withdrawn: all of them after enough calls, or one family after failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredCall:
-    """A call that the gateway has to answer.
+    """Call that the gateway has to answer.
 
-    `ordinal` counts the calls of the response that the gateway answers, from 0. `name` is the
-    tool's as rules know it. `arguments` are what the model wrote: JSON in most cases, or not even
-    that. Those of Python are the code, as its item shows it.
+    `ordinal` counts such calls of the response from 0. `name` is the tool's in the rules.
+    `arguments` are what the model wrote, JSON in most cases; for Python the code, as its item shows
+    it.
     """
 
     ordinal: int
@@ -61,9 +61,7 @@ class UnansweredCall:
 
 @dataclass(frozen=True, slots=True)
 class UnapprovedCall:
-    """A call that waits for the user's approval: the id of the item that asks for it, and the call
-    as in `UnansweredCall`.
-    """
+    """Call that waits for the user's approval, requested by the item `request_id`."""
 
     request_id: str
     name: str
@@ -74,19 +72,19 @@ GATEWAY_TOOLS: Final = {
     f"{BUILTIN_PREFIX}browser": "web_search",
     f"{BUILTIN_PREFIX}python": "code_interpreter",
 }
-"""The type of tool behind the gateway's own families; all others are of MCP servers."""
+"""Type of tool of the gateway's own families; all others are of MCP servers."""
 
 
 def family_of(name: str) -> str:
-    """Return the name of what fails together with this tool: a built-in tool or one MCP server."""
+    """Return the tool or MCP server whose failures this tool shares."""
     return name.partition(".")[0]
 
 
 class HostedCalls:
-    """The calls of one response, of which the last may not be answered yet.
+    """Calls of one response, of which the last may not be answered yet.
 
-    `start`, `hold` and `end` raise `ValueError` for an entry that cannot stand where it stands, and
-    then change nothing.
+    `start`, `hold` and `end` raise `ValueError` for an entry invalid at its position, and then
+    change nothing.
     """
 
     __slots__ = (
@@ -104,29 +102,31 @@ class HostedCalls:
         self._is_over = self._budget.calls_max <= 0
         approved = grants.approved
         self.call = UnansweredCall(0, approved.name, approved.arguments) if approved else None
-        """Call that has no end yet; the gateway runs it, or is about to."""
+        """Call that has not ended."""
         self.attempts = 0
-        """Number of times that `call` was begun."""
+        """Of `call`."""
         self.started: ToolStarted | None = None
-        """`ToolStarted` of the last attempt at `call`; None before the first."""
+        """Last attempt at `call`, if any."""
         self.handle: bytes | None = None
-        """Handle by which the executor finds that attempt; None while it has none."""
+        """Handle by which the executor finds that attempt, if it has one."""
         self.results = 0
-        """Number of calls that were answered."""
+        """Number of answered calls."""
         self.result_ids = 0
         """Number of ids of all results."""
         self.tools: Counter[str] = Counter()
-        """Number of calls that were answered, by the tool's type (`GATEWAY_TOOLS`)."""
+        """Number of answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0
-        """Number of calls that searched the web with success."""
+        """Number of successful web searches."""
         self.states: list[dict[str, Any]] = []
-        """State for later calls that the answered ones left behind, in order."""
+        """State that the answered calls left for later ones, in order."""
         self.pages = None if cited is None else Pages(cited)
-        """Pages that the browser showed in this response and those before; None: it cites none."""
+        """Pages that the browser showed in this response and those before; None if it cites
+        none.
+        """
         self.files = None if grants.python is None else ContainerFiles()
-        """Files that Python wrote to its container, which an answer may cite by their path."""
+        """Files that Python wrote to its container."""
         self.rules = rules
-        """Rules behind the last result."""
+        """Rules after the last result."""
         if self._is_over:
             self.rules = self._narrow_rules()
 
@@ -173,7 +173,7 @@ class HostedCalls:
         return call, shown
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Return which tools would be withdrawn because the call ended like this; None for none."""
+        """Return which tools this outcome would withdraw."""
         if outcome == "over_budget" or self.results + 1 >= self._budget.calls_max:
             return "calls"
         if self.call is None or outcome not in FAILURES:
@@ -184,7 +184,7 @@ class HostedCalls:
     def state_json(self) -> bytes | None:
         """Return the tool state for responses that continue this one, as JSON.
 
-        It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
+        It has `pages` and `container_id`. None if it is empty, or if this response had no tools:
         then later ones use the state that this one had.
         """
         if not self._grants.has_tools:
@@ -253,4 +253,4 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
-"""The calls of every response without hosted tools: they never change."""
+"""Shared by all responses without hosted tools, so it never changes."""

@@ -26,12 +26,10 @@ class Turn:
 
     `output_ids` are the ids of the model, without the prefill and those that were taken back;
     `logprobs` has one for each of them, None for an id that came without, or is empty if all did.
-    `finish` is None while the turn is open, and stays None if it was broken off. `hops` counts the
-    backends and replicas that continued the turn; the last one began at position `hopped_at`,
-    counted in prefill and output. `taken_back` are a rule and the ids that it took back, for each
-    time, where the response shows them. `result` are the ids that answer the call that it ended
-    with, if the gateway ran that itself: they follow the turn in the next prompt. `is_text`: its
-    ids are characters (`gateway.text_ids`).
+    `finish` stays None if the turn was broken off. `hops` counts the backends and replicas that
+    continued the turn; the last began at position `hopped_at`, counted in prefill and output.
+    `taken_back` are pairs of rule and ids. `result` are the ids of the hosted call's result, which
+    follow the turn in the next prompt. `is_text`: its ids are characters (`gateway.text_ids`).
     """
 
     input_tokens: int
@@ -51,10 +49,7 @@ class Turn:
 
 
 class _Stages:
-    """Parser and screen of a turn. `prefilled` is what its prefill says, until it is shown.
-
-    `feed` tells what more ids show; the first of them shows what the prefill says, too.
-    """
+    """Parser and screen of a turn; the first `feed` also shows what the prefill says."""
 
     __slots__ = ("feed", "parser", "prefilled", "screen")
 
@@ -83,10 +78,10 @@ class TurnReader:
 
     The prefill is shown with the first id of the model, because a turn without ids shows nothing.
 
-    `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
-    which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
-    called again when ids are taken back: the remaining ids are read again. That changes nothing
-    that was shown, because what may be shown after some ids depends on them alone.
+    `new_parser` makes a parser that traces its text (True) or not; `new_screen` a screen, which may
+    look up the bytes of the id at a position. When ids are taken back, the remaining ids are read
+    again by new ones. That changes nothing that was shown, because what may be shown after some ids
+    depends on them alone.
     """
 
     __slots__ = (
@@ -104,7 +99,6 @@ class TurnReader:
     ) -> None:
         self.turn = turn
         self.is_traced = is_traced
-        """True if text comes with its ids."""
         self._new_parser = new_parser
         self._new_screen = new_screen
         # These count ids of the model.
@@ -134,7 +128,6 @@ class TurnReader:
 
     @property
     def violation(self) -> RuleViolation | None:
-        """Return how the turn breaks the rules; None if it does not."""
         if self.screen is None or self.screen.fault is None:
             return None
         start = self.screen.fault_start
@@ -183,10 +176,11 @@ class TurnReader:
         return shown
 
     def feed_each(self, ids: tuple[int, ...]) -> list[str]:
-        """Feed the first of these ids one by one, as long as they only add text.
+        """Feed the first of these ids one by one, as long as they only add text; return the text of
+        each.
 
-        Returns the text of each, as `TokenParser.feed_each`. Feeds none if there is a screen, if
-        there are logprobs, or if the prefill is still to be shown.
+        Feeds none if there is a screen, if there are logprobs, or if the prefill is still to be
+        shown.
         """
         turn, stages = self.turn, self._stages
         if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
@@ -218,7 +212,9 @@ class TurnReader:
                 self.screen.hold()
 
     def take_back(self, voided: int) -> None:
-        """Forget the last `voided` ids. Raises `ValueError` if that is not possible."""
+        """Remove the last `voided` ids. Raises `ValueError` if some were seen or never
+        generated.
+        """
         turn = self.turn
         kept = len(turn.output_ids) - voided
         if not 0 <= voided <= len(turn.output_ids) or len(turn.prefill) + kept < self.seen:
@@ -242,7 +238,7 @@ class TurnReader:
         return shown if finish is None else shown + screen.release()
 
     def bodies_after(self, finish: FinishReason) -> list[Body]:
-        """Return the checked bodies if the turn ended like this. Reads the turn again.
+        """Return the checked bodies if the turn ended with this reason. Reads the turn again.
 
         A cut closes an open body as if it were complete.
         """
@@ -261,7 +257,6 @@ class TurnReader:
         return self.parser.piece(token)
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """Return the id at a position, and its likelihood."""
         turn = self.turn
         at = position - len(turn.prefill)
         if at < 0:
