@@ -1,8 +1,7 @@
 """Following a durable response from any process: its events so far, then new ones.
 
-A response generated here is followed in its live log, others in their rows. Both are the same fold
-of the same log and show an entry only once it is committed, so a stream can change from one to the
-other at any sequence number without gap or repetition.
+A live log and the rows fold to the same events and show an entry only once it is committed, so a
+stream can change from one to the other at any sequence number.
 """
 
 from __future__ import annotations
@@ -45,13 +44,10 @@ if TYPE_CHECKING:
     NewFold = Callable[[ResponseHead], Callable[[], Fold]]
 
 SHORT_BYTES: Final = 1024
-"""Packed entries that take less than a slice to fold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    """Bounds of one stream: it reads `read_bytes_max` and folds for `slice_s` at once."""
-
     read_bytes_max: int = READ_BYTES_MAX
     slice_s: float = SLICE_S
     retry_pause_s: float = 0.5
@@ -69,9 +65,8 @@ class ReadLog(Protocol):
 class Cursor:
     """Position of one stream in the events (`after`) and in the rows (`next_entry`, `fold`).
 
-    `log_removed`: rows that the log's head counts are gone. `shows_more`: the stream includes more
-    than its request did, so it is folded from the rows, for this stream alone. `close` leaves the
-    stream without an error; for that it cancels the task, which takes less memory than a timeout.
+    With `shows_more` the stream includes more than its request did, so it is folded from the rows.
+    `close` cancels the task, which takes less memory than a timeout.
     """
 
     __slots__ = (
@@ -173,8 +168,6 @@ class Cursor:
 
 
 class Feed:
-    """The streams that follow durable responses in this process."""
-
     def __init__(
         self,
         live_logs: LiveLogRegistry,
@@ -207,12 +200,11 @@ class Feed:
         beginning: Sequence[LogRow] = (),
         shows_more: bool = False,
     ) -> None:
-        """Send a sink the events above `after` (`starting_after`), once they are durable.
+        """Send a sink the events above `after`, once they are durable.
 
-        `beginning`: the first rows of the log, if already read. Returns after the terminal event;
-        if that is not above `after`, one empty list is sent, and never otherwise. Returns without
-        either when this process drains or the log was removed. Waits while the database is away.
-        Raises what the sink and its awaitable raise.
+        Returns after the terminal event; if that is not above `after`, one empty list is sent, and
+        never otherwise. Also returns when this process drains or the log was removed. Waits while
+        the database is away. Raises what the sink and its awaitable raise.
         """
         new_cursor = partial(Cursor, tenant_id, head, self._new_fold_for, sink, after=after)
         cursor = new_cursor(beginning=beginning)
@@ -333,8 +325,8 @@ class Feed:
 class RemoteReader:
     """Subscriber that sends a stream what polls read of a log that another process writes.
 
-    It sends within the pass of the poll, so no task wakes. `wait` returns when the sink has to be
-    awaited, when entries are not at hand, or when the response goes on here.
+    It sends within the pass of the poll; the task wakes only to await the sink, for entries that
+    are not at hand, or when the response goes on here.
     """
 
     __slots__ = ("_cursor", "_failure", "_live_logs", "_log", "_rest", "_waiter")
@@ -348,10 +340,6 @@ class RemoteReader:
         self._failure: Exception | None = None
 
     async def wait(self) -> None:
-        """Wait until the task has something to do, having sent all entries before the cursor.
-
-        Raises what the sink raised.
-        """
         if self._log.is_beyond(self._cursor.next_entry):
             return
         self._waiter = asyncio.get_running_loop().create_future()

@@ -23,7 +23,6 @@ SLICE_S: Final = 0.002
 SHOWN_MIN: Final = 64
 """Fewer events wait for the next ones, unless the slice is over."""
 AFTER_EVERY_EVENT: Final = 2**62
-"""Above the number of every event: for a log whose events are not shown."""
 
 
 class EntryBuffer:
@@ -91,9 +90,8 @@ def fold_slice(
 ) -> tuple[Awaitable[None] | None, bool]:
     """Fold for `slice_s` seconds, to the end, or until the sink returns an awaitable.
 
-    Return that awaitable, and True if there is more. The sink gets short sequences of events, to
-    bound memory. Raises what the sink raises, and `ValueError` for entries invalid at their
-    position.
+    Return that awaitable, and True if there is more. The sink gets short sequences, to bound
+    memory.
     """
     events: Sequence[Event] = ()
     until = monotonic() + slice_s
@@ -111,16 +109,15 @@ def fold_slice(
 
 
 def send_nobody(_events: Sequence[Event]) -> None:
-    """Ignore events: an `EventSink` for a log that is only folded."""
+    """Ignore events."""
 
 
 async def fold_rows(
     fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0, slice_s: float = SLICE_S
 ) -> EntryBuffer:
-    """Fold the entries of a log from number `from_entry` on, and return them.
+    """Fold and return the entries of a log from number `from_entry` on; `rows` begin with its row.
 
-    `rows` begin with the row that holds it. Raises `ValueError` if entries are missing, damaged or
-    invalid at their position.
+    Raises `ValueError` if entries are missing, damaged or invalid at their position.
     """
     entries = EntryBuffer()
     log = _keep_portions(entries, rows, from_entry)

@@ -36,7 +36,6 @@ class Journal(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Return True if the log is too far ahead of the database; then wait for `room`."""
         return False
 
     @abstractmethod
@@ -45,14 +44,11 @@ class Journal(ABC):
 
     @abstractmethod
     async def committed(self) -> None:
-        """Wait until all appended entries are as durable as they will be. Raises `ClaimLost`."""
+        """Wait until all entries are as durable as they will be. Raises `ClaimLost`."""
 
     @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Commit the last entry, then show it.
-
-        After `StoreError` or `ClaimLost` nothing of the end is shown, and the fold is unchanged.
-        """
+        """Commit the last entry, then show it. If that fails, the fold is unchanged."""
 
     def abandon(self) -> None:
         """Refuse all further writes: another replica writes now."""
@@ -67,10 +63,8 @@ class Journal(ABC):
 
 
 class MemoryJournal(Journal):
-    """Journal of a foreground response that ends with this process; entries are visible at once.
-
-    It is never full: the limit of tokens bounds its memory. `commit` keeps what stays of the
-    response.
+    """Journal of a foreground response, which ends with this process. It is never full, because the
+    limit of tokens bounds its memory.
     """
 
     __slots__ = ("_commit",)
@@ -111,10 +105,8 @@ class MemoryJournal(Journal):
 
 
 class DurableJournal(Journal):
-    """Journal whose entries are committed before anybody sees them.
-
-    `live` is held; the channel's `durable` is `live.show`. `commit` gets the entries that are not
-    written yet, and writes them together with the end.
+    """Journal whose entries are committed before anybody sees them: `live` is held, and shown by
+    the channel. `commit` writes the rest of the entries together with the end.
     """
 
     __slots__ = ("_commit", "channel")
@@ -166,10 +158,9 @@ class DurableJournal(Journal):
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end and all entries before it that are not durable yet, then show it.
+        """Commit the rest of the entries and the end, then show it.
 
-        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may be
-        called again.
+        Waits while the database is away. If `commit` raises, it may be called again.
         """
         try:
             async with self.channel.ending() as rest:

@@ -16,7 +16,7 @@ class KeepAliveTimer:
     """Timer that appends `Alive` when readers saw nothing for `interval_s`.
 
     Proxies and Codex cut silent streams; Codex's timer is reset by events, not by comments. The
-    entry is in the log, so a replay shows the same events. `too_long` is called after `time_max_s`.
+    entry is in the log, so a replay shows the same events.
     """
 
     __slots__ = ("_ends_at", "_interval_s", "_journal", "_loop", "_timer", "_too_long")

@@ -1,9 +1,8 @@
 """The log of one running response in this process, where its run and its readers meet.
 
-The run appends entries and never waits. A reader that keeps up gets events in the call that made
-them, so no task wakes. One whose client is slow gets a queue; one that falls behind loses the
-queue, and the log is folded again for it. So memory is the ids of a run, and at most
-`reader_events_max` events a reader.
+The run never waits. A reader gets events in the call that made them, so no task wakes; while its
+client is slow they go to a queue, and if that is full, it is dropped and the log folded again. So
+memory is the ids of a run, and at most `reader_events_max` events a reader.
 
 A *held* log shows an entry only when it is committed (`show`), but folds it at once, because the
 run decides by the fold what comes next.
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event, EventSink
 
 READER_EVENTS_MAX: Final = 1000
-"""Kept for a slow reader; what it missed is folded again."""
 SHORT_ENTRIES: Final = 16
 """A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16
@@ -38,9 +36,9 @@ OPENING_EVENTS_MAX: Final = 16
 class LiveLog:
     """Entries of one response, folded as they come (`fold`).
 
-    `produced` is set once readers see output or an end; `closed` once nothing follows here.
-    `failure` is why a run failed, while it can still be answered with an HTTP status. `shown_at` is
-    when readers last got an event: ids that show nothing (a long header) are silence to a client.
+    `produced` is set once there is output or an end, `closed` once nothing follows here. `shown_at`
+    is when readers last got an event: ids that show nothing (a long header) are silence to a
+    client.
     """
 
     __slots__ = (
@@ -93,7 +91,6 @@ class LiveLog:
         reader_events_max: int,
         turn: asyncio.Lock | None = None,
     ) -> Self:
-        """Return a held log that begins with committed entries, all shown, and their fold."""
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
         live._entries = entries
@@ -134,7 +131,7 @@ class LiveLog:
     def append(self, entry: Entry) -> None:
         """Fold an entry; show its events at once, or once it is committed if the log is held.
 
-        Raises `ValueError` for an entry that is invalid here, and keeps nothing of it.
+        Keeps nothing of an invalid one (`ValueError`).
         """
         events = self.fold.apply(entry)
         if self._first_tokens is None and isinstance(entry, Tokens):
@@ -187,7 +184,7 @@ class LiveLog:
             self._wake_readers()
 
     def refold(self) -> Fold:
-        """Fold all appended entries again, to take back an end that could not be committed."""
+        """Fold all entries again, to take back an end that could not be committed."""
         self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
             self.fold.replay(portion, AFTER_EVERY_EVENT)
@@ -196,10 +193,10 @@ class LiveLog:
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
         """Send a sink the events above number `after`: past ones, then those to come.
 
-        The sink is called in the task that makes the events until it returns an awaitable. Nothing
-        is sent before the log is `produced`, but at most until `grace_s` seconds after the first
-        event; up to then a failure is raised. Returns after the terminal event, or when the log is
-        handed over. Raises the failure of `give_up`, and what the sink and its awaitable raise.
+        The sink is called in the task that makes the events until it returns an awaitable. It is
+        called once the log is `produced`, or `grace_s` seconds after the first event; up to then a
+        failure is raised. Returns after the terminal event, or when the log is handed over. Raises
+        what `give_up` got, and what the sink and its awaitable raise.
         """
         is_behind = self._last_shown is None or after < self._last_shown
         # No variable keeps the first events, which repeat the request, as long as the stream.
@@ -293,11 +290,10 @@ class LiveLog:
 
 
 class Reader:
-    """Stream of a live log to one reader: its sink, and the events that wait for it.
+    """Stream of a live log to one reader.
 
-    `after` is the number of the last event passed on. `missed` are earlier events, None if they are
-    not at hand. While the reader lags, its queue is empty and the log is folded again. While it
-    `holds`, nothing is sent.
+    `after` is the last number passed on. While it lags, its queue is empty and the log is folded
+    again. While it `holds`, nothing is sent.
     """
 
     __slots__ = (
@@ -363,7 +359,6 @@ class Reader:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
     def unhold(self) -> bool:
-        """Stop holding events. Return True if they were held until now."""
         is_held, self.holds = self.holds, False
         if is_held and self._timer is not None:
             self._timer.cancel()
@@ -381,7 +376,6 @@ class Reader:
         return self.send(events)
 
     def send(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Send the events that the sink does not have. Return the same as `send_queued`."""
         after = self.after
         if events and events[0].sequence_number <= after:
             events = [event for event in events if event.sequence_number > after]
@@ -391,10 +385,9 @@ class Reader:
         return self._sink(events)
 
     async def wait(self) -> None:
-        """Wait until events are queued or not at hand, or the reader is woken.
+        """Wait until events are queued or not at hand; send those that come meanwhile.
 
-        Meanwhile events go to the sink until it returns an awaitable, which is then awaited. Raises
-        what the sink raised.
+        Raises what the sink raised.
         """
         self._waiter = asyncio.get_running_loop().create_future()
         try:
@@ -415,8 +408,7 @@ class Reader:
 class WithheldEvents:
     """Events by entry until the entries are shown.
 
-    Above `events_max` they are dropped, and readers fold the log instead, so that an outage of the
-    database does not fill the memory.
+    Above `events_max` they are dropped, so that an outage of the database does not fill the memory.
     """
 
     __slots__ = ("_by_entry", "_events_max", "_forgotten_entries", "_number")
@@ -447,8 +439,6 @@ class WithheldEvents:
 
 
 class LiveLogRegistry:
-    """Live logs of the durable responses that are generated in this process."""
-
     def __init__(self) -> None:
         self._logs: dict[UUID, LiveLog] = {}
 
@@ -461,6 +451,5 @@ class LiveLogRegistry:
             del self._logs[uuid]
 
     def get(self, uuid: UUID) -> LiveLog | None:
-        """Return the live log; None if the response is not generated here or was handed over."""
         live = self._logs.get(uuid)
         return None if live is None or live.handed_over else live

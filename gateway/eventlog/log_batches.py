@@ -1,9 +1,8 @@
 """Commits of entries: the batches of all runs of a tenant in one row, later moved to their logs.
 
-A batch goes to the log of its response at once (`store.events`) if it is long, or the first under a
-claim that is not proven; entries of that response in flushes go with it. All others share a flush
-(`store.flushes`), at a fraction of the cost, and are settled (moved to their own logs) later.
-Readers and fences see the same log either way.
+A batch goes to the log of its response at once (`store.events`) if it is long, or the first under
+an unproven claim; all others share a flush (`store.flushes`), at a fraction of the cost, and are
+settled (moved to their own logs) later. Readers and fences see the same log either way.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0
-"""Seconds that entries stay in flushes; a takeover reads the flushes of that time."""
+"""A takeover reads the flushes of that time."""
 SETTLED_AT_ONCE_MAX: Final = 64
 """Logs that are settled by one commit, for which the next flush waits."""
 ALONE_BYTES_MIN: Final = 512
-"""A batch of this many bytes goes into its own log at once: it is not worth writing twice."""
+"""So many bytes are not worth writing twice."""
 
 
 class _LogPosition:
     """Position in the log of one claim: `count` entries from `first_entry` on are in flushes.
 
-    They are kept here too, packed as in one batch; `since` is the oldest of these flushes.
-    `is_proven`: the claim was held after its tenant's fence was known. `is_closed`: this process
-    writes no more to it, though it may not have ended.
+    `since` is the oldest of these flushes. `is_proven`: the claim was held after its tenant's fence
+    was known. `is_closed`: this process writes no more to it, though it may not have ended.
     """
 
     __slots__ = (
@@ -56,7 +54,6 @@ class _LogPosition:
         self.settled(first_entry)
 
     def settled(self, first_entry: int) -> None:
-        """Note that all entries before this one are in the response's own log."""
         self.first_entry = first_entry
         self.count = self.since = 0
         self.entries = bytearray()
@@ -72,7 +69,6 @@ class _LogPosition:
         self.entries += batch.entries[1:] if self.entries else batch.entries
 
     def complete_row(self, row: LogRow) -> LogRow:
-        """Return one row with the log's entries in flushes, followed by `row`."""
         if not self.count:
             return row
         entries = bytes(self.entries) + row.entries[1:]
@@ -103,7 +99,7 @@ class Flusher:
         self._fences: dict[TenantId, int] = {}
         self._tracks: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
-        """Last flush of each tenant; earlier ones are there until they are pruned."""
+        """Last flush of each tenant; earlier ones exist until they are pruned."""
         self._round: list[UUID] = []
         self._round_at = 0.0
         self._may_prune = False
@@ -120,10 +116,7 @@ class Flusher:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Commit batches, at most one for a response; return the responses that were committed.
-
-        Raises as `store.events.append`.
-        """
+        """Commit batches, at most one for a response; return the responses that were committed."""
         async with self._lock:
             if not self._is_synced:
                 await self._adopt({batch.claim.tenant_id for batch in batches})

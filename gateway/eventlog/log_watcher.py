@@ -1,6 +1,6 @@
 """Watching logs that other processes may write: one poll for all, and none while none is watched.
 
-A notification (`poll_soon`) only makes the poll sooner. Readers get its entries in the same pass.
+A notification (`poll_soon`) only makes the poll sooner.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 0.075
 POLL_PAUSE_S: Final = 0.005
-"""A process commits sixty times a second at most: one poll is enough for each commit."""
+"""A process commits sixty times a second at most."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
-"""Seconds between two requests to the writers of watched logs to go on announcing them."""
 PARTS_MAX: Final = 128
-"""Of one log, kept for its followers: a second or two."""
+"""A second or two of one log, for its followers."""
 SORTED_AT_ONCE: Final = 4096
 SHOWN_AT_ONCE: Final = 128
 """Parts of logs between two turns of the event loop. A first poll may find a hundred thousand."""
@@ -109,7 +108,6 @@ class WatchedLog:
         )
 
     def add(self, epoch: int, part: LogRow) -> None:
-        """Add entries of an epoch: show them to waiting readers, keep them for others."""
         end = part.first_entry + part.count
         if (epoch, end) <= (self.epoch, self.entries):
             return
@@ -125,7 +123,6 @@ class WatchedLog:
             self._parts.clear()
 
     def show(self, head: LogHead | None, owner: str | None) -> None:
-        """Notify waiting readers of the log's head. A log never becomes shorter."""
         self.owner = owner
         before = (self.entries, self.has_ended)
         if head is not None:
@@ -138,9 +135,9 @@ class WatchedLog:
 
 
 class LogWatcher:
-    """Logs that are watched in this process, polled every `interval_s` by `run`.
+    """Logs that are watched in this process, polled every `interval_s`.
 
-    Some are polled at once when they are known to have more, but never twice within `pause_s`.
+    Those known to have more are polled at once, but never twice within `pause_s`.
     """
 
     def __init__(
@@ -193,7 +190,6 @@ class LogWatcher:
         self.poll_soon(list(self._logs))
 
     async def run(self) -> None:
-        """Poll until cancelled, also while the database is away."""
         due = 0.0
         is_reported = False
         while True:

@@ -2,9 +2,8 @@
 
 An entry that arrives while no commit is under way is committed at once; those that arrive meanwhile
 share the next commit. So the batch grows with the load, and an entry waits for two commits at most.
-
 While the database is away, entries are kept up to bounds at which runs stop reading from their
-backends (`Channel.room`). Once it is back, the heads of the logs show what was committed.
+backends (`Channel.room`).
 """
 
 from __future__ import annotations
@@ -49,13 +48,11 @@ FLUSH_INTERVAL_S: Final = 0.015
 CROWD_MIN: Final = 64
 """With this many runs, a commit is a small part of what each of them costs."""
 CROWDED_BYTES_MAX: Final = 16
-"""Average bytes of each: ids that arrive at their pace. With more, a later commit is shared by
-more.
-"""
+"""Average of each run, as of ids that arrive at their pace; more bytes are worth a later commit."""
 CROWDED_SHARE: Final = 1 / 3
 
 LONG_COMMIT_S: Final = 0.25
-"""Duration from which a commit is marked in the timeline: clients saw no token meanwhile."""
+"""Such a commit is marked in the timeline: clients saw no token meanwhile."""
 
 _log = EventLog(__name__)
 
@@ -64,12 +61,9 @@ _log = EventLog(__name__)
 class WriterBounds:
     """Bounds of the log writer. Bytes are those of packed entries.
 
-    A flush takes at least one response. A response `run_pending_bytes_max` ahead of the database
-    waits; if all together are `pending_bytes_max` ahead, all wait. `retry_pause_s` applies while
-    the database is away.
-
-    A flush begins at least `flush_interval_s` after the one before, or `CROWDED_SHARE` of that if
-    `CROWD_MIN` runs have entries. `long_commit_s` includes the attempts while the database is away.
+    A flush takes at least one response, and begins `flush_interval_s` after the one before, or
+    `CROWDED_SHARE` of that if `CROWD_MIN` runs have entries. `long_commit_s` includes the attempts
+    while the database is away.
     """
 
     flush_bytes_max: int = 4 * 1024 * 1024
@@ -81,11 +75,9 @@ class WriterBounds:
 
 
 class BatchOutcome(Enum):
-    """Result of the commit of a batch, by the head of its log."""
-
     COMMITTED = "committed"
     ABSENT = "absent"
-    """Not in the log yet, but an earlier attempt may still write it: send it again."""
+    """An earlier attempt may still write it: send it again."""
     FENCED = "fenced"
 
 
@@ -101,8 +93,6 @@ class Outbox:
     is sent again, byte for byte: an abandoned attempt may still commit after the head was read.
     Then the second one is refused, but the head has moved by exactly its length, so the batch is
     in.
-
-    `next_entry` is the number of the first of them, `end` that of the next to be `put`.
     """
 
     __slots__ = (
@@ -233,8 +223,8 @@ class Channel:
     async def ending(self) -> AsyncIterator[LogRow]:
         """Hold the log for the block; yield the unwritten rest, to be committed with the end.
 
-        Waits until no batch is under way. Nothing may be appended in the block. If it does not
-        close the channel, writing goes on after it. Raises `ClaimLost`.
+        Nothing may be appended in the block. If it does not close the channel, writing goes on
+        after it. Raises `ClaimLost`.
         """
         self.is_ending = True
         try:
@@ -259,10 +249,8 @@ class Channel:
 class LogWriter:
     """Committer of the batches of all channels, one flush at a time.
 
-    `append` and `heads` are those of the `flusher`, or `store.events.append` and
-    `store.claims.heads`. `committed` gets the responses whose logs have grown. A channel's
-    `durable` gets the number of the next entry when all before it is committed; `lost` is called at
-    most once, when nothing more can be written under its claim.
+    A channel's `durable` gets the number of the next entry when all before it is committed; `lost`
+    is called at most once, when nothing more can be written under its claim.
     """
 
     def __init__(
@@ -295,7 +283,6 @@ class LogWriter:
         self._is_away = False
         self._began = 0.0
         self.pending_bytes = 0
-        """Of all open channels together."""
 
     def open(
         self,
@@ -309,9 +296,8 @@ class LogWriter:
     ) -> Channel:
         """Open a channel to the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log. A `fence` read before the response was claimed spares the
-        claim other proof. An open channel to the same log is lost: a later claim has brought the
-        response back here.
+        A `fence` read before the response was claimed spares the claim other proof. An open channel
+        to the same log is lost: a later claim has brought the response back here.
         """
         if fence is not None and self._flusher is not None:
             self._flusher.begins(claim, day, next_entry, fence)
@@ -380,10 +366,7 @@ class LogWriter:
             self._wake_blocked()
 
     async def complete_row(self, channel: Channel) -> LogRow:
-        """Return the row with all entries that the log lacks, to be written with its end.
-
-        Waits while the database is away. Raises `ClaimLost`.
-        """
+        """Return the row with all entries that the log lacks, to be written with its end."""
         row = channel.outbox.waiting()
         while self._flusher is not None:
             try:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     Send = Callable[[Iterable[Notice]], Awaitable[None]]
 
 PAUSE_S: Final = 0.005
-"""A log moves at most sixty times a second; followers see no difference below this."""
 FOLLOWED_S: Final = 10.0
 """Seconds that a log is announced after a watcher's request, which is repeated more often."""
 
@@ -26,8 +25,7 @@ _log = EventLog(__name__)
 class Notifier:
     """Sender of notices, in one task; those within `pause_s` of the last are sent together.
 
-    A log is announced only while it is `followed`: nearly all logs are read where they are written,
-    and a notice costs as much as a commit.
+    A log is announced only while it is `followed`, because a notice costs as much as a commit.
     """
 
     def __init__(
@@ -69,10 +67,7 @@ class Notifier:
             self._send_soon(Notice("log", watched))
 
     def followed(self, responses: Collection[UUID]) -> None:
-        """Note that others follow these logs; they repeat it within `followed_s`.
-
-        Requests of this process come back here too and are not counted.
-        """
+        """Note that others follow these logs, for `followed_s`. Own requests come back here too."""
         own = self._own_requests
         self._note(self._followed, [one for one in responses if own.pop(one, None) is None])
 

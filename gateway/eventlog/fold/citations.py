@@ -1,15 +1,13 @@
-"""Citations of an answer: pages by markers, which clients get as links, and files by their path.
+"""Citations of an answer: pages by markers, which become links, and files by their path.
 
 gpt-oss writes markers:
 
     【3†L12-L15】      the display with cursor 3, lines 12 to 15
     【3†source】       the display with cursor 3
 
-Lenticular brackets are ordinary quotation marks in Chinese and Japanese, so a marker must begin
-with a number and a dagger. Paths of files that programs wrote stay in the text as they are.
-
-Source: https://cookbook.openai.com/articles/openai-harmony, and the description of the browser tool
-in openai-harmony.
+These brackets are quotation marks in Chinese and Japanese, so a marker must begin with a number and
+a dagger. Source: https://cookbook.openai.com/articles/openai-harmony, and the description of the
+browser tool in openai-harmony.
 """
 
 from __future__ import annotations
@@ -28,20 +26,18 @@ OPENING: Final = "【"
 CLOSING: Final = "】"
 DAGGER: Final = "†"
 MARKER_CHARS_MAX: Final = 64
-"""Anything longer is text."""
 CURSOR_DIGITS_MAX: Final = 6
 LINK_CHARS_MAX: Final = 80
 TITLE_CHARS_MAX: Final = 300
 """The author of a page chooses its title."""
 _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
-"""Pattern of what would end the text of a link, or make it something other than text."""
+"""Whatever would end the text of a link, or make it something other than text."""
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
-"""Characters that need no quoting in the address of a link; a space or a round bracket ends it."""
+"""Safe in the address of a link; a space or a round bracket ends it."""
 FILES_MAX: Final = 256
 SANDBOX: Final = "sandbox:"
 """Prefix that models write before the path in a link to a file."""
 _PATH_END: Final = "(?![A-Za-z0-9_/-])"
-"""A path that goes on is the path of another file."""
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 
@@ -52,10 +48,7 @@ class Citation:
 
 
 class CitationReader:
-    """Reader that splits streamed text into text and citations, regardless of chunk boundaries.
-
-    What may still become a marker is held back, `MARKER_CHARS_MAX` characters at most.
-    """
+    """Reader that splits streamed text into text and citations, regardless of chunk boundaries."""
 
     __slots__ = ("_held",)
 
@@ -117,8 +110,6 @@ def _parse_marker(held: str) -> Citation:
 
 
 class Pages:
-    """Pages that the browser showed to the model, by cursor; the last shown is last."""
-
     __slots__ = ("_pages",)
 
     def __init__(self, pages: Iterable[ShownPage]) -> None:
@@ -163,10 +154,7 @@ Logprobs = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CitedText:
-    """Text of an answer; with an `annotation` of the API, all of it is the link.
-
-    `logprobs` are None where they are not known or spell a marker.
-    """
+    """Text of an answer; with an `annotation`, all of it is the link."""
 
     text: str
     annotation: dict[str, Any] | None = None
@@ -187,7 +175,6 @@ class ContainerFiles:
         return bool(self._ids)
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
-        """Replace the files (ids by path). Of too many the last are kept."""
         self.container_id = container_id
         self._ids = dict(list(files.items())[-FILES_MAX:])
         self._pattern = None
@@ -223,10 +210,6 @@ class ContainerFiles:
 
 
 class FileReader:
-    """Reader that splits streamed text into text and annotated paths, regardless of chunk
-    boundaries.
-    """
-
     __slots__ = ("_files", "held")
 
     def __init__(self, files: ContainerFiles) -> None:
@@ -257,8 +240,7 @@ class FileReader:
 
 
 class CitedAnswer:
-    """Answer on its way to the client: each marker becomes a link, and paths of files are
-    annotated.
+    """Answer in which each marker becomes a link, and paths of files are annotated.
 
     A marker is dropped if its page is not known, or if a link would break the answer's format
     (`links` False). Without `pages` markers are text.
@@ -299,8 +281,7 @@ class CitedAnswer:
         """Return the pieces that more text with logprobs decides.
 
         Each unit has as few ids as spell whole characters. Logprobs go with the text once it is
-        certain that none of it is a marker; those of a marker, and of other text of its ids, are
-        dropped.
+        certain that none of it is a marker; otherwise they are dropped.
         """
         shown: list[CitedText] = []
         for text, logprobs in units:

@@ -1,8 +1,8 @@
 r"""The input of a custom tool, read from the streamed JSON of the model's call.
 
-The model sees a function with one string, so it writes `{"input": "…"}`. Text that does not begin
-like that is itself the input. Escapes that JSON lacks are kept as they are, and a quote that the
-model forgot to escape is restored once the end shows that it did not end the string.
+The model sees a function with one string, so it writes `{"input": "…"}`. Other text is itself the
+input. Escapes that JSON lacks are kept, and a quote that the model forgot to escape is restored
+once the end shows that it did not end the string.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class CustomInput:
         return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
-        """Return the rest of the input; if the arguments were cut off, no partial JSON token."""
         if self._phase is not _Phase.AFTER:
             is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
             return "" if is_nothing else self._held

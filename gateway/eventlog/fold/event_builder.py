@@ -2,16 +2,15 @@
 
 Rules beyond the tables of `lifecycle`:
 
-* A message or reasoning without text is no item: it is announced with its first text.
+* A message or reasoning without text is no item.
 * All text that one call of `feed` has for one item is one delta event.
 * A segment that was cut off keeps its item open. If more follows, it closes as `completed`,
   otherwise with the response. So an `incomplete` item is always the last one, and never part of a
-  `completed` response. Only a function call that broke off stays `incomplete`: half a JSON is not
-  complete.
-* The call of a shell or of the patcher is shown when its segment has ended, and not at all if it
-  was cut off or its arguments have the wrong shape: a client could only run it.
-* The item of a call that the gateway runs stays open until the result. Without one it is
-  `incomplete`, whatever follows.
+  `completed` response. Only a function call that broke off stays `incomplete`.
+* The call of a shell or of the patcher is not shown if it was cut off or has the wrong shape: a
+  client could only run it.
+* The item of a call that the gateway runs stays open until the result, and is `incomplete` without
+  one.
 """
 
 from __future__ import annotations
@@ -79,15 +78,13 @@ _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.CODE_INTERPRETER_CALL: {"outputs": None},
     SegmentKind.MCP_CALL: {"output": None, "error": None},
 }
-"""Fields of the item of a call that the gateway runs, until there is something to show."""
+"""Until there is something to show."""
 ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteCall:
-    """Complete call that the gateway runs; `name` and `arguments` as in `UnansweredCall`."""
-
     name: str
     arguments: str
     ending: SegmentEnded
@@ -96,15 +93,14 @@ class CompleteCall:
 class Builder:
     """Builder of the events of one response, from `response.created` to the terminal one.
 
-    Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `list_tools`;
-    then `feed` and, for a call that the gateway runs (`pending_call`), `run_call` and `end_call`;
-    then `finish` once. A queued response may also be finished, as `RESPONSE_STATUSES` allows.
-    `alive` may be called between any two. Any other order raises `ValueError`, and so do segment
-    events in an order that no `TokenParser` may produce.
+        queue? start compact? list_tools* (feed | run_call* end_call | break_off)* finish
 
-    `seal` makes the `encrypted_content` of a reasoning item from its text and from how its segment
-    ended. Without `pages` citation markers are text. `unresolved` counts citations of pages and
-    files that do not exist.
+    `finish` may also follow `queue`, as `RESPONSE_STATUSES` allows; `alive` may come anywhere
+    between. Any other order raises `ValueError`, and so do segment events in an order
+    that no `TokenParser` may produce.
+
+    `seal` makes the `encrypted_content` of a reasoning item. `unresolved` counts citations of pages
+    that do not exist.
     """
 
     __slots__ = (
@@ -142,7 +138,7 @@ class Builder:
         self.includable: dict[int, dict[str, Any]] = {}
         """Fields that only `include` shows and the request does not include, by output index."""
         self.endings: dict[int, SegmentEnded] = {}
-        """End of an item's segment, by output index."""
+        """By output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []
         """Kind, start and end of each message that ended; whoever counts them clears this."""
         self.is_started = False
@@ -155,9 +151,7 @@ class Builder:
         """True if there is an unanswered call."""
         self.awaits_client = False
         self.pending_call: CompleteCall | None = None
-        """Call that the gateway is to run: the turn ends with it."""
         self.pending_approval: UnapprovedCall | None = None
-        """Call for which the last item requests the user's approval."""
         self.breaks_off = False
         """True if the last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
@@ -177,7 +171,6 @@ class Builder:
     def feed(
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
-        """Return the events of these segment events; `spelling` has the ids of traced text."""
         item = self.flowing
         if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
@@ -219,7 +212,6 @@ class Builder:
         return self._item is not None
 
     def compact(self, seal: str) -> list[Event]:
-        """Return all events of a compaction. Raises `ValueError` if it is not the first item."""
         self._require_open()
         if self.output or self.has_open_item:
             raise ValueError("a compaction is the first item, or none")
@@ -233,7 +225,6 @@ class Builder:
         ]
 
     def list_tools(self, label: str, tools: object, error: object) -> list[Event]:
-        """Return the events of an MCP server's tools, or of an `error` (not None) instead."""
         self._require_open()
         index = len(self.output)
         item_id = ids.output_item_id(ids.HOSTED_PREFIXES[LISTING_ITEM], self._head.uuid, index)
@@ -300,10 +291,7 @@ class Builder:
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encode_body([]))]
 
     def break_off(self) -> list[Event]:
-        """Close the open item as `incomplete`; the turn is generated again.
-
-        What was shown so far no longer counts as output for the user.
-        """
+        """Close the open item as `incomplete`; the turn is generated again."""
         events: list[Event] = []
         self._close_item("incomplete", events)
         self.is_visible = self.is_called = self.is_answered = False

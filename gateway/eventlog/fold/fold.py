@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""The messages of a turn: `ModelFormat.messages_of_turn`."""
+"""Type of `ModelFormat.messages_of_turn`."""
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
@@ -82,22 +82,18 @@ class Fold:
 
     - anything after `Finished`; `Queued` after anything
     - `Compacted` twice or after an item or a turn
-    - `ToolsListed` after anything but such entries, or twice for one server
+    - `ToolsListed` after a turn or a call, or twice for one server
     - outside of a turn: `Tokens`, `Hold`, `TurnEnded`, a `Hop` to another backend, a `Repair` that
       voids ids
     - `TurnStarted` inside a turn, or while a call waits for its result or approval
     - a `Repair` of more ids than were generated, or of ids that somebody saw
     - `ToolStarted` without an unanswered call, or again for one that is not repeatable
-    - `ToolHandle` of a call that does not run
-    - `ToolEnded` of a call that did not start, unless nothing ran
+    - `ToolHandle` of a call that does not run; `ToolEnded` of one that did not start, unless
+      nothing ran
     - an entry with the wrong JSON
 
-    `hosted_call` is the call that the gateway has to answer: the one that the user approved, before
-    the first turn, or the one that the last turn ended with.
-
-    `new_parser` makes a parser that traces its text (True) or not. `seal` seals the content of a
-    reasoning item (`gateway.sealing.Unsealed.content`). `transcribe` returns the messages of a
-    turn, for `head.messages`.
+    `hosted_call` is the call that the user approved, before the first turn, or the one that the
+    last turn ended with. `new_parser` makes a parser that traces its text (True) or not.
     """
 
     __slots__ = (
@@ -118,8 +114,8 @@ class Fold:
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
         self.rules = self._hosted.rules if head.grants else rules
-        """Rules after the last tool result: no tool is required any more, and none is allowed after
-        too many failures or calls.
+        """After a result no tool is required, and after too many failures or calls none is
+        allowed.
         """
         self._builder = Builder(
             head,
@@ -150,15 +146,13 @@ class Fold:
         """Only the last one may be open."""
         self.open_turn: Turn | None = None
         self.hops = 0
-        """Number of times that another backend continued."""
         self.takeovers = 0
-        """Number of times that another replica continued after a turn had begun."""
+        """Times that another replica continued after a turn had begun."""
         self.approved_result: tuple[int, ...] = ()
-        """Result of the call that the user approved, in ids: it follows the prompt."""
+        """Result ids of the call that the user approved; they follow the prompt."""
         self.is_repaired = False
         self.timeline = Timeline()
         self.compacted: Compacted | None = None
-        """Compaction with which the log begins, if any."""
 
     @property
     def place(self) -> ParserPosition:
@@ -270,7 +264,6 @@ class Fold:
 
     @property
     def last_finish(self) -> FinishReason | None:
-        """Return why the last finished turn ended; None before the first."""
         for turn in reversed(self.turns):
             if turn.finish is not None:
                 return turn.finish
@@ -350,9 +343,6 @@ class Fold:
 
     @property
     def recoveries(self) -> Mapping[str, int]:
-        """Count how often each recovery rule and repair fired, and the unknown pages that were
-        cited.
-        """
         unresolved = self._builder.unresolved
         fired = self._reader.parser.recoveries if self._reader else None
         if not (unresolved or fired):
@@ -375,8 +365,8 @@ class Fold:
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """Apply one more portion of a stored log and return its events.
 
-        Events up to number `after` may be missing. They are `Deltas` if the whole portion is text
-        of one part. Raises as `apply`; entries before the faulty one stay applied.
+        Events up to number `after` may be missing. If it raises, entries before the faulty one stay
+        applied.
         """
         if not isinstance(portion, Singles):
             return self.apply(portion)
@@ -395,8 +385,8 @@ class Fold:
     def items(self) -> list[RenderedItem]:
         """Return the finished items, with the ids that repeat them in the next prompt.
 
-        Ids exist once the turn has ended. They are None if a recovery rule changed the message or
-        it was cut off; the result of a hosted call is then kept beside its item.
+        Ids are None before the end of the turn, and for a message that a recovery rule changed or
+        that was cut off; the result of a hosted call is then kept beside its item.
         """
         includable = self._builder.includable
         if not self._framing.stores_ids:

@@ -1,4 +1,4 @@
-"""Calls that the gateway runs itself, as the log has them, and the rules after each.
+"""Calls that the gateway runs itself, and the rules after each.
 
 A call exists once its turn has ended, or from the start if the user approved it before. It may
 begin several times, and ends once.
@@ -28,30 +28,28 @@ _FILES: Final = TypeAdapter(dict[str, str])
 KEPT_PAGES_MAX: Final = 64
 """The last pages that a response leaves to those that continue it."""
 NARROWED_MAX: Final = 8
-"""Narrowed variants kept with the same rules."""
 SEARCH: Final = f"{BUILTIN_PREFIX}browser.search"
 FAILURES: Final[frozenset[ToolOutcome]] = frozenset(
     {"tool_error", "transport_error", "timeout", "unknown"}
 )
-"""Outcomes that count as failures of a tool. Others than these and "ok" say nothing about the tool,
-so they neither count nor reset the count.
+"""Outcomes that count as failures of a tool. Only "ok" resets the count; others say nothing about
+it.
 """
 NOTHING_RAN: Final[frozenset[ToolOutcome]] = frozenset({"refused", "over_budget", "cancelled"})
-"""Outcomes possible for a call that never started."""
+"""Possible for a call that never started."""
 
 _NONE: Final = Grants()
 
 Withdrawal = Literal["calls", "failures"]
-"""Why tools are withdrawn: all of them after enough calls, or one family after failures."""
+"""All tools after enough calls, or one family after failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredCall:
     """Call that the gateway has to answer.
 
-    `ordinal` counts such calls of the response from 0. `name` is the tool's in the rules.
-    `arguments` are what the model wrote, JSON in most cases; for Python the code, as its item shows
-    it.
+    `ordinal` counts such calls of the response from 0. `arguments` are what the model wrote, JSON
+    in most cases; for Python the code.
     """
 
     ordinal: int
@@ -61,8 +59,6 @@ class UnansweredCall:
 
 @dataclass(frozen=True, slots=True)
 class UnapprovedCall:
-    """Call that waits for the user's approval, requested by the item `request_id`."""
-
     request_id: str
     name: str
     arguments: str
@@ -83,8 +79,7 @@ def family_of(name: str) -> str:
 class HostedCalls:
     """Calls of one response, of which the last may not be answered yet.
 
-    `start`, `hold` and `end` raise `ValueError` for an entry invalid at its position, and then
-    change nothing.
+    An entry invalid at its position raises `ValueError` and changes nothing.
     """
 
     __slots__ = (
@@ -102,31 +97,24 @@ class HostedCalls:
         self._is_over = self._budget.calls_max <= 0
         approved = grants.approved
         self.call = UnansweredCall(0, approved.name, approved.arguments) if approved else None
-        """Call that has not ended."""
         self.attempts = 0
         """Of `call`."""
         self.started: ToolStarted | None = None
-        """Last attempt at `call`, if any."""
+        """Last attempt at `call`."""
         self.handle: bytes | None = None
-        """Handle by which the executor finds that attempt, if it has one."""
+        """Handle by which the executor finds that attempt."""
         self.results = 0
-        """Number of answered calls."""
         self.result_ids = 0
-        """Number of ids of all results."""
+        """Ids of all results."""
         self.tools: Counter[str] = Counter()
-        """Number of answered calls by type (`GATEWAY_TOOLS`)."""
+        """Answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0
-        """Number of successful web searches."""
         self.states: list[dict[str, Any]] = []
-        """State that the answered calls left for later ones, in order."""
+        """State that the answered calls left for later ones."""
         self.pages = None if cited is None else Pages(cited)
-        """Pages that the browser showed in this response and those before; None if it cites
-        none.
-        """
+        """Shown in this response and those before; None if it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
-        """Files that Python wrote to its container."""
         self.rules = rules
-        """Rules after the last result."""
         if self._is_over:
             self.rules = self._narrow_rules()
 
@@ -144,7 +132,6 @@ class HostedCalls:
         return call, shown
 
     def hold(self, entry: ToolHandle) -> None:
-        """Keep the handle by which a running call can be resumed."""
         self._require_call(entry.ordinal)
         if self.started is None:
             raise ValueError("a tool has a handle that was not started")
@@ -173,7 +160,6 @@ class HostedCalls:
         return call, shown
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Return which tools this outcome would withdraw."""
         if outcome == "over_budget" or self.results + 1 >= self._budget.calls_max:
             return "calls"
         if self.call is None or outcome not in FAILURES:
@@ -182,10 +168,10 @@ class HostedCalls:
         return "failures" if failures >= self._budget.failures_max else None
 
     def state_json(self) -> bytes | None:
-        """Return the tool state for responses that continue this one, as JSON.
+        """Return `pages` and `container_id` for responses that continue this one, as JSON.
 
-        It has `pages` and `container_id`. None if it is empty, or if this response had no tools:
-        then later ones use the state that this one had.
+        None if there are none, and if this response had no tools: later ones use the state that it
+        had.
         """
         if not self._grants.has_tools:
             return None
@@ -253,4 +239,3 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
-"""Shared by all responses without hosted tools, so it never changes."""

@@ -1,6 +1,6 @@
 """Output items: one that is being written, and one that is shown in one piece.
 
-The summary of a reasoning item is an extract of it, not the work of a second model.
+A summary of reasoning is an extract of it, not the work of a second model.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ if TYPE_CHECKING:
 
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
-"""End of an event without logprobs."""
 
 
 class OpenItem:
     """Item from its first event to its last, with one content part and one summary at most.
 
-    `call` are the fields of a call besides its text: `call_id`, `name`, `namespace` if any. `shown`
-    are those that a call run by the gateway shows after its text.
+    `shown` are the fields that a call run by the gateway shows after its text.
     """
 
     content_index: Final = 0
@@ -70,17 +68,12 @@ class OpenItem:
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
         self.is_summarized = summary != "off"
-        """True if the item has a summary, once there is something to say."""
         self.encrypted_content: str | None = None
         self.is_text_done = False
-        """True if all events of its text are sent, though the item is open: the gateway runs the
-        call.
-        """
+        """All events of its text are sent, though the item is open: the gateway runs the call."""
         self.is_running = False
         self.annotations: list[dict[str, Any]] = []
-        """Citations of its text."""
         self.hosted_before = 0
-        """Of its events (`protocol.stream_events.Event`)."""
         self.includable: dict[str, Any] = {}
         """Fields that only `include` shows and the request does not include."""
         self._call = call
@@ -112,8 +105,8 @@ class OpenItem:
     ) -> Event:
         """Append text and return the delta event that shows it.
 
-        `logprobs` are the entries of its ids. If some text has none, the item has none, because
-        partial logprobs could not be matched to the text.
+        If some text has no `logprobs`, the item has none, because partial ones could not be matched
+        to the text.
         """
         self._text += text.encode()
         # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
@@ -136,8 +129,8 @@ class OpenItem:
         return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
-        """Append texts and return their deltas, numbered from `sequence_number` on, without those
-        up to `after`.
+        """Append texts and return their deltas above `after`, numbered from `sequence_number`
+        on.
         """
         self._text += "".join(texts).encode()
         skipped = max(0, after + 1 - sequence_number)
@@ -274,7 +267,7 @@ def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
 
 
 class WholeItem:
-    """Call of a shell, the patcher or a tool search, with fields from `protocol.call_items`."""
+    """Call of a shell, the patcher or a tool search."""
 
     def __init__(
         self, envelope: Envelope, item_id: str, output_index: int, *, call: Mapping[str, Any]
@@ -312,15 +305,13 @@ class WholeItem:
 
 
 SUMMARY_CHARACTERS_MAX: Final = 300
-"""Characters of a concise summary."""
 _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 
 
 class SummaryReader:
     """Reader of the text of a reasoning item; it returns the summary in parts.
 
-    A `detailed` one is all of the text. Any other is its first paragraph, cut at a word, returned
-    in one piece as soon as it is certain.
+    A `detailed` one is all of the text, any other its first paragraph, cut at a word, in one piece.
     """
 
     def __init__(self, *, detailed: bool) -> None:
@@ -359,12 +350,11 @@ class Spelling(Protocol):
     def piece(self, token: int) -> bytes: ...
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """Return the id at a position, and the likelihood that the backend reported, if any."""
+        """Return the id at a position, and the likelihood that the backend reported."""
         ...
 
 
 def is_boundary(content: bytes, at: int) -> bool:
-    """Return True if a character begins or the text ends at this offset into UTF-8."""
     return at == len(content) or content[at] & 0xC0 != 0x80
 
 

@@ -1,6 +1,6 @@
 """The order of stream events, and of the statuses of responses and items.
 
-Every order is a table here, and no table depends on how a body is built. The builder walks them:
+Every order is a table here, which the builder walks:
 
     stream   = OPENING_EVENT waiting* (running+ (running | item)*)? CLOSING_EVENTS
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
@@ -56,7 +56,6 @@ RESPONSE_STATUSES: Final[Mapping[ResponseStatus, frozenset[ResponseStatus]]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
-"""Statuses that may follow each status."""
 
 ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "in_progress": frozenset({"completed", "incomplete", "failed"}),
@@ -64,7 +63,7 @@ ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "incomplete": frozenset(),
     "failed": frozenset(),
 }
-"""Statuses that may follow each status; only what the gateway runs itself can fail."""
+"""Only what the gateway runs itself can fail."""
 
 RUNNING_STATUSES: Final[Mapping[str, str]] = {
     "web_search_call": "searching",
@@ -78,7 +77,6 @@ STATUS_EVENTS: Final[Mapping[ResponseStatus, str]] = {
     "queued": "response.queued",
     "in_progress": "response.in_progress",
 }
-"""Event that announces the status, and repeats it."""
 
 ERROR_EVENT: Final = "error"
 
@@ -92,7 +90,6 @@ CLOSING_EVENTS: Final[Mapping[ResponseStatus, tuple[str, ...]]] = {
     # The API has no event of its own for it, and to the client that cancelled it is no error.
     "cancelled": ("response.failed",),
 }
-"""The last event is the terminal one."""
 
 SUMMARY_OPENING_EVENT: Final = "response.reasoning_summary_part.added"
 SUMMARY_DELTA_EVENT: Final = "response.reasoning_summary_text.delta"
@@ -128,7 +125,7 @@ LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
 """By whether an MCP server listed its tools."""
 
 ANNOTATION_EVENT: Final = "response.output_text.annotation.added"
-"""Of a citation in the text so far, which ends where the citation does."""
+"""Of a citation, which ends where the text so far ends."""
 
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),
@@ -181,17 +178,16 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.content_part.done": ("item_id", "output_index", "content_index", "part"),
     "response.output_item.done": ("output_index", "item"),
 }
-"""Fields of every item event after `type` and `sequence_number`, in order."""
+"""In order, after `type` and `sequence_number`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """The item and the events that show one kind of segment.
 
-    `delta` is empty for an item shown in one piece when its segment has ended. `part` is the type
-    of its content; without content, `text_field` has its text. `needs_delta`: at least one delta is
-    sent even without text, for clients that take arguments from deltas only; such an item exists
-    without text, others do not.
+    `delta` is empty for an item shown in one piece. `text_field` has the text of an item without
+    content. `needs_delta`: at least one delta is sent even without text, for clients that take
+    arguments from deltas only; such an item exists without text, others do not.
 
     For a call that the gateway runs: `running` when it begins, `completed` or `failed` with the
     result. All but the last event of `closing` come when its text is complete.
@@ -325,11 +321,9 @@ ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
 }
 
 GATEWAY_KINDS: Final = HOSTED_KINDS | {SegmentKind.MCP_APPROVAL_REQUEST}
-"""Calls that the gateway runs, or for which it requests approval."""
 
 
 def advance(table: Mapping[_Status, frozenset[_Status]], now: _Status, to: _Status) -> _Status:
-    """Return `to` if `table` lets it follow `now`. Raises `ValueError` otherwise."""
     if to not in table[now]:
         raise ValueError(f"status {to} cannot follow {now}")
     return to

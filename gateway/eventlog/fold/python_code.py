@@ -1,7 +1,7 @@
 """The code of a Python call, unwrapped from the JSON that some models write it in.
 
-The model was trained to write plain code, so it streams. Text that begins like `{"code": "…"}`
-waits for its end, which shows whether it is JSON.
+Plain code streams. Text that begins like `{"code": "…"}` waits for its end, which shows whether it
+is JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class PythonCode:
         return held
 
     def finish(self, *, is_complete: bool) -> str:
-        """Return the rest of the code; code that was cut off is shown as it is."""
         held = self._held + "".join(self._rest)
         self._held = ""
         self._rest = []

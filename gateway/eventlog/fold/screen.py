@@ -1,17 +1,16 @@
 """The screen between parser and builder: it shows of one turn what the request's rules allow.
 
 * A *forbidden* segment is never shown: a call that may not be made, prose where a call is required,
-  an answer that is neither in its format nor a refusal. Everything after it waits.
+  an answer that is neither in its format nor a refusal.
 * A *checked* body streams, but does not end before the turn does, because it is checked first. The
-  call of a shell or of the patcher, which is shown in one piece, and every checked body under a
-  hold wait as a whole.
+  call of a shell or of the patcher and every checked body under a hold wait as a whole.
 * Text after an answer in a format is dropped, and so is prose after the required call: joined with
   them it would be invalid.
 * Whatever follows a call that the gateway answers is dropped, because the model wrote it without
   the result. So is such a call itself after one that the client answers, or after an answer in a
-  format: the response ends with these.
-* Whatever follows something that waits, waits too, until the end of the turn. A turn that is broken
-  off never shows it.
+  format.
+* Whatever follows something forbidden or waiting waits until the end of the turn. A turn that is
+  broken off never shows it.
 * The user is not asked to approve a call whose arguments are no JSON object: it is shown as one
   that the gateway answers, with the error.
 """
@@ -59,7 +58,7 @@ BodyKind = Literal["answer", "refusal", "call"]
 class RuleViolation:
     """Violation of the rules by the open turn, which was not shown.
 
-    `start` is the position of the first id of the message, counted in prefill and output.
+    `start` is the position of the message's first id, counted in prefill and output.
     """
 
     rule: Fault
@@ -70,9 +69,8 @@ class RuleViolation:
 class Body:
     """Complete checked body of the open turn, whose end waits.
 
-    `name` is that of the called function, as the model knows it; `text` are its arguments, for a
-    custom tool the JSON of its input. `start` is the position of its message's first id. `seen`:
-    some of it was shown.
+    `text` are the arguments of a call, for a custom tool the JSON of its input. `start` is the
+    position of its message's first id. `seen`: some of it was shown.
     """
 
     kind: BodyKind
@@ -90,13 +88,12 @@ class _Open:
     is_checked: bool
     beginning: Beginning | None = None
     unwrapped: CustomInput | PythonCode | None = None
-    """Reader that takes the text out of the JSON that the model wrote it in."""
     stops: Stops | None = None
     seen: bool = False
     checked: bytearray = field(default_factory=bytearray)
     """UTF-8."""
     held: list[SegmentText] = field(default_factory=list)
-    """Texts that came before the kind of the answer was certain."""
+    """Until the kind of the answer is certain."""
 
     def body(self, start: int) -> Body:
         text = self.checked.decode()
@@ -113,7 +110,7 @@ class Screen:
 
     `called`: an earlier turn has shown an unanswered call; `awaits_client`: one that the client
     answers. `spelled` returns the bytes of the id at a position. What is shown does not depend on
-    how segments were cut into texts, except for how its own text is cut.
+    how segments were cut into texts.
     """
 
     def __init__(
@@ -125,12 +122,10 @@ class Screen:
         awaits_client: bool = False,
     ) -> None:
         self.called = called
-        """True if a call that may be shown came, in this turn or before."""
         self.stopped = False
-        """True if the answer reached a stop string."""
         self.fault: Fault | None = None
         self.fault_start: int | None = None
-        """Position of the first id of the message with the fault; None while it is open."""
+        """Position of the message's first id; None while it is open."""
         self.bodies: list[Body] = []
         self._awaits_client = awaits_client
         self._awaits_gateway = False
@@ -310,7 +305,6 @@ class Screen:
 
 
 def is_object(arguments: str) -> bool:
-    """Return True if the arguments are a JSON object, or empty."""
     try:
         return not arguments.strip() or isinstance(orjson.loads(arguments), dict)
     except orjson.JSONDecodeError:
@@ -375,8 +369,8 @@ class Stops:
     """Reader of one text up to a stop string. What may be the front of one waits.
 
     The first stop string to be complete counts; of two that end in the same place the longer one.
-    Text that comes with ids is cut between ids, except at the stop string: there the last id may
-    spell more than the text.
+    Text with ids is cut between ids, except at the stop string: there the last id may spell more
+    than the text.
     """
 
     def __init__(self, stops: Sequence[str], spelled: Callable[[int], bytes]) -> None:

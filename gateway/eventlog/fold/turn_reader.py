@@ -1,5 +1,3 @@
-"""The open turn of a response: its ids, parsed and screened."""
-
 from __future__ import annotations
 
 from array import array
@@ -24,12 +22,11 @@ if TYPE_CHECKING:
 class Turn:
     """State of a model call in the log, as needed to continue it elsewhere.
 
-    `output_ids` are the ids of the model, without the prefill and those that were taken back;
-    `logprobs` has one for each of them, None for an id that came without, or is empty if all did.
-    `finish` stays None if the turn was broken off. `hops` counts the backends and replicas that
-    continued the turn; the last began at position `hopped_at`, counted in prefill and output.
-    `taken_back` are pairs of rule and ids. `result` are the ids of the hosted call's result, which
-    follow the turn in the next prompt. `is_text`: its ids are characters (`gateway.text_ids`).
+    `output_ids` lack the prefill and ids that were taken back. `logprobs` is empty, or has one or
+    None for each. `finish` stays None if the turn was broken off. `hops` counts the backends and
+    replicas that continued the turn; the last began at position `hopped_at`, counted in prefill and
+    output. `result` is that of the hosted call, and follows the turn in the next prompt. `is_text`:
+    its ids are characters (`gateway.text_ids`).
     """
 
     input_tokens: int
@@ -74,14 +71,11 @@ class _Stages:
 
 
 class TurnReader:
-    """Reader of one turn, from its first id to its last.
+    """Reader of one turn.
 
     The prefill is shown with the first id of the model, because a turn without ids shows nothing.
-
-    `new_parser` makes a parser that traces its text (True) or not; `new_screen` a screen, which may
-    look up the bytes of the id at a position. When ids are taken back, the remaining ids are read
-    again by new ones. That changes nothing that was shown, because what may be shown after some ids
-    depends on them alone.
+    When ids are taken back, new parsers and screens read the remaining ids again. That changes
+    nothing that was shown, because what may be shown after some ids depends on them alone.
     """
 
     __slots__ = (
@@ -137,7 +131,7 @@ class TurnReader:
     def seen(self) -> int:
         """Count the ids that shown output depends on: up to the one that showed the last of it.
 
-        Reads the turn again up to there, so it costs as much as the first reading.
+        Costs as much as the first reading.
         """
         begin, end = self._shown_from, self._shown_to
         if not end:
@@ -158,10 +152,6 @@ class TurnReader:
         return size + begin >= position or self.seen > position
 
     def feed(self, entry: Tokens) -> list[SegmentEvent]:
-        """Return the segment events of more ids.
-
-        Raises `ValueError` if there are logprobs, but not one for each id.
-        """
         ids, output_ids = entry.ids, self.turn.output_ids
         begin = len(output_ids)
         if entry.logprobs or self.turn.logprobs:
@@ -178,9 +168,6 @@ class TurnReader:
     def feed_each(self, ids: tuple[int, ...]) -> list[str]:
         """Feed the first of these ids one by one, as long as they only add text; return the text of
         each.
-
-        Feeds none if there is a screen, if there are logprobs, or if the prefill is still to be
-        shown.
         """
         turn, stages = self.turn, self._stages
         if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
@@ -225,10 +212,7 @@ class TurnReader:
         self._adopt(self._replay(turn.output_ids))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
-        """Return the segment events of the turn's end.
-
-        None means that it was broken off: what waits is never shown.
-        """
+        """Return the segment events of the turn's end; None means that it was broken off."""
         segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.output_ids:
             return []
