@@ -1,7 +1,4 @@
-"""Types of fields that bodies and objects of the admin API share.
-
-Unknown keys of bodies are refused (`admin.routes.AdminCall.body`).
-"""
+"""Types of fields that bodies and objects of the admin API share."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
 SECOND_MAX: Final = 253_402_300_799
-"""The last one of the year 9999."""
+"""Of the year 9999."""
 
 
 def _printable(name: str) -> str:
@@ -59,6 +56,5 @@ def seconds_of(moment: datetime | None) -> int | None:
 
 
 def deleted_body(kind: str, id_: str | None = None) -> Json:
-    """Return the answer to a deletion; `kind` is the type of the deleted object."""
     body: Json = {"object": f"{kind}.deleted", "deleted": True}
     return body if id_ is None else {"id": id_, **body}

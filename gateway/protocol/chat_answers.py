@@ -9,11 +9,10 @@
 | citation of a page | an annotation; its place is one in the joined content |
 | call of a tool that the gateway ran | nothing |
 
-A chat has one text of each sort where a response may have several items: they are joined by a
-blank line. All chunks of a stream together say what the body would have said; a stream that fails
-after its start ends with an `error` in the place of a chunk.
+A chat has one text of each sort, so the texts of several items are joined by a blank line. A stream
+that fails after its start ends with an `error` in the place of a chunk.
 
-Sources: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
+Source: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
 chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
 """
 
@@ -38,12 +37,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Around = tuple[bytes, ...]
-    """A chunk that was encoded once, except for its text, as there is one for each token: what
-    stands before the text, behind it, and between it and the same once more."""
+    """Parts of an encoded chunk around each place of its text."""
 
 
 def in_chat_words(message: str) -> str:
-    """Replace names of Responses API parameters in a message by those of this API."""
     for name, word in _WORDS.items():
         message = message.replace(name, word)
     return message
@@ -59,29 +56,25 @@ MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
     "refusal": ("refusal",),
     "reasoning_content": ("reasoning_content", "reasoning"),
 }
-"""The members of a message, and of a delta, that a text of each sort stands in."""
+"""Members of a message or delta with a text of each sort."""
 FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The calls that a chat knows, with the field that has what the model wrote."""
 CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
-"""Types of tool calls in a chat, by the type of the item."""
 CANCELLED: Final = "The response was cancelled."
 _RETRIED: Final = {
     None: "server_error",
     "server_error": "server_error",
     "rate_limit_exceeded": "requests",
 }
-"""Error types of failures after which clients repeat the request, by code. All others are caused by
-the request, perhaps with this model: the gateway has made all its attempts.
+"""Types of errors after which clients repeat the request, by code. All others are caused by the
+request.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ItemText:
-    """Some text of an item. `logprobs` are those of its tokens, where they are known;
-    `annotations` cite what it says.
-    """
+    """Some text of an item; without `logprobs` if they are not known."""
 
     field: Field
     index: int
@@ -119,7 +112,7 @@ def calls_of(response: Json) -> list[Json]:
 
 
 CITATION: Final = "url_citation"
-"""The annotations that a chat knows."""
+"""Only these annotations are part of a chat."""
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
@@ -131,8 +124,6 @@ def citation_body(annotation: Json, offset: int) -> Json:
 
 
 class Joiner:
-    """Joiner of texts: one text of all those of each sort."""
-
     def __init__(self) -> None:
         self._last: dict[Field, int] = {}
 
@@ -164,8 +155,8 @@ FINGERPRINT_CHARS: Final = 10
 def identity(response: Json, kind: str) -> Json:
     """Return the first members of every body and chunk; `kind` is the `object`.
 
-    The id is that of the response with another prefix. The fingerprint covers the model and the
-    gateway's release, because backends do not report their own changes.
+    The fingerprint covers the model and the gateway's release, because backends do not report their
+    own changes.
     """
     prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
     served = f"{__version__} {response['model']}".encode()
@@ -190,7 +181,6 @@ def stop_reason(response: Json) -> str:
 
 
 def finish_reason(response: Json, *, is_deprecated: bool) -> str:
-    """Return the `finish_reason` of an answer that may have ended with calls."""
     reason = stop_reason(response)
     if reason == "stop" and calls_of(response):
         return "function_call" if is_deprecated else "tool_calls"
@@ -207,7 +197,7 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """Return the exact token counts under the names of these APIs; kinds not counted are 0."""
+    """Return the token counts under the names of these APIs; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
@@ -279,7 +269,7 @@ _TEXT_DELTAS: Final = {
     "response.reasoning_text.delta": False,
     "response.refusal.delta": True,
 }
-"""Deltas of texts, and whether it is that of a refusal."""
+"""Value: whether the text is a refusal."""
 _WRITTEN: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -290,10 +280,7 @@ TEXT_CHUNK: Final = "text_completion"
 
 
 class Chunks:
-    """Maker of the chunks of one stream of events, which it gets from the first event on.
-
-    A subclass says how its API shows a beginning, more text, a call, and the end.
-    """
+    """Maker of the chunks of one stream of events, which it gets from the first event on."""
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
         # `kind` is the `object` of each chunk.
@@ -310,9 +297,9 @@ class Chunks:
         self._joiner = Joiner()
 
     def from_event(self, event: Event) -> list[bytes]:
-        """Return the chunks that show the next event, encoded: none, one or several.
+        """Return the chunks that show the next event, encoded. An error is a chunk, too.
 
-        An error is a chunk, too. Their text is as long as the event's, except for separators.
+        Their text is as long as the event's, except for separators.
         """
         is_refusal = _TEXT_DELTAS.get(event.type)
         if is_refusal is not None:
@@ -407,8 +394,6 @@ class Chunks:
 
 
 class ChatChunks(Chunks):
-    """The chunks of one chat completion."""
-
     def __init__(self, form: ChatAdapter) -> None:
         super().__init__(CHAT_CHUNK, include_usage=form.include_usage)
         self._form = form
@@ -468,8 +453,6 @@ class ChatChunks(Chunks):
 
 
 class CompletionChunks(Chunks):
-    """The chunks of one completion: the answer alone."""
-
     def __init__(self, *, include_usage: bool) -> None:
         super().__init__(TEXT_CHUNK, include_usage=include_usage)
         self._around_text: Around = ()
@@ -495,9 +478,7 @@ def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = N
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
-    """Adapter to chat completions, with what the client asked to see: `logprobs`, calls as the
-    deprecated `function_call`, and the usage at the end of a stream.
-    """
+    """Adapter to chat completions; `is_deprecated` shows calls as `function_call`."""
 
     logprobs: bool = False
     is_deprecated: bool = False
@@ -527,8 +508,6 @@ class ChatAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """Adapter to completions; `include_usage`: streams end with the usage."""
-
     include_usage: bool
 
     def body(self, response: Json) -> Json:
@@ -545,4 +524,3 @@ class CompletionAdapter:
 
 
 Adapter = ChatAdapter | CompletionAdapter
-"""Adapter of responses to the API that a client called."""

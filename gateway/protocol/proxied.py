@@ -1,8 +1,7 @@
 """Requests that are passed through: embeddings and reranking.
 
-What says what is wanted of the model goes to the server as it came. What says how the server runs
-a request does not: its priority, its id, its cache, an adapter by path are the gateway's to choose.
-Nor does the server fetch for a client what the client cannot reach: media come as `data:` URLs.
+Parameters of the model are passed on. Priority, id, cache and adapter path are the gateway's to
+choose. Media must be `data:` URLs, so that the server fetches nothing that the client cannot reach.
 Sources: https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that
 vLLM and SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
 """
@@ -41,7 +40,7 @@ _CONTENT_FIELDS: Final[dict[ProxiedKind, tuple[str, ...]]] = {
     "embeddings": ("input",),
     "rerank": ("query", "documents"),
 }
-"""Fields that a model reads, by kind of request: text, or parts as in a chat."""
+"""Fields that a model reads: text, or parts as in a chat."""
 _WORDS: Final = frozenset({"", "text", "content", "type", "detail", "data", "format"})
 """Members of such a part whose strings are no addresses; empty: a string in no member."""
 _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
@@ -49,9 +48,7 @@ _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an o
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """Request for embeddings or a ranking. `fields` are those of its body that the server is sent,
-    `ignored` names of the others, as far as they are fit for a header.
-    """
+    """`fields` are passed on; `ignored` are the names of others that are fit for a header."""
 
     kind: ProxiedKind
     model: str
@@ -62,10 +59,10 @@ class ProxiedRequest:
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Parse a request that another server answers.
+    """Parse a request that another server answers, which checks all values except addresses of
+    media.
 
-    Raises `InvalidRequest`. The server checks values, except addresses of media. If `strict`,
-    parameters are refused that are otherwise ignored.
+    If `strict`, parameters are refused that are otherwise ignored.
     """
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():

@@ -1,10 +1,8 @@
 """Tools: their declarations in requests, and their descriptions for the model.
 
-A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
-shells and the patcher that OpenAI's models are trained on. To the model all of them are functions,
-under one name each. The gateway runs some of OpenAI's hosted tools (`protocol.hosted_tools`), if
-the operator serves them and the tenant may use them; all others are dropped, and the response lists
-them.
+A client executes functions, custom tools, and the shells and the patcher that OpenAI's models are
+trained on; to the model all of them are functions. The gateway runs some of OpenAI's hosted tools
+(`protocol.hosted_tools`); all others are dropped, and the response lists them.
 """
 
 from __future__ import annotations
@@ -37,8 +35,9 @@ if TYPE_CHECKING:
 
 
 FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""OpenAI's rule and a dot, which names from MCP servers have. Names stand in Harmony headers, where
-anything else could address somebody else."""
+"""OpenAI's rule and a dot, which names from MCP servers have. In a Harmony header anything else
+could address another recipient.
+"""
 SERVED_TOOL_TYPES: Final = (
     "function",
     "custom",
@@ -50,14 +49,13 @@ SERVED_TOOL_TYPES: Final = (
 )
 HOSTED_TOOL_TYPES: Final = frozenset(TOOL_TYPES) - frozenset(SERVED_TOOL_TYPES)
 MEMBER_TYPES: Final = ("function", "custom")
-"""Types of tools that a namespace may hold."""
 
 
 class FunctionTool(WireModel):
-    """A function that the client executes. `parameters` is a JSON Schema, None for no arguments.
+    """`parameters` is a JSON Schema, None for no arguments.
 
-    Only with `strict` the arguments must satisfy it; otherwise the model is merely shown it. With
-    `defer_loading` a search has to load it first (`protocol.brought_tools`).
+    Without `strict` it is only shown to the model. With `defer_loading` a search has to load the
+    tool first (`protocol.brought_tools`).
     """
 
     type: Literal["function"] = "function"
@@ -69,13 +67,11 @@ class FunctionTool(WireModel):
 
 
 class PlainFormat(NullableModel):
-    """Format of a custom tool's input that is any text."""
-
     type: Literal["text"] = "text"
 
 
 class GrammarFormat(NullableModel):
-    """Language of a custom tool's input: a Lark grammar, or a regular expression."""
+    """Lark grammar, or a regular expression."""
 
     type: Literal["grammar"] = "grammar"
     syntax: Literal["lark", "regex"]
@@ -86,7 +82,7 @@ CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
 
 
 class CustomTool(NullableModel):
-    """A tool that takes one text. No `format` is any text."""
+    """Tool that takes one text; without `format` any text."""
 
     type: Literal["custom"] = "custom"
     name: str
@@ -102,7 +98,7 @@ class LocalShellTool(NullableModel):
 
 
 class Skill(NullableModel):
-    """A folder at the client with instructions for a kind of task."""
+    """Folder at the client with instructions for a kind of task."""
 
     name: str
     description: str
@@ -117,7 +113,7 @@ class LocalEnvironment(NullableModel):
 
 
 class ShellTool(NullableModel):
-    """A shell at the client: several commands at once, as lines."""
+    """Shell at the client: several commands at once, as lines."""
 
     type: Literal["shell"] = "shell"
     environment: LocalEnvironment | None = None
@@ -128,14 +124,10 @@ class ShellTool(NullableModel):
 
 
 class ApplyPatchTool(NullableModel):
-    """Tool that creates, updates and deletes files at the client."""
-
     type: Literal["apply_patch"] = "apply_patch"
 
 
 class ToolSearchTool(NullableModel):
-    """A search for tools at the client: what it finds can be called from then on."""
-
     type: Literal["tool_search"] = "tool_search"
     execution: Literal["client"]
     description: str | None = None
@@ -143,8 +135,9 @@ class ToolSearchTool(NullableModel):
 
 
 class HostedTool(NullableModel):
-    """A dropped tool: one that OpenAI runs and this gateway does not, or not for this tenant, or
-    one that only programs may call. The latter, which clients execute, have a `name`.
+    """Dropped tool: not run by this gateway or for this tenant, or callable only by programs.
+
+    The latter, which clients execute, have a `name`.
     """
 
     type: str
@@ -152,7 +145,6 @@ class HostedTool(NullableModel):
 
     @property
     def label(self) -> str:
-        """Return the tool's name in a response header."""
         is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
         return f"{self.type};name={self.name}" if is_safe else self.type
 
@@ -208,7 +200,7 @@ NamespaceMember = Annotated[
 
 
 class NamespaceTool(NullableModel):
-    """Tools under a common name; a call says name and namespace apart (Codex does so)."""
+    """Tools under a common name; a call has name and namespace apart (Codex does so)."""
 
     type: Literal["namespace"] = "namespace"
     name: str
@@ -236,14 +228,14 @@ AnyTool = Annotated[
     Discriminator(_tag_of),
     BeforeValidator(_tool),
 ]
-"""A tool as a request spells it: unlike our own values it must say its type."""
+"""Unlike tools in code, a tool in a request must have its type."""
 
 
 def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
-    """Return the raw `tools` without hosted tools that are not `served`.
+    """Return the raw `tools` without hosted tools that are not `served`, whatever else they
+    contain.
 
-    They are dropped whatever else they contain. Tools that only programs may call are dropped, too,
-    because no programs run here.
+    Tools that only programs may call are dropped too: no programs run here.
     """
     if not isinstance(tools, list | tuple):
         return tools
@@ -273,7 +265,6 @@ def _called(tool: object, kinds: Sequence[str]) -> object:
 
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
-    """Return the tools that are dropped, including those in namespaces."""
     hosted: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
@@ -348,7 +339,7 @@ PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     ShellTool: SHELL_PARAMETERS,
     ApplyPatchTool: APPLY_PATCH_PARAMETERS,
 }
-"""The schemas of the tools whose arguments are not for the client to choose."""
+"""Tools whose arguments the client does not choose."""
 _LOCAL_SHELL: Final = FunctionTool(
     name=LOCAL_SHELL,
     description=(
@@ -383,9 +374,9 @@ _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expressi
 
 
 class NamedTool(NamedTuple):
-    """A tool by the name that the model knows, which no other tool of its request has.
+    """Tool by the model's name, which is unique in a request.
 
-    `shown_name` and `namespace` are what the client called it, `path` is where in `tools`, as in
+    `shown_name` and `namespace` are the client's; `path` is its place in `tools`, as in
     `[1].tools[0]`.
     """
 
@@ -405,7 +396,6 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
-    """Yield every tool that a client executes, including those of namespaces."""
     for index, tool in enumerate(tools):
         path = f"[{index}]"
         match tool:
@@ -491,7 +481,6 @@ def _custom(tool: CustomTool) -> FunctionTool:
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:
-    """Return True if `wanted` names `tool`, its namespace or its type."""
     match wanted.type:
         case "function" | "custom" if wanted.namespace:
             named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)
@@ -507,8 +496,7 @@ def means(wanted: ToolName, tool: NamedTool) -> bool:
 def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
     """Return True if `wanted` selects one of `tools`.
 
-    A family has several type names, one of which stands for all. For an MCP server it is the label
-    and perhaps a tool, which is not known before the tools are listed.
+    Of an MCP server any name is accepted, because its tools are not listed yet.
     """
     family = family_of(wanted.type)
     return any(
@@ -521,7 +509,6 @@ def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
 
 
 def allowed_names(choice: AnyToolChoice, tools: Sequence[NamedTool]) -> frozenset[str]:
-    """Return the model's names of the tools that may be called."""
     match choice:
         case "none":
             return frozenset()

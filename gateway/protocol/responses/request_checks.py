@@ -1,7 +1,5 @@
-"""Checks of a create request's items, tools and tool choice: what is refused, each with a remedy.
-
-`create_request` calls them at the places of OpenAI's order. All of them raise `InvalidRequest` for
-the first thing that is wrong.
+"""Checks of a create request's items, tools and tool choice, in OpenAI's order
+(`create_request`).
 """
 
 from __future__ import annotations
@@ -110,7 +108,6 @@ def _check_objects(path: str, members: object) -> None:
 
 
 def check_text(path: str, text: str | None, limits: InputLimits) -> None:
-    """Refuse a text that is too long; `path` is its parameter."""
     if text is not None and len(text) > limits.text_chars_max:
         raise string_too_long(path, len(text), limits.text_chars_max)
 
@@ -124,10 +121,8 @@ def check_name(path: str, name: str) -> None:
 def check_tools(
     tools: Sequence[Tool], limits: InputLimits, *, within: str = "", unique: bool = True
 ) -> None:
-    """Refuse too many tools, and tools that the model cannot be shown.
-
-    Those have malformed names, duplicate names (if `unique`) or texts that are too long. `within`
-    begins their paths.
+    """Refuse too many tools, malformed or (if `unique`) duplicate names, and texts that are too
+    long.
     """
     param = f"{within}tools"
     for index, tool in enumerate(tools):
@@ -246,9 +241,7 @@ def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = 
 
 
 class OfferedTools(NamedTuple):
-    """The tools of a request: those of the client, those that the gateway runs, and the labels of
-    those that are dropped.
-    """
+    """Tools of a request: of the client, run by the gateway, and the labels of dropped ones."""
 
     client: Sequence[NamedTool]
     run: Sequence[RunTool]
@@ -326,14 +319,11 @@ _PART_TEXTS: Final = {
     "summary_text": "text",
     "reasoning_text": "text",
 }
-"""The field with the text of a part. Images and files have none: their models bound them."""
+"""Images and files are bounded by their models."""
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """Refuse too many items, tools or metadata, before any of them is parsed.
-
-    Wrong types are left to the models.
-    """
+    """Refuse too many items, tools or metadata, before any of them is parsed."""
     items = document.get("input")
     if isinstance(items, str):
         if len(items) > limits.text_chars_max:
@@ -356,7 +346,7 @@ def check_metadata(document: dict[str, Any]) -> None:
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
     """Refuse texts that are too long, bad names, and hosted items that could not be listed.
 
-    A command or a patch counts as one text. `param` names the array of items.
+    A command or a patch counts as one text.
     """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
@@ -377,7 +367,7 @@ def check_brought(
 ) -> tuple[BroughtTools, ...]:
     """Return the tools that items bring. Refuses tools that the model could not see.
 
-    A tool may come twice, because a search may return it twice.
+    A search may return a tool twice.
     """
     brought: list[BroughtTools] = []
     count = 0
@@ -450,7 +440,7 @@ _UNREAD: Final = {
 
 
 def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
+    """Refuse new images, for a model without vision."""
     check_media(items, strict=True, refused=MEDIA - FILES)
 
 
@@ -463,9 +453,9 @@ def check_media(
 ) -> None:
     """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
 
-    Media that the model has answered already are not new: a client that keeps the history itself
-    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
-    that returns one must not end a session. `param` names the items.
+    Media before an answer are not new: otherwise a client that keeps the history could never
+    continue after an image. Media in tool outputs are not checked: a tool that returns one must not
+    end a session.
     """
     is_new = strict
     fault: InvalidRequest | None = None
