@@ -1,5 +1,3 @@
-"""Types of fields that bodies and objects of the admin API share."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -44,7 +42,6 @@ class NoBody(WireModel):
 
 
 def scopes_of(scopes: tuple[str, ...]) -> frozenset[str]:
-    """Return the scopes as a set. Raises `InvalidRequest` for an unknown one."""
     for index, scope in enumerate(scopes):
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))

@@ -21,9 +21,7 @@ T = TypeVar("T")
 
 
 class WireModel(BaseModel):
-    """Frozen model that ignores unknown keys, because real clients send more than the API
-    documents.
-    """
+    """Ignores unknown keys, because real clients send more than the API documents."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -36,7 +34,7 @@ def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 class NullableModel(WireModel):
-    """Model in which a null takes the field's default, or is missing if there is none."""
+    """Reads a null as the field's default, or as missing if there is none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -46,7 +44,7 @@ class NullableModel(WireModel):
 
 class BodyModel(WireModel):
     ignored: tuple[str, ...] = Field((), exclude=True)
-    """Top-level keys that mean nothing here and are fit for a header; not a parameter itself."""
+    """Unknown top-level keys that are fit for a header; not a parameter itself."""
 
     @classmethod
     def parameters(cls) -> frozenset[str]:
@@ -67,9 +65,8 @@ def by_shape(text: str, other: str, *kinds: type) -> Discriminator:
 def string_or(
     what: str, kinds: tuple[type, ...], convert: Callable[[str], object]
 ) -> BeforeValidator:
-    """Return the validator of a value of these `kinds`, or of a string that is converted to one.
-
-    `what` names the kinds in the error.
+    """Return the validator of a value of these `kinds` (`what` in the error), or of a string to
+    convert.
     """
 
     def read(value: object) -> object:
@@ -122,5 +119,4 @@ _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that may stand in a response header."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]

@@ -1,8 +1,7 @@
 """Tools that items of a context bring, besides those that its request declares.
 
-Those of `additional_tools` are declared from there on, those of `tool_search_output` can be called. Only
-tools that a client executes can be brought: others need what no item may hold (the token of an MCP
-server is stored nowhere), and are dropped.
+Only tools that a client executes can be brought: others need what no item may hold (the token of an
+MCP server is stored nowhere), and are dropped.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ class _Bringing(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class BroughtTools:
-    """Tools of one item. `path` is its place in the request, as in `input[1].`; `loaded` tools were
-    found by a search.
-    """
+    """`path` is the item's place, as in `input[1].`; `loaded` tools were found by a search."""
 
     path: str
     tools: tuple[Tool, ...]
@@ -78,7 +75,6 @@ class BroughtTools:
 
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
-    """Return the tools of stored items, at most the last `BROUGHT_TOOLS_MAX`."""
     kept: list[BroughtTools] = []
     count = 0
     for context in reversed(items):
@@ -97,8 +93,7 @@ def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
     """Return the tools that the model sees: each name once, declared tools before loaded ones.
 
-    A tool with deferred loading is left out until it is loaded. Without a tool search it could
-    never be called, so then it is shown.
+    A deferred tool is left out until it is loaded, if there is a search that can load it.
     """
     added = [tool for each in brought if not each.loaded for tool in each.tools]
     declared = [*tools, *added]
@@ -120,7 +115,7 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Return the parameter path of each tool that can be called, by the model's name for it."""
+    """Return the parameter path of each tool by the model's name."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 

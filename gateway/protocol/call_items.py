@@ -1,8 +1,8 @@
 """Call items and their results ↔ what the model reads and writes: function calls with JSON.
 
 Open Responses has no items for approvals. There a request is a call of `APPROVAL_FUNCTION`
-(`open_responses`) with the request's id, and its output is the answer. Such items are read in any
-dialect (`ReadItem`).
+(`open_responses`) with the request's id, and its output is the answer; both are read in any
+dialect.
 """
 
 from __future__ import annotations
@@ -69,16 +69,14 @@ if TYPE_CHECKING:
 
 _Arguments = TypeVar("_Arguments", bound=WireModel)
 ARGUMENTS_DEPTH_MAX: Final = DEPTH_MAX - 3
-"""Levels of arguments shown as an object: a client must be able to send the item back in an
-input.
-"""
+"""A client must be able to send the item back in an input."""
 IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
 FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a tool by the model's name; `arguments` may be invalid JSON."""
+    """Call by the model's name; `arguments` may be invalid JSON."""
 
     name: str
     arguments: str
@@ -89,7 +87,6 @@ class _Patch(WireModel):
 
 
 def call_of(item: CallItem) -> Call:
-    """Return the call as the model wrote it, or would have written it."""
     match item:
         case FunctionCall():
             return Call(flat_name(item.namespace, item.name), item.arguments)
@@ -107,7 +104,7 @@ def call_of(item: CallItem) -> Call:
 
 
 def author_of(item: OutputItem) -> str | None:
-    """Return the model's name of the function that an output names in place of its call, if any."""
+    """Return the model's name of the function that an output names in place of its call."""
     if item.call_id is not None:
         return None
     if isinstance(item, FunctionCallOutput) and item.name is not None:
@@ -116,7 +113,6 @@ def author_of(item: OutputItem) -> str | None:
 
 
 def output_text(item: OutputItem) -> str:
-    """Return the text of a call's output for the model, with notes in place of unreadable parts."""
     match item:
         case FunctionCallOutput() | CustomToolCallOutput():
             if isinstance(item.output, str):
@@ -133,10 +129,7 @@ def output_text(item: OutputItem) -> str:
 
 
 def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
-    """Count images and files, by type, that the model sees as a note.
-
-    A model that `sees` gets the images of users and those that client tools returned.
-    """
+    """Count images and files, by type, that the model sees as a note."""
     counts: Counter[str] = Counter()
     for item in items:
         match item:
@@ -174,9 +167,8 @@ NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
 
 def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
-    """Return the model's name of an MCP tool.
-
-    None if it is no valid function name, which can happen in items of other servers.
+    """Return the model's name of an MCP tool; None if an item of another server has an invalid
+    one.
     """
     name = flat_name(item.server_label, item.name)
     return name if FUNCTION_NAME.fullmatch(name) else None
@@ -187,7 +179,6 @@ def approval_tool(item: Item) -> str | None:
 
 
 def approval_request_of(item: Item) -> str | None:
-    """Return the id of the MCP approval request that an item answers or is the call of."""
     if not isinstance(item, McpApprovalResponse | McpCall):
         return None
     request_id = getattr(item, "approval_request_id", None)
@@ -203,9 +194,7 @@ def mcp_result_text(item: McpCall) -> str:
 
 
 def refusal_text(item: McpApprovalResponse) -> str:
-    """Return the text in place of the result of a call that was not approved, or whose outcome is
-    unknown.
-    """
+    """Return the result of a call that was not approved, or whose outcome is unknown."""
     if item.approve:
         return UNKNOWN_RESULT
     return f"{NOT_APPROVED} What they say: {item.reason}" if item.reason else NOT_APPROVED
@@ -217,10 +206,7 @@ def hosted_author(kind: Kind) -> str:
 
 
 def hosted_call(item: AnyHostedItem) -> str | None:
-    """Return the arguments of a hosted call as JSON.
-
-    None for an item that is only a result, for an empty item and for a list of tools.
-    """
+    """Return the arguments of a hosted call as JSON; None if the item has none."""
     arguments, results = _HOSTED_MEMBERS[item.type]
     if not arguments:
         return None
@@ -229,9 +215,8 @@ def hosted_call(item: AnyHostedItem) -> str | None:
 
 
 def hosted_result(item: AnyHostedItem) -> str | None:
-    """Return the result of a hosted tool as JSON, or a note that it is unknown.
-
-    None for an item that is only a call or empty.
+    """Return the result of a hosted tool as JSON, or a note; None for an item that is only a
+    call.
     """
     arguments, results = _HOSTED_MEMBERS[item.type]
     members = _members_of(item, results)
@@ -249,10 +234,9 @@ class Result:
 
 
 def hosted_exchange(item: AnyHostedItem, function: str | None) -> tuple[Call | None, Result | None]:
-    """Return what the model is shown of an item of a hosted tool: a call, a result, or both.
+    """Return the call and the result that the model is shown of an item of a hosted tool.
 
-    `function` is that of the call shown before the item: of the approval request that it belongs
-    to.
+    `function` is that of the approval request, whose call is shown before.
     """
     if isinstance(item, McpCall) and (name := mcp_name(item)):
         result = Result(name, mcp_result_text(item))
@@ -313,7 +297,7 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...
     "program": (("code",), ()),
     "program_output": ((), ("result",)),
 }
-"""Members of the arguments and of the result, by kind of item."""
+"""Members of the arguments and of the result."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
@@ -397,7 +381,6 @@ def _json(value: object) -> str:
 
 
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
-"""Name of the function by which clients without approval items approve calls."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
 _APPROVAL_EXPECTED: Final = {
     "arguments": "those with which the call was shown",
@@ -457,4 +440,4 @@ def _parse_approval(model: type[_Arguments], field: str, text: str) -> _Argument
 
 
 ReadItem = Annotated[AnyInputItem, AfterValidator(_to_approval_item)]
-"""`AnyInputItem` in which approvals of Open Responses have become items."""
+"""Approvals of Open Responses have become items."""

@@ -1,16 +1,9 @@
 """Adapters: from a Response object to a chat completion or a completion, from events to chunks.
 
-| item | is |
-|---|---|
-| message | content, or a refusal |
-| message, phase commentary, of an answer in a format | reasoning: the content is the JSON alone |
-| reasoning | reasoning |
-| call of a function or a custom tool | a tool call |
-| citation of a page | an annotation; its place is one in the joined content |
-| call of a tool that the gateway ran | nothing |
-
-A chat has one text of each sort, so the texts of several items are joined by a blank line. A stream
-that fails after its start ends with an `error` in the place of a chunk.
+A chat has one text of each sort, so the texts of several items are joined by a blank line. The
+commentary of an answer in a format becomes reasoning, because the content is the JSON alone. Calls
+that the gateway ran are left out. A stream that fails after its start ends with an `error` in the
+place of a chunk.
 
 Source: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
 chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
@@ -56,7 +49,6 @@ MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
     "refusal": ("refusal",),
     "reasoning_content": ("reasoning_content", "reasoning"),
 }
-"""Members of a message or delta with a text of each sort."""
 FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -67,15 +59,11 @@ _RETRIED: Final = {
     "server_error": "server_error",
     "rate_limit_exceeded": "requests",
 }
-"""Types of errors after which clients repeat the request, by code. All others are caused by the
-request.
-"""
+"""Clients repeat the request after these. All other errors are caused by the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemText:
-    """Some text of an item; without `logprobs` if they are not known."""
-
     field: Field
     index: int
     text: str
@@ -88,7 +76,6 @@ def is_formatted(response: Json) -> bool:
 
 
 def field_of(item: Json, *, formatted: bool) -> Field:
-    """Return the field that shows the text of a message or of reasoning, refusals aside."""
     is_aside = formatted and item.get("phase") == "commentary"
     return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
 
@@ -112,7 +99,7 @@ def calls_of(response: Json) -> list[Json]:
 
 
 CITATION: Final = "url_citation"
-"""Only these annotations are part of a chat."""
+"""Other annotations are not part of a chat."""
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
@@ -135,7 +122,7 @@ class Joiner:
 
 
 def failure_of(response: Json) -> Json | None:
-    """Return the error of a failed or cancelled response in envelope form; None otherwise."""
+    """Return the error of a failed or cancelled response in envelope form."""
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
@@ -155,8 +142,8 @@ FINGERPRINT_CHARS: Final = 10
 def identity(response: Json, kind: str) -> Json:
     """Return the first members of every body and chunk; `kind` is the `object`.
 
-    The fingerprint covers the model and the gateway's release, because backends do not report their
-    own changes.
+    Backends do not report their changes, so the fingerprint is of the model and the gateway's
+    release.
     """
     prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
     served = f"{__version__} {response['model']}".encode()
@@ -197,7 +184,7 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """Return the token counts under the names of these APIs; kinds not counted are 0."""
+    """Return the token counts; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
@@ -269,7 +256,7 @@ _TEXT_DELTAS: Final = {
     "response.reasoning_text.delta": False,
     "response.refusal.delta": True,
 }
-"""Value: whether the text is a refusal."""
+"""Whether the text is a refusal."""
 _WRITTEN: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -280,7 +267,7 @@ TEXT_CHUNK: Final = "text_completion"
 
 
 class Chunks:
-    """Maker of the chunks of one stream of events, which it gets from the first event on."""
+    """Maker of the chunks of one stream, from its first event on."""
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
         # `kind` is the `object` of each chunk.
@@ -478,8 +465,6 @@ def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = N
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
-    """Adapter to chat completions; `is_deprecated` shows calls as `function_call`."""
-
     logprobs: bool = False
     is_deprecated: bool = False
     include_usage: bool = False

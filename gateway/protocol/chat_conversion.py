@@ -10,17 +10,8 @@ of its names. The `name` of a participant has no effect: Harmony has none.
 A prompt of `POST /v1/completions` is a user's message: gpt-oss was trained on conversations only.
 So `suffix`, `echo` and token ids are refused.
 
-Parameters outside `CHAT_PARAMETERS` have no effect and are named in the answer's headers.
-`web_search_options` become the tool `web_search`.
-
-| message | items |
-|---|---|
-| developer, system, user | a message |
-| assistant | its reasoning, a message, its calls |
-| tool | the output of the call that it names |
-| function (deprecated) | the output of the last `function_call` of that name |
-
-An assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
+Parameters outside `CHAT_PARAMETERS` have no effect and are named in the answer's headers. An
+assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
 chain of thought that led to the calls. A sound becomes a file, because there is no item for it.
 """
 
@@ -89,7 +80,7 @@ class ChatFile(NullableModel):
 
 
 class ChatPart(NullableModel):
-    """Part of a message; the field of its `type` has the content."""
+    """The field of its `type` has the content."""
 
     type: str
     text: str | None = None
@@ -117,8 +108,6 @@ class ChatCall(NullableModel):
 
 
 class ChatMessage(NullableModel):
-    """Message of any role, with a `text` or parts or neither."""
-
     role: ChatRole
     text: str | None = None
     content: Many[ChatPart] | None = None
@@ -225,10 +214,7 @@ def parse_chat(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> Converted:
-    """Parse `body` into a request to the Responses API.
-
-    Raises only `InvalidRequest`, whatever the bytes are.
-    """
+    """Parse a request. Raises only `InvalidRequest`, whatever the bytes are."""
     document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
     if strict and (unheard := [n for n in ignored if n not in documented.CHAT_PARAMETERS]):
@@ -430,7 +416,7 @@ def _items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[J
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """Call without an output so far; `name` if it has no id of its own."""
+    """`name` is for calls without an id."""
 
     path: str
     kind: str
@@ -602,7 +588,7 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "tool": _SHOWN,
     "function": _SHOWN,
 }
-"""Parts that a message of each role may hold. OpenAI's tools return text; some return images."""
+"""OpenAI's tools return text; some return images."""
 
 
 def _parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
@@ -647,9 +633,7 @@ def _part(role: str, part: ChatPart, path: str, places: ParameterPaths, to: str)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Converted request: `places` has the client's parameter names, `adapter` converts the
-    answers.
-    """
+    """`places` has the client's parameter names, `adapter` converts the answers."""
 
     request: CreateResponse
     places: ParameterPaths
@@ -713,7 +697,6 @@ class ParameterPaths:
         return self._places[prefix] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
-        """Return the error with the client's parameter names."""
         if error.param is None:
             return InvalidRequest(in_chat_words(error.message), code=error.code)
         param = self.original(error.param)
@@ -725,7 +708,6 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """Parse `body` into a request to the Responses API. Raises as `parse_chat`."""
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:

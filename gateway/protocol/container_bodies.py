@@ -41,7 +41,7 @@ PURPOSES: Final = ("assistants", "batch", "fine-tune", "vision", "user_data", "e
 ANCHOR: Final = "expires_after[anchor]"
 SECONDS: Final = "expires_after[seconds]"
 UPLOAD_FIELDS: Final = ("purpose", ANCHOR, SECONDS)
-"""Of the form of an uploaded file, besides the file."""
+"""Besides the file."""
 SECONDS_MIN, SECONDS_MAX = 3600, 2_592_000
 """OpenAI's bounds on the lifetime of an uploaded file."""
 
@@ -104,7 +104,7 @@ def _parse(
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """Return purpose and lifetime in seconds of an uploaded file, from its form fields."""
+    """Return purpose and lifetime in seconds of an uploaded file."""
     purpose = fields.get("purpose")
     if purpose is None:
         raise missing("purpose")

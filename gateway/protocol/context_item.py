@@ -1,5 +1,3 @@
-"""Item of a context: as the API shows it, and as the ids that stand for it in a prompt."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -46,7 +44,7 @@ HostedKind = Literal[
     "program",
     "program_output",
 ]
-"""Items of tools that a server runs, OpenAI or this gateway, and of declarations of more tools."""
+"""Also declarations of more tools."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 CALL_KINDS: Final = frozenset(get_args(CallKind))
@@ -58,15 +56,15 @@ _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminato
 # Not frozen: one is made for each item of a request, and the guard would take most of that time.
 @dataclass(slots=True)
 class ContextItem:
-    """An item with what the stages need to know of it without parsing it.
+    """An item, with what is needed of it without parsing.
 
     `json` is the item as stored and listed; empty where only its ids are needed. `ids` stand for it
-    in a prompt (unsigned 32-bit), None if it was never rendered. `complete` is False for an item
-    that was cut off. `name` is the model's name of a call, or of the function that an output names
-    in place of its call; for an MCP approval request that of the tool, if it is valid. The
-    `call_id` of its response and of the approved call is the id of its item. `role` is also set for
-    more tools. `parsed` of an opened compaction is the message that it stands for. `includable` is
-    the JSON of the fields that `json` leaves out (`protocol.items`).
+    in a prompt (unsigned 32-bit), None if it was never rendered. `complete` is False if it was cut
+    off. `name` is the model's name of a call, or of the function that an output names in place of
+    its call; for an MCP approval request that of the tool, if it is valid. The `call_id` of its
+    response and of the approved call is the id of its item. `parsed` of an opened compaction is the
+    message that it stands for. `includable` is the JSON of the fields that `json` leaves out
+    (`protocol.items`).
     """
 
     kind: Kind
@@ -119,8 +117,6 @@ class ContextItem:
 
 
 class Label(NamedTuple):
-    """Fields of a `ContextItem`, by their names."""
-
     kind: Kind
     role: Role | None
     phase: Phase | None

@@ -38,8 +38,6 @@ _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Conversation without its items. `created_at` is aware."""
-
     uuid: UUID
     created_at: datetime
     metadata: dict[str, str]

@@ -1,8 +1,7 @@
 """Names that OpenAI documents, from the types of its SDK and in their order.
 
 A name that is documented but not served is refused as unsupported; any other is a mistake.
-Importing the SDK's types would cost a process 14 MiB and half a second; a test compares them
-instead.
+Importing the SDK's types would cost 14 MiB and half a second; a test compares them instead.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
 NEWER_PARAMETERS: Final = frozenset({"background_options"})
-"""Of `POST /v1/responses`, newer than the SDK release in the tests."""
+"""In releases of the SDK after the tests' one."""
 CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -128,12 +127,12 @@ IN_RESPONSES: Final[Remedies] = {
     "logit_bias": "'instructions' that tell what to say and what not",
     "generate": _PREWARM,
 }
-"""Replacements in `POST /v1/responses` for parameters of the other APIs."""
+"""Replacements for parameters of the other APIs."""
 IN_COMPACTIONS: Final[Remedies] = {
     **IN_RESPONSES,
     "conversation": "POST /v1/responses with it and a 'compaction_trigger' as the last input item",
 }
-"""In `POST /v1/responses/compact`, where OpenAI has no conversations."""
+"""OpenAI has no conversations here."""
 IN_CHATS: Final[Remedies] = {
     "input": "'messages'",
     "prompt": "'messages'",
@@ -150,7 +149,6 @@ IN_CHATS: Final[Remedies] = {
     "suffix": "a message that tells what follows",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""In `POST /v1/chat/completions`."""
 IN_COMPLETIONS: Final[Remedies] = {
     "input": "'prompt'",
     "messages": "'prompt', or POST /v1/chat/completions",
@@ -166,11 +164,10 @@ IN_COMPLETIONS: Final[Remedies] = {
     "background": "POST /v1/responses, which has background responses",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""In `POST /v1/completions`."""
 
 
 def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
-    """Raise `InvalidRequest` for the first parameter of another API that is not null."""
+    """Raise `InvalidRequest` for the first parameter of another API that is not harmless."""
     for name in document:
         if name in remedies and not is_harmless(name, document[name]):
             raise InvalidRequest(

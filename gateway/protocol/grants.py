@@ -2,9 +2,6 @@
 
 They are stored with the request, so that every fold and every process that continues it has the
 same tools, rules and budgets. They hold no secrets.
-
-The state of the tools (`ToolState`) is passed along a chain of responses, in
-`responses.tool_state`.
 """
 
 from __future__ import annotations
@@ -20,14 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_within(host: str, domains: Sequence[str]) -> bool:
-    """Return True if a host is or is below one of the domains, or if there are no domains."""
     host = host.lower().rstrip(".")
     return not domains or any(host == one or host.endswith(f".{one}") for one in domains)
 
 
 @dataclass(frozen=True, slots=True)
 class DomainRules:
-    """Rules of domains and their subdomains, in lower case; `denied` takes precedence."""
+    """Domains and their subdomains, in lower case; `denied` takes precedence."""
 
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
@@ -45,16 +41,16 @@ class DomainRules:
 EVERY_DOMAIN = DomainRules()
 SearchContextSize = Literal["low", "medium", "high"]
 REGISTERED: Final = "registry:"
-"""Prefix of the identity of an MCP server that the operator registered."""
+"""Prefix of the identity of a server that the operator registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
     """Page that the browser showed to the model, by its cursor.
 
-    `key` is that of its text in the store of pages. `url` is empty for search results. `links` are
-    the targets of its numbers. Lines `first` to `end` were shown. `of` is the page that a find
-    searched. `hits` of a search have for each link its first line and its words, for citations.
+    `key` is that of its text in the store of pages. `links` are the targets of its numbers. Lines
+    `first` to `end` were shown. `of` is the page that a find searched. `hits` of a search have for
+    each link its first line and its words, for citations.
     """
 
     cursor: int
@@ -73,10 +69,9 @@ class ShownPage:
 class BrowserGrant:
     """Grant of `browser.search`, `browser.open` and `browser.find`.
 
-    `pages` are those of earlier responses of the chain; new cursors begin at `first_cursor`.
-    `country` has two letters; `location` is in words. `type` is the request's name of the tool. If
-    `opens` is `known`, a URL that the model writes is opened only if it is in `urls`, those of the
-    user's input, or on a shown page.
+    `pages` are those of earlier responses; new cursors begin at `first_cursor`. `country` has two
+    letters; `location` is in words. If `opens` is `known`, a URL that the model writes is opened
+    only if it is in `urls`, those of the user's input, or on a shown page.
     """
 
     type: str
@@ -95,8 +90,8 @@ class BrowserGrant:
 
 @dataclass(frozen=True, slots=True)
 class PythonGrant:
-    """Grant of `python` in the container of this id, which is made on first use, if the tenant has
-    less than `containers_max` then.
+    """Grant of `python` in this container, which is made on first use, if the tenant has less than
+    `containers_max` then.
     """
 
     container_id: str
@@ -110,10 +105,8 @@ class PythonGrant:
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """Tool of an MCP server, as the server listed it when the response was created.
-
-    `parameters` is a JSON Schema. `digest` is of name, description and schema. The hints are false
-    unless the server is trusted.
+    """`digest` is of name, description and schema. The hints are false unless the server is
+    trusted.
     """
 
     name: str
@@ -146,9 +139,8 @@ class ServerGrant:
 
 @dataclass(frozen=True, slots=True)
 class ApprovedCall:
-    """Call of an MCP tool that the user approved: the response begins with it.
-
-    `arguments` are exactly what the model wrote.
+    """Call of an MCP tool, with exactly the `arguments` that the model wrote and the user
+    approved.
     """
 
     request_id: str
@@ -160,10 +152,9 @@ class ApprovedCall:
 class ToolBudget:
     """Bounds of the hosted tools of one response.
 
-    `calls_max` is the lesser of the request's `max_tool_calls` and the operator's bound; after
-    `failures_max` failures in a row a tool may not be called again. The others are for all calls
-    together: `result_ids_max` as the model is shown the results, `result_bytes_max` as the tools
-    returned them.
+    `calls_max` is at most the request's `max_tool_calls`; `failures_max` failures in a row withdraw
+    a tool. The others are for all calls together: `result_ids_max` as the model is shown the
+    results, `result_bytes_max` as the tools returned them.
     """
 
     calls_max: int = 64
@@ -177,9 +168,8 @@ class ToolBudget:
 class Grants:
     """All hosted tools of one response.
 
-    `include` are values of the request's `include` that concern them. `unused_pages` and
-    `unused_container` are passed on along the chain if this response has no such tool; with
-    `cites_unused` answers may cite those pages.
+    `unused_pages` and `unused_container` are passed on along the chain if this response has no such
+    tool; with `cites_unused` answers may cite those pages.
     """
 
     browser: BrowserGrant | None = None
@@ -220,7 +210,6 @@ def grants_of(stored: object) -> Grants:
 
 
 def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes:
-    """Return the digest that an approval is bound to."""
     parts = (server.label, server.server, server.credential, tool.name, tool.digest, arguments)
     digest = hashlib.sha256()
     for part in parts:

@@ -1,8 +1,4 @@
-"""Tools that the gateway runs itself: web search, code interpreter, MCP servers.
-
-A tool of a family that is not served is dropped before its other fields are read
-(`protocol.tool_types`).
-"""
+"""Tools that the gateway runs itself: web search, code interpreter, MCP servers."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 
 
 HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
-"""Tool with all of its names."""
 WebSearchType = Literal[
     "web_search",
     "web_search_2025_08_26",
@@ -42,7 +37,7 @@ DOMAINS_MAX: Final = 100
 DOMAIN_CHARS_MAX: Final = 253
 FILE_IDS_MAX: Final = 50
 SERVER_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""The label is the namespace of the server's tools, which the model sees as functions."""
+"""The namespace of the server's tools, which the model sees as functions."""
 HEADERS_MAX: Final = 16
 HEADERS_CHARS_MAX: Final = 4_096
 AUTHORIZATION_CHARS_MAX: Final = 8_192
@@ -75,9 +70,7 @@ def _domain(text: str) -> str:
 
 
 class SearchFilters(NullableModel):
-    """Only pages of `allowed_domains` and their subdomains are searched and opened, if there are
-    any.
-    """
+    """Searches and opens only pages of `allowed_domains` and their subdomains, if there are any."""
 
     allowed_domains: Annotated[
         Many[Annotated[str, AfterValidator(_domain)]], Field(max_length=DOMAINS_MAX)
@@ -98,7 +91,7 @@ class UserLocation(NullableModel):
 
     @property
     def in_words(self) -> str | None:
-        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`; None if it is empty."""
+        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`."""
         zone = f"timezone {self.timezone}" if self.timezone else None
         words = [word for word in (self.city, self.region, self.country, zone) if word]
         return ", ".join(" ".join(word.split()) for word in words) or None
@@ -131,7 +124,7 @@ class NetworkPolicy(NullableModel):
 
 
 class AutoContainer(NullableModel):
-    """Container that is made for the response, or that of its context."""
+    """Made for the response, or that of its context."""
 
     type: Literal["auto"]
     file_ids: Annotated[Many[str], Field(max_length=FILE_IDS_MAX)] = ()
@@ -155,14 +148,14 @@ _ToolNames = Annotated[
 
 
 class ToolFilter(NullableModel):
-    """Tools of a server that meet both conditions; `read_only` ones change nothing."""
+    """Tools that meet both conditions; `read_only` ones change nothing."""
 
     tool_names: _ToolNames | None = None
     read_only: bool | None = None
 
 
 class ApprovalFilters(NullableModel):
-    """Tools whose calls the user must always or never approve. In neither or both: always."""
+    """In neither or both: the user must approve."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -173,7 +166,7 @@ def _names_alone(value: object) -> object:
 
 
 class McpServerTool(NullableModel):
-    """Tools of an MCP server: of the one registered under the label, or of the `server_url`.
+    """Tools of the MCP server that is registered under the label, or of the `server_url`.
 
     `headers` and `authorization` (an access token) are sent to that server alone, and shown to
     nobody. `defer_loading` has no effect.
@@ -225,7 +218,7 @@ def family_of(kind: str) -> HostedFamily | None:
 
 
 def echoed_tool(tool: RunTool) -> dict[str, Any]:
-    """Return the tool as the Response object repeats it: no secrets, and only the host of a URL."""
+    """Return the tool as the Response object repeats it, without secrets."""
     match tool:
         case WebSearchTool():
             shown = tool.model_dump(mode="json", exclude_unset=True)

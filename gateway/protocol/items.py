@@ -1,8 +1,5 @@
 """Items: the units of a context, as they come in and as they are stored and listed.
 
-Content is normalised here once: a string becomes one text part. `phase` is absent, never null, when
-unknown.
-
 Clients replay what other servers gave them, so more is accepted than OpenAI documents: nulls for
 absent values, text parts of another role (they are converted), a `phase` on messages that have none
 (dropped), unknown keys, any `status`, and the videos of Open Responses, which become files.
@@ -49,9 +46,7 @@ Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
-    """Item of a tool that a server runs, OpenAI or this gateway; other members are kept as they
-    came.
-    """
+    """Run by a server, OpenAI or this gateway; other members are kept as they came."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -138,8 +133,6 @@ class ToolSearchCall(HostedItem):
 
 
 class ToolSearchOutput(HostedItem):
-    """`tools` as a request declares them (`protocol.brought_tools`)."""
-
     type: Literal["tool_search_output"] = "tool_search_output"
     call_id: CallId | None = None
     execution: Searcher | None = None
@@ -265,7 +258,7 @@ def _part_of(role: object, part: object) -> object:
 
 
 class Message(WireModel):
-    """Message of any role. Only the assistant's has a phase."""
+    """Only the assistant's messages have a phase."""
 
     type: Literal["message"] = "message"
     id: ItemId | None = None
@@ -347,8 +340,6 @@ class CustomToolCallOutput(NullableModel):
 
 
 class LocalShellAction(NullableModel):
-    """A program and its arguments."""
-
     type: Literal["exec"] = "exec"
     command: Many[str]
     env: dict[str, str] = Field(default_factory=dict)
@@ -366,10 +357,8 @@ class LocalShellCall(NullableModel):
 
 
 class LocalShellCallOutput(NullableModel):
-    """Output of the command.
-
-    OpenAI's types have no `call_id` here: their `id` is the `call_id` of the call. Its SDKs send
-    one or the other, or both.
+    """OpenAI's types have only an `id` here, the `call_id` of the call. Its SDKs send either or
+    both.
     """
 
     type: Literal["local_shell_call_output"] = "local_shell_call_output"
@@ -390,7 +379,7 @@ class LocalShellCallOutput(NullableModel):
 
 
 class ShellAction(NullableModel):
-    """Shell commands, in order; `max_output_length` is in characters."""
+    """`max_output_length` is in characters."""
 
     commands: Many[str]
     timeout_ms: Count | None = None
@@ -418,8 +407,6 @@ class ShellOutput(NullableModel):
 
 
 class ShellCallOutput(NullableModel):
-    """Output of the commands, one entry each."""
-
     type: Literal["shell_call_output"] = "shell_call_output"
     id: ItemId | None = None
     call_id: CallId
@@ -429,7 +416,7 @@ class ShellCallOutput(NullableModel):
 
 
 class FileOperation(NullableModel):
-    """Change to one file. `diff` is in the V4A format."""
+    """`diff` is in the V4A format."""
 
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
@@ -469,7 +456,7 @@ class Compaction(NullableModel):
 
 
 class CompactionTrigger(NullableModel):
-    """Request for a summary of all items before it, instead of an answer."""
+    """Request for a summary of all items before it."""
 
     type: Literal["compaction_trigger"] = "compaction_trigger"
     id: ItemId | None = None
@@ -483,7 +470,6 @@ class ItemReference(NullableModel):
 CallItem = (
     FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall | ToolSearchCall
 )
-"""Executed by a client."""
 OutputItem = (
     FunctionCallOutput
     | CustomToolCallOutput
@@ -493,7 +479,6 @@ OutputItem = (
     | ToolSearchOutput
 )
 PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
-"""Item that anybody can read."""
 Item = PlainItem | Compaction
 InputItem = Item | ItemReference | CompactionTrigger
 
@@ -537,7 +522,7 @@ _WITH_STATUS: Final = frozenset(
         "program_output",
     }
 )
-"""Items that always have a status in OpenAI's types."""
+"""Always have a status in OpenAI's types."""
 
 
 def implied_members(
@@ -558,12 +543,12 @@ def implied_members(
 SOURCES: Final = "web_search_call.action.sources"
 OUTPUTS: Final = "code_interpreter_call.outputs"
 INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})
-"""Values of `include` for fields that are stored anyway."""
+"""Fields that are stored anyway."""
 _INCLUDABLE_FIELDS: Final = {
     "web_search_call": ("action", SOURCES),
     "code_interpreter_call": ("outputs", OUTPUTS),
 }
-"""By type of item: the field that is not shown in full, and the value that includes it."""
+"""The field that is not shown in full, and the value that includes it."""
 
 
 def without_includable(
@@ -589,7 +574,6 @@ def without_includable(
 def included(
     item: dict[str, Any], includable: Mapping[str, Any], include: Collection[str]
 ) -> dict[str, Any]:
-    """Return the item as if its request had included these fields."""
     field, value = _INCLUDABLE_FIELDS.get(item["type"], ("", ""))
     if value not in include or field not in includable:
         return item

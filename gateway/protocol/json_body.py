@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 VALUES_MAX: Final = 2_000_000
 """orjson makes all values in one call, in which no other thread runs: 0.25 s."""
 DEPTH_MAX: Final = 128
-"""Levels of one body. It is written again in a response in an event, and orjson writes 254."""
+"""A body is written again in a response in an event, and orjson writes 254 levels."""
 MEMBER_VALUES: Final = 5
-"""Values that a member of an object counts as: its name is looked up among all others."""
+"""A member of an object counts as so many: its name is looked up among all others."""
 PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
 
 @dataclass(frozen=True, slots=True)
 class InputLimits(SchemaBounds):
-    """Bounds of one body, for the parser and the stages after it.
-
-    `grammar_bytes_max` is for all custom tools of one request. `rejects_media` refuses images and
-    files in new messages.
+    """`grammar_bytes_max` is for all custom tools of one request. `rejects_media` refuses images
+    and files in new messages.
     """
 
     json_depth_max: int = DEPTH_MAX

@@ -36,7 +36,7 @@ class JsonObjectFormat(NullableModel):
 
 
 class JsonSchemaFormat(NullableModel):
-    """JSON. Without `strict` the schema is only shown to the model."""
+    """Without `strict` the schema is only shown to the model."""
 
     type: Literal["json_schema"] = "json_schema"
     name: FormatName
@@ -70,7 +70,7 @@ EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "xhigh": "high",
     "max": "high",
 }
-"""gpt-oss has three efforts; others are mapped to the nearest (harmony-in-the-wild P36)."""
+"""gpt-oss has three efforts (harmony-in-the-wild P36)."""
 
 
 def _supported_effort(effort: object) -> object:
@@ -83,9 +83,7 @@ RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_supported
 
 
 class ReasoningOptions(NullableModel):
-    """Effort of the model's reasoning, and the parts of it that are carried over.
-
-    `summary` (or the older `generate_summary`) is how much of the chain of thought is repeated.
+    """`summary` (or the older `generate_summary`) is how much of the chain of thought is repeated.
     gpt-oss honours one `context`: reasoning before the last answer is not shown again. `mode` is a
     hint. `max_tokens` is an extension: the reasoning ends there, and the answer begins.
     """
@@ -116,7 +114,7 @@ class Conversation(NullableModel):
 
 
 class PromptTemplate(NullableModel):
-    """Prompt template stored at OpenAI; it is refused."""
+    """Stored at OpenAI; refused."""
 
     id: str
     version: str | None = None
@@ -131,16 +129,15 @@ class ContextManagement(NullableModel):
 
 
 class Moderation(NullableModel):
-    """Moderation by OpenAI; it is refused."""
+    """Done by OpenAI; refused."""
 
     model: str
     policy: dict[str, Any] | None = None
 
 
 class PromptCacheOptions(NullableModel):
-    """Backends cache every prefix, so `mode` and `ttl` change nothing. With `prewarm` the context
-    is prepared and nothing is generated. Caches cannot be compared, which the response reports
-    where the request has a `comparison_response_id`.
+    """Backends cache every prefix, so `mode` and `ttl` change nothing. With `prewarm` nothing is
+    generated. Caches cannot be compared, which the response reports for a `comparison_response_id`.
     """
 
     mode: Literal["implicit", "explicit"] | None = None
@@ -172,8 +169,8 @@ def _among(kinds: tuple[str, ...]) -> AfterValidator:
 class ToolName(NullableModel):
     """Tool (or namespace) in a list of allowed ones, by its name or by its type alone.
 
-    A tool in a namespace is named `namespace.name`, or by name and namespace. A tool of an MCP
-    server is named with the label of the server; a label without a name means all of its tools.
+    A tool in a namespace is named `namespace.name`, or by name and namespace. For an MCP server, a
+    `server_label` without a name means all of its tools.
     """
 
     type: Annotated[str, _among(TOOL_TYPES)]
@@ -193,7 +190,7 @@ class ToolChoice(ToolName):
 
 
 class AllowedTools(NullableModel):
-    """Tools that the model may call; the prompt lists all tools."""
+    """The prompt lists all tools anyway."""
 
     type: Literal["allowed_tools"] = "allowed_tools"
     mode: Literal["auto", "required"] = "auto"

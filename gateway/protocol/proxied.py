@@ -1,9 +1,9 @@
 """Requests that are passed through: embeddings and reranking.
 
-Parameters of the model are passed on. Priority, id, cache and adapter path are the gateway's to
-choose. Media must be `data:` URLs, so that the server fetches nothing that the client cannot reach.
-Sources: https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that
-vLLM and SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
+Priority, id, cache and adapter path are the gateway's to choose. Media must be `data:` URLs, so
+that the server fetches nothing that the client cannot reach. Sources:
+https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that vLLM and
+SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONTENT_FIELDS: Final[dict[ProxiedKind, tuple[str, ...]]] = {
     "embeddings": ("input",),
     "rerank": ("query", "documents"),
 }
-"""Fields that a model reads: text, or parts as in a chat."""
+"""Text, or parts as in a chat."""
 _WORDS: Final = frozenset({"", "text", "content", "type", "detail", "data", "format"})
 """Members of such a part whose strings are no addresses; empty: a string in no member."""
 _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
@@ -59,11 +59,7 @@ class ProxiedRequest:
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Parse a request that another server answers, which checks all values except addresses of
-    media.
-
-    If `strict`, parameters are refused that are otherwise ignored.
-    """
+    """Parse a request. The other server checks all values except addresses of media."""
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():
         if fields.get(name) is None:

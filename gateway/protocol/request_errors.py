@@ -1,10 +1,8 @@
 """Errors of requests, in OpenAI's sentences, each with its code.
 
 Source: envelopes measured against api.openai.com and published (responses-api §5.2). Refusals that
-only this gateway makes say what to do instead.
-
-Pydantic's errors are translated by type. Validators of this package raise `PydanticCustomError`
-with one of the types at the end of the table and the data of the sentence in its context.
+only this gateway makes say what to do instead. Validators of this package raise
+`PydanticCustomError` with one of the types at the end of the table of translations.
 """
 
 from __future__ import annotations
@@ -64,9 +62,7 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
 
 
 ApprovalFault = Literal["unknown", "expired", "used", "mismatch"]
-"""Unknown or no longer stored; answered too late; used by another response; for another call, or
-its server or tool has changed.
-"""
+"""Not stored (any more); too late; used by another response; for another call, tool or server."""
 
 
 class ApprovalUsed(InvalidRequest):
@@ -149,7 +145,6 @@ def wrong_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequ
 
 
 def number_out_of_range(param: str, value: float, *, bound: float, above: bool) -> InvalidRequest:
-    """Return the refusal of a number beyond `bound`, which itself is allowed."""
     kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
     what = f"{kind} {side} value. Expected a value {sign} {limit}, but got {value} instead."
@@ -289,14 +284,13 @@ _OF_STRINGS: Final = frozenset(
         "tool_names",
     }
 )
-"""Arrays of strings, wherever they are."""
 _MEMBER_TAGS: Final[dict[str, frozenset[str]]] = {
     **dict.fromkeys(("input", "items"), _ITEM_TAGS),
     **dict.fromkeys(("content", "output"), _PART_TAGS),
     "tools": _TOOL_TAGS,
 }
-"""By the field whose value is an array of a union's members. Elsewhere these words are fields, as
-the `function_call` of a message in a chat is.
+"""By the field with an array of a union's members. Elsewhere these words are fields, as the
+`function_call` of a message in a chat is.
 """
 _REMEDIES: Final = {
     "configuration_update": "Set 'reasoning' and 'text' of each request.",
@@ -306,7 +300,6 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def validated(model: type[M], document: dict[str, Any], context: object = None) -> M:
-    """Parse the document as the model. Raises `InvalidRequest` for the first mistake."""
     try:
         return model.model_validate(document, context=context)
     except ValidationError as error:

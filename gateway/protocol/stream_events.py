@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 HOSTED_ITEMS: Final = frozenset(
     {"web_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools"}
 )
-"""Items of tools that the gateway runs. One dialect leaves them out (`open_responses`)."""
+"""Run by the gateway. One dialect leaves them out (`open_responses`)."""
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 # Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
-    """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.
+    """`data` is the JSON object, on one line, with `type` and `sequence_number`.
 
     `delta_length` is the number of characters of a delta, for padding
     (`stream_options.include_obfuscation`). `text` is the JSON of a plain `delta`, without logprobs.
-    `hosted_before` is how many `HOSTED_ITEMS` precede its item, which a dialect without them
-    subtracts from `output_index`.
+    `hosted_before` is how many `HOSTED_ITEMS` precede its item.
     """
 
     type: str
@@ -56,10 +55,7 @@ EventSource = Callable[[EventSink], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPattern:
-    """Common parts of the delta events of one open part.
-
-    The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
-    """
+    """The data of an event is `before`, its number, `between`, its text as JSON, and `behind`."""
 
     type: str
     before: bytes
@@ -76,8 +72,8 @@ class DeltaPattern:
 class Deltas(Sequence[Event]):
     """Delta events of one part, numbered consecutively; each is made when it is read.
 
-    Most of a long log is replayed as deltas; frames are written from the nonempty `texts`, without
-    events, in a fraction of the time.
+    Most of a long log is replayed as deltas; writing frames from the nonempty `texts`, without
+    events, takes a fraction of the time.
     """
 
     __slots__ = ("pattern", "sequence_number", "texts")

@@ -1,8 +1,7 @@
 """Tools: their declarations in requests, and their descriptions for the model.
 
-A client executes functions, custom tools, and the shells and the patcher that OpenAI's models are
-trained on; to the model all of them are functions. The gateway runs some of OpenAI's hosted tools
-(`protocol.hosted_tools`); all others are dropped, and the response lists them.
+Tools that a client executes are functions to the model. The gateway runs some of OpenAI's hosted
+tools (`protocol.hosted_tools`); all others are dropped, and the response lists them.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ MEMBER_TYPES: Final = ("function", "custom")
 
 
 class FunctionTool(WireModel):
-    """`parameters` is a JSON Schema, None for no arguments.
-
-    Without `strict` it is only shown to the model. With `defer_loading` a search has to load the
-    tool first (`protocol.brought_tools`).
+    """Without `strict` the schema is only shown to the model. With `defer_loading` a search has to
+    load the tool first (`protocol.brought_tools`). `parameters` is None for no arguments.
     """
 
     type: Literal["function"] = "function"
@@ -71,8 +68,6 @@ class PlainFormat(NullableModel):
 
 
 class GrammarFormat(NullableModel):
-    """Lark grammar, or a regular expression."""
-
     type: Literal["grammar"] = "grammar"
     syntax: Literal["lark", "regex"]
     definition: str
@@ -82,7 +77,7 @@ CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
 
 
 class CustomTool(NullableModel):
-    """Tool that takes one text; without `format` any text."""
+    """Takes one text; without `format` any text."""
 
     type: Literal["custom"] = "custom"
     name: str
@@ -92,7 +87,7 @@ class CustomTool(NullableModel):
 
 
 class LocalShellTool(NullableModel):
-    """The older of the two shells: one command at a time, as a list of arguments."""
+    """The older shell: one command at a time, as a list of arguments."""
 
     type: Literal["local_shell"] = "local_shell"
 
@@ -106,14 +101,14 @@ class Skill(NullableModel):
 
 
 class LocalEnvironment(NullableModel):
-    """The client's machine, and what the model may look up there."""
+    """The client's machine."""
 
     type: Literal["local"] = "local"
     skills: Many[Skill] | None = None
 
 
 class ShellTool(NullableModel):
-    """Shell at the client: several commands at once, as lines."""
+    """Several commands at once, as lines."""
 
     type: Literal["shell"] = "shell"
     environment: LocalEnvironment | None = None
@@ -200,7 +195,7 @@ NamespaceMember = Annotated[
 
 
 class NamespaceTool(NullableModel):
-    """Tools under a common name; a call has name and namespace apart (Codex does so)."""
+    """Tools under a common name; Codex sends name and namespace of a call apart."""
 
     type: Literal["namespace"] = "namespace"
     name: str
@@ -211,7 +206,6 @@ class NamespaceTool(NullableModel):
 ClientTool = (
     FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool | ToolSearchTool
 )
-"""Tool that a model can call, as one function."""
 Tool = ClientTool | NamespaceTool | WebSearchTool | CodeInterpreterTool | McpServerTool | HostedTool
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag("function_tool")]
@@ -339,7 +333,7 @@ PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     ShellTool: SHELL_PARAMETERS,
     ApplyPatchTool: APPLY_PATCH_PARAMETERS,
 }
-"""Tools whose arguments the client does not choose."""
+"""Their arguments are not the client's choice."""
 _LOCAL_SHELL: Final = FunctionTool(
     name=LOCAL_SHELL,
     description=(
@@ -376,8 +370,7 @@ _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expressi
 class NamedTool(NamedTuple):
     """Tool by the model's name, which is unique in a request.
 
-    `shown_name` and `namespace` are the client's; `path` is its place in `tools`, as in
-    `[1].tools[0]`.
+    `shown_name` and `namespace` are the client's; `path` is its place, as in `[1].tools[0]`.
     """
 
     name: str
@@ -419,8 +412,7 @@ def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
 def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
     """Return the functions that the model sees.
 
-    The first function of a namespace carries its description, because a prompt has one namespace
-    for all functions.
+    A prompt has one namespace, so the first function of a namespace carries its description.
     """
     purposes = {
         tool.name: f"Tools of `{tool.name}`: {tool.description}"

@@ -1,7 +1,6 @@
 """`POST /v1/traces/ingest`: what agents report of their runs, as the Agents SDK exports it.
 
-Its objects are traces and spans (`"object"`: `trace`, `trace.span`). Only their keys are checked;
-everything else is kept as it came.
+Only the keys of traces and spans are checked; everything else is kept as it came.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 TraceKind = Literal["trace", "span"]
 
 KINDS: Final[Mapping[str, TraceKind]] = {"trace": "trace", "trace.span": "span"}
-"""By `object`."""
 TRACE_ID_CHARS_MAX: Final = 256
 RECORDS_MAX: Final = 1000
 """Of one body."""
@@ -43,7 +41,7 @@ RECORD_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """Trace or span. A later record with the same `key` (SHA-256) replaces it."""
+    """A later record with the same `key` replaces an earlier one."""
 
     kind: TraceKind
     trace_id: str
@@ -58,10 +56,7 @@ class TraceRecord:
 
 
 def parse_traces(body: bytes, *, limits: InputLimits) -> list[TraceRecord]:
-    """Parse the records of a body; of several with the same key the last counts.
-
-    Raises `InvalidRequest` for the first malformed one.
-    """
+    """Parse the records of a body; of several with the same key the last counts."""
     document = parse_object(body, limits)
     if document.get("data") is None:
         raise missing("data")

@@ -3,7 +3,7 @@
 The order of the fields of `CreateResponse` is that of OpenAI's validator, as measured: only the
 first mistake is reported. First parameters of another API, then a missing model or parameter,
 unknown names, types, bounds and values field by field, and last unsupported values and
-combinations. All raise `InvalidRequest`.
+combinations.
 
 Whatever is accepted is honoured, or `CreateResponse` says that it has no effect.
 """
@@ -115,7 +115,7 @@ ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 INPUT_IDS: Final = "input_messages.token_ids"
 OUTPUT_IDS: Final = "output_messages.token_ids"
 TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
-"""Supported besides those that OpenAI documents."""
+"""Not OpenAI's."""
 TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
@@ -135,10 +135,9 @@ class CreateResponse(BodyModel):
     """Every documented parameter, with OpenAI's default.
 
     Accepted without effect: `prompt_cache_*` but for `prewarm`, `user`, `include` of results of
-    tools that are not run here, and `max_tool_calls` where none are run.
-
-    Common among servers of open models, and not OpenAI's: `seed`, `stop` (not part of the answer),
-    `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and vLLM's `enable_response_messages`.
+    tools that are not run here, and `max_tool_calls` where none are run. Not OpenAI's: `seed`,
+    `stop` (not part of the answer), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and vLLM's
+    `enable_response_messages`.
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
@@ -214,7 +213,6 @@ class CreateResponse(BodyModel):
 
     @property
     def looks_back(self) -> bool:
-        """Return True if the context has more than the input."""
         continues = self.previous_response_id is not None or self.conversation is not None
         return continues or any(isinstance(item, ItemReference) for item in self.input)
 
@@ -260,7 +258,7 @@ _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Names of parameters that have an effect, are no mistake, and are refused with a remedy."""
+    """Parameters that have an effect, are no mistake, and are refused with a remedy."""
 
     served: frozenset[str]
     documented: frozenset[str]
@@ -308,9 +306,9 @@ def parse_create(
 ) -> CreateResponse:
     """Parse a request from JSON bytes or from its fields.
 
-    Of the tools that the gateway can run those in `served` are kept. If `needs_input`, the request
-    must have input or continue something. If `strict`, unknown keys, unserved tools, images and
-    files are refused. Raises only `InvalidRequest`, whatever the bytes are.
+    Of the hosted tools those in `served` are kept. If `needs_input`, the request must have input or
+    continue something. If `strict`, unknown keys, unserved tools, images and files are refused.
+    Raises only `InvalidRequest`, whatever the bytes are.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
@@ -462,14 +460,12 @@ def _check_model_options(request: CreateResponse) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """SHA-256 of the key, and of the body."""
-
     key_hash: bytes
     fingerprint: bytes
 
 
 def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
-    """Return the idempotency key of a request (`values` of `Idempotency-Key`), None if none.
+    """Return the idempotency key of a request, from its headers.
 
     OpenAI promises none for these routes. Here the same key and body return the same response, for
     `retention.idempotency_key_s` seconds.
@@ -490,7 +486,7 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
 
 
 def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise `InvalidRequest` for an idempotency key that would not prevent a second run."""
+    """Refuse an idempotency key where it would not prevent a second run."""
     if any(name == b"idempotency-key" for name, _ in headers):
         raise InvalidRequest(
             f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "

@@ -1,12 +1,10 @@
 """The dialect of Open Responses 2026-04-24; everywhere else the names are OpenAI's.
 
 A strict reader of its OpenAPI document refuses events and items that it does not list, and nulls of
-optional values. So some are renamed, calls of a shell, the patcher, a tool search and custom tools
-become function calls (`protocol.tool_types`), an approval request becomes the call of a function,
-and hosted tools, their items and events are left out. Sequence numbers keep gaps, because streams
-are resumed by them in both dialects; indexes of items are those in the shorter `output`.
-
-Documents are not modified.
+optional values. So some are renamed, calls of client tools and approvals become function calls
+(`protocol.tool_types`), and hosted tools, their items and events are left out. Sequence numbers
+keep gaps, because streams are resumed by them in both dialects; indexes of items are those in the
+shorter `output`. Documents are not modified.
 """
 
 from __future__ import annotations
@@ -51,12 +49,11 @@ RENAMED: Final[Mapping[str, str]] = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
 }
-"""Only the name differs."""
 _HEADS: Final = {
     old: (len(b'{"type":"' + old.encode()), b'{"type":"' + new.encode())
     for old, new in RENAMED.items()
 }
-"""Length of an event's data through its type, and the data in its place, by type of event."""
+"""Length of an event's data through its type, and its replacement, by type of event."""
 
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
@@ -73,7 +70,7 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 
 
 def shown(event: Event) -> Event | None:
-    """Convert an event to the dialect, with its own number; None if the dialect lacks it."""
+    """Convert an event, with its own number; None if the dialect lacks it."""
     if event.type in UNCHANGED:
         return _with_shown_index(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
@@ -123,7 +120,7 @@ def shown_deltas(deltas: Deltas) -> Deltas | None:
 
 
 def body(document: Json) -> Json:
-    """Convert a Response object, a list of items or a compaction to the dialect."""
+    """Convert a Response object, a list of items or a compaction."""
     match document["object"]:
         case "response":
             return response(document)

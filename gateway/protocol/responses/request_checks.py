@@ -82,7 +82,6 @@ if TYPE_CHECKING:
 
 
 def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
-    """Raise `InvalidRequest` for missing members of the item at `path`, and for wrong types."""
     match item:
         case McpListTools():
             if item.server_label is None:
@@ -231,7 +230,6 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
 
 
 def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> None:
-    """Refuse tools that only OpenAI runs, or only programs call, and the gateway drops."""
     remedy = "Leave the tool out, or offer a tool that your client executes."
     groups = [("", tools), *((each.path, each.tools) for each in brought)]
     for within, group in groups:
@@ -241,7 +239,7 @@ def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = 
 
 
 class OfferedTools(NamedTuple):
-    """Tools of a request: of the client, run by the gateway, and the labels of dropped ones."""
+    """Of the client, run by the gateway, and the labels of dropped ones."""
 
     client: Sequence[NamedTool]
     run: Sequence[RunTool]
@@ -260,7 +258,6 @@ class OfferedTools(NamedTuple):
 
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
-    """Refuse a choice of a tool that the request lacks, or that is `dropped`."""
     offered = OfferedTools.from_tools(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
@@ -344,10 +341,7 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
-
-    A command or a patch counts as one text.
-    """
+    """Refuse texts that are too long, bad names, and hosted items that could not be listed."""
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
         match item.type:
@@ -365,9 +359,8 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def check_brought(
     items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
 ) -> tuple[BroughtTools, ...]:
-    """Return the tools that items bring. Refuses tools that the model could not see.
-
-    A search may return a tool twice.
+    """Return the tools that items bring, if the model can see them. A search may return a tool
+    twice.
     """
     brought: list[BroughtTools] = []
     count = 0

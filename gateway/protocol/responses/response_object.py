@@ -61,9 +61,7 @@ ECHO_FIELDS: Final = (
 """In the order shown. `ResponseHead.echo` must hold them, and may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 LONG_ECHO_BYTES: Final = 4 << 10
-"""From this size on the echo is kept as JSON: less takes microseconds to encode, and a stream may
-last for minutes.
-"""
+"""Less takes microseconds to encode for each event, and a stream may last for minutes."""
 _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
 _copied: Final = attrgetter(*_COPIED)
@@ -73,7 +71,7 @@ _NAME_MEMBERS: Final = {
     "namespace": ("name",),
     "mcp": ("name", "server_label"),
 }
-"""Identify a tool besides its type; other types suffice alone."""
+"""Besides the type, which suffices for other types."""
 
 
 def echo(
@@ -87,8 +85,8 @@ def echo(
 ) -> dict[str, Any]:
     """Return the parameters that the response repeats, with the values in effect.
 
-    `model` replaces an alias. Without `summaries` there are none. `unthinks`: thinking can be
-    switched off for the model. `rules_of` reads the result, so it holds every demand on the output.
+    `model` replaces an alias. `unthinks`: thinking can be switched off for the model. `rules_of`
+    reads the result, so it holds every demand on the output.
     """
     choice, options = request.tool_choice, request.reasoning
     summary = (options.summary or options.generate_summary) if summaries else None
@@ -191,9 +189,7 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessages:
-    """Messages of the prompt (`ModelFormat.messages`) for the terminal Response object, if
-    requested.
-    """
+    """Messages of the prompt (`ModelFormat.messages`) for the terminal Response object."""
 
     input: list[dict[str, Any]] = field(hash=False)
     with_output_ids: bool = False
@@ -204,8 +200,7 @@ class ResponseHead:
     """Data of a response from before its first token; the fold's only other input.
 
     `echo` has every field of the Response object that follows from the request alone. With a
-    `binding` reasoning items are sealed. `spelled` is `kept_echo(echo)`, because every event with
-    the Response object repeats it.
+    `binding` reasoning items are sealed. `spelled` is `kept_echo(echo)`.
     """
 
     uuid: UUID
@@ -231,9 +226,8 @@ class ResponseHead:
 class Outcome:
     """End or state of a response.
 
-    `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
-    unix seconds, `messages` are `input_messages` and `output_messages`. `web_searches` is None if
-    the gateway ran no tool.
+    `completed_at` is in unix seconds. `messages` are `input_messages` and `output_messages`.
+    `web_searches` is None if the gateway ran no tool.
     """
 
     status: ResponseStatus = "in_progress"
@@ -258,9 +252,8 @@ def response_body(
 def encoded_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
 ) -> bytes:
-    """Return the Response object as JSON; `echo` is `spelled_echo` of the head's.
-
-    The order of keys is fixed.
+    """Return the Response object as JSON, with keys in a fixed order; `echo` is a
+    `spelled_echo`.
     """
     fate = orjson.dumps(
         {
@@ -284,10 +277,7 @@ def encoded_body(
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:
-    """Return the members of `echo` that the Response object shows, as JSON without braces.
-
-    Raises `KeyError` if it lacks a field.
-    """
+    """Return the members of `echo` that the Response object shows, as JSON without braces."""
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
     shown.pop(OFFERED, None)
@@ -295,22 +285,20 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
 
 
 def kept_echo(echo: Mapping[str, Any]) -> bytes:
-    """Return `spelled_echo` if it is long, else nothing."""
     spelled = spelled_echo(echo)
     return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
-    """Return `usage` as the API has it. Every count is of ids, so it is exact on every exit path.
+    """Return `usage` as the API has it. Counts are of ids, so they are exact on every exit path.
 
     * input: the rendered prompt, without text that the gateway adds to make a model continue that
       stopped without an answer.
-    * cached: as the backend reports it.
     * output: all ids that the model generated, headers, markers and discarded ones included.
     * reasoning: the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
-    * estimated: the server of a model without token ids reported no usage for some turn, so its
-      characters were counted.
+    * estimated: some turn of a model without token ids had no usage, so its characters were
+      counted.
     * tool output: results of tools that the gateway ran; part of the input (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}

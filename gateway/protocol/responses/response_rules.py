@@ -1,6 +1,6 @@
-"""The rules of a response's output, from its echo and its grants.
+"""The rules of a response's output.
 
-They depend on nothing else, so that a fold on another replica or a year later has the same rules.
+They depend only on its echo and its grants, so a fold elsewhere or a year later has the same rules.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _BROWSER_SCHEMAS: Final = dict(
         strict=True,
     )
 )
-"""Arguments with which gpt-oss was trained to call the tools of web search."""
+"""As gpt-oss was trained to call the tools of web search."""
 _BUILTIN_CHOICES: Final = {
     SegmentKind.WEB_SEARCH_CALL: "web_search",
     SegmentKind.CODE_INTERPRETER_CALL: "code_interpreter",
 }
-"""Prefix of the types of tool choices that select each kind of call."""
+"""Prefix of the types of tool choices."""
 
 
 def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
@@ -104,8 +104,7 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
 def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
     """Return True if a choice of one tool, as the response repeats it, selects this hosted tool.
 
-    A choice is `{"type": "web_search_preview"}`, `{"type": "code_interpreter"}` or `{"type": "mcp",
-    "server_label": ..., "name": ...}`, the last with or without a name.
+    An MCP choice has a `server_label`, and perhaps a `name`.
     """
     kind = choice.get("type")
     if (builtin := _BUILTIN_CHOICES.get(tool.kind)) is not None:
@@ -133,7 +132,7 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRules:
-    """Return the rules of a response with this `echo` (of the function `echo`) and `grants`.
+    """Return the rules for an echo (of the function `echo`) and grants.
 
     A function of the request with the name of a hosted tool replaces it.
     """

@@ -1,7 +1,7 @@
 """WebSocket mode: frames of clients, one JSON object each (responses-api §1.12).
 
 `response.create` is the body of `POST /v1/responses` with `type`, and with `stream_id` and
-`generate`, which only this transport has. `response.steer` is parsed here, and refused elsewhere.
+`generate`, which only this transport has.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ STEER_FIELDS: Final = ("previous_response_id", "input")
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate"})
 _TRANSPORT: Final = ("stream", "stream_options", "background")
-"""Parameters of how an answer is sent, which the connection settles."""
+"""The connection settles how an answer is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFrame:
-    """Frame of a client, parsed as far as needed to find its lane; `stream_id` None is the unnamed
-    one.
-    """
+    """Frame parsed as far as needed to find its lane; `stream_id` None is the unnamed one."""
 
     kind: object
     stream_id: str | None
@@ -63,10 +61,7 @@ class ClientFrame:
 
 @dataclass(frozen=True, slots=True)
 class CreateFrame:
-    """Request to create a response; without `generate` the model is not asked.
-
-    `obfuscated`: delta events are padded, which on this transport must be requested.
-    """
+    """Without `generate` the model is not asked. Padding (`obfuscated`) must be requested here."""
 
     request: CreateResponse
     generate: bool
@@ -94,9 +89,8 @@ def read_turn(
 ) -> CreateFrame:
     """Parse the request of a frame that `read_frame` took. Raises as `create_request.parse_create`.
 
-    `stream`, `stream_options` and `background` must not be sent, but clients that share their code
-    with HTTP send them (Codex, OpenAI's Agents SDK). Unless `strict`, they may have the values that
-    a connection implies.
+    Clients that share their code with HTTP send `stream`, `stream_options` and `background` (Codex,
+    OpenAI's Agents SDK). Unless `strict`, they may have the values that a connection implies.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
@@ -119,7 +113,7 @@ def read_turn(
 
 
 def read_steer(text: bytes, limits: InputLimits) -> dict[str, Any]:
-    """Return the content of a `response.steer`; it is sent back to its sender, who may need it."""
+    """Return the content of a `response.steer`, which is sent back."""
     fields = parse_object(text, limits)
     for name in STEER_FIELDS:
         if name not in fields:
