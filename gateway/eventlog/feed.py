@@ -203,8 +203,8 @@ class Feed:
         """Send a sink the events above `after`, once they are durable.
 
         Returns after the terminal event; if that is not above `after`, one empty list is sent, and
-        never otherwise. Also returns when this process drains or the log was removed. Waits while
-        the database is away. Raises what the sink and its awaitable raise.
+        never otherwise. Also returns when this process drains or the log was removed. Raises what
+        the sink and its awaitable raise.
         """
         new_cursor = partial(Cursor, tenant_id, head, self._new_fold_for, sink, after=after)
         cursor = new_cursor(beginning=beginning)
@@ -242,7 +242,7 @@ class Feed:
             self._count_followers(-1)
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
-        """Return the Response object as of the end of its log so far. Raises `StoreUnavailable`."""
+        """Return the Response object as of the end of its log. Raises `StoreUnavailable`."""
         cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=AFTER_EVERY_EVENT)
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
@@ -325,8 +325,8 @@ class Feed:
 class RemoteReader:
     """Subscriber that sends a stream what polls read of a log that another process writes.
 
-    It sends within the pass of the poll; the task wakes only to await the sink, for entries that
-    are not at hand, or when the response goes on here.
+    The task wakes only to await the sink, for entries that are not at hand, or when the response
+    goes on here.
     """
 
     __slots__ = ("_cursor", "_failure", "_live_logs", "_log", "_rest", "_waiter")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 READ_BYTES_MAX: Final = 1024 * 1024
 SLICE_S: Final = 0.002
-"""Seconds that one log may be folded before the event loop has its turn."""
 SHOWN_MIN: Final = 64
 """Fewer events wait for the next ones, unless the slice is over."""
 AFTER_EVERY_EVENT: Final = 2**62
@@ -117,7 +116,7 @@ async def fold_rows(
 ) -> EntryBuffer:
     """Fold and return the entries of a log from number `from_entry` on; `rows` begin with its row.
 
-    Raises `ValueError` if entries are missing, damaged or invalid at their position.
+    Raises `ValueError` if entries are missing, damaged or invalid.
     """
     entries = EntryBuffer()
     log = _keep_portions(entries, rows, from_entry)

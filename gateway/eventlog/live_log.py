@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 READER_EVENTS_MAX: Final = 1000
 SHORT_ENTRIES: Final = 16
-"""A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16
 """Events kept for the first reader, which may come after them."""
 
@@ -129,9 +128,8 @@ class LiveLog:
         return False
 
     def append(self, entry: Entry) -> None:
-        """Fold an entry; show its events at once, or once it is committed if the log is held.
-
-        Keeps nothing of an invalid one (`ValueError`).
+        """Fold an entry and show its events, unless the log is held. Raises `ValueError`, and keeps
+        nothing.
         """
         events = self.fold.apply(entry)
         if self._first_tokens is None and isinstance(entry, Tokens):
@@ -193,10 +191,10 @@ class LiveLog:
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
         """Send a sink the events above number `after`: past ones, then those to come.
 
-        The sink is called in the task that makes the events until it returns an awaitable. It is
-        called once the log is `produced`, or `grace_s` seconds after the first event; up to then a
-        failure is raised. Returns after the terminal event, or when the log is handed over. Raises
-        what `give_up` got, and what the sink and its awaitable raise.
+        The sink is called in the task that makes the events until it returns an awaitable; first
+        once the log is `produced`, or `grace_s` seconds after the first event. Until then a failure
+        is raised. Returns after the terminal event, or when the log is handed over. Raises what
+        `give_up` got, and what the sink and its awaitable raise.
         """
         is_behind = self._last_shown is None or after < self._last_shown
         # No variable keeps the first events, which repeat the request, as long as the stream.
@@ -385,10 +383,7 @@ class Reader:
         return self._sink(events)
 
     async def wait(self) -> None:
-        """Wait until events are queued or not at hand; send those that come meanwhile.
-
-        Raises what the sink raised.
-        """
+        """Wait until events are queued or not at hand; send those that come meanwhile."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

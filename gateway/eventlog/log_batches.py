@@ -116,7 +116,6 @@ class Flusher:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Commit batches, at most one for a response; return the responses that were committed."""
         async with self._lock:
             if not self._is_synced:
                 await self._adopt({batch.claim.tenant_id for batch in batches})

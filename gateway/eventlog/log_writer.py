@@ -178,7 +178,7 @@ class Channel:
         self.outbox = outbox
         self.durable = durable
         self.delayed: Callable[[float], None] | None = None
-        """Called with the seconds that a long commit took, when its entries are durable."""
+        """Called with the seconds of a long commit, when its entries are durable."""
         self.lost = lost
         self.is_queued = False
         self.is_open = True

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WireModel(BaseModel):
-    """Ignores unknown keys, because real clients send more than the API documents."""
+    """Frozen model. Unknown keys are ignored, because clients send more than the API documents."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 

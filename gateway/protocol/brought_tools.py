@@ -57,7 +57,6 @@ class BroughtTools:
 
     @classmethod
     def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
-        """Read the tools of an item at `path`. Raises `InvalidRequest`."""
         document = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
             tools = _Bringing.model_validate(document).tools
@@ -115,7 +114,6 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Return the parameter path of each tool by the model's name."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 

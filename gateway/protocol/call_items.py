@@ -297,7 +297,7 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...
     "program": (("code",), ()),
     "program_output": ((), ("result",)),
 }
-"""Members of the arguments and of the result."""
+"""Members of the arguments, and of the result."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
@@ -440,4 +440,4 @@ def _parse_approval(model: type[_Arguments], field: str, text: str) -> _Argument
 
 
 ReadItem = Annotated[AnyInputItem, AfterValidator(_to_approval_item)]
-"""Approvals of Open Responses have become items."""
+"""`AnyInputItem` in which approvals of Open Responses have become items."""

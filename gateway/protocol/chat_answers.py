@@ -103,7 +103,6 @@ CITATION: Final = "url_citation"
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
-    """Return a URL citation; its text begins at `offset` of the content."""
     cited = {name: annotation[name] for name in ("url", "title")}
     for name in ("start_index", "end_index"):
         cited[name] = annotation[name] + offset
@@ -115,7 +114,6 @@ class Joiner:
         self._last: dict[Field, int] = {}
 
     def add(self, field: Field, index: int, text: str) -> str:
-        """Return what to append for more text of the item at `index`."""
         before = self._last.get(field, index)
         self._last[field] = index
         return text if before == index else SEPARATOR + text
@@ -470,7 +468,6 @@ class ChatAdapter:
     include_usage: bool = False
 
     def body(self, response: Json) -> Json:
-        """Return a finished Response object as a `chat.completion` with one choice."""
         calls = calls_of(response)
         choice = {
             "index": 0,
@@ -496,7 +493,6 @@ class CompletionAdapter:
     include_usage: bool
 
     def body(self, response: Json) -> Json:
-        """Return a finished Response object as a `text_completion`, without the reasoning."""
         text = _join_texts(response).get("content", "")
         return {
             **identity(response, TEXT_CHUNK),

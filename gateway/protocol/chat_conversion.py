@@ -80,7 +80,7 @@ class ChatFile(NullableModel):
 
 
 class ChatPart(NullableModel):
-    """The field of its `type` has the content."""
+    """Part of a message; the field of its `type` has the content."""
 
     type: str
     text: str | None = None
@@ -416,7 +416,7 @@ def _items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[J
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """`name` is for calls without an id."""
+    """Call without an output so far; `name` if it has no id."""
 
     path: str
     kind: str
@@ -633,7 +633,7 @@ def _part(role: str, part: ChatPart, path: str, places: ParameterPaths, to: str)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`places` has the client's parameter names, `adapter` converts the answers."""
+    """Request with the client's parameter names (`places`) and the converter of its answers."""
 
     request: CreateResponse
     places: ParameterPaths

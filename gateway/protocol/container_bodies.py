@@ -104,7 +104,6 @@ def _parse(
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """Return purpose and lifetime in seconds of an uploaded file."""
     purpose = fields.get("purpose")
     if purpose is None:
         raise missing("purpose")

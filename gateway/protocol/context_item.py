@@ -44,7 +44,7 @@ HostedKind = Literal[
     "program",
     "program_output",
 ]
-"""Also declarations of more tools."""
+"""Items of tools that a server runs, and of declarations of more tools."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 CALL_KINDS: Final = frozenset(get_args(CallKind))

@@ -38,7 +38,7 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
 NEWER_PARAMETERS: Final = frozenset({"background_options"})
-"""In releases of the SDK after the tests' one."""
+"""Of SDK releases newer than the one in the tests."""
 CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -132,7 +132,7 @@ IN_COMPACTIONS: Final[Remedies] = {
     **IN_RESPONSES,
     "conversation": "POST /v1/responses with it and a 'compaction_trigger' as the last input item",
 }
-"""OpenAI has no conversations here."""
+"""For compactions, where OpenAI has no conversations."""
 IN_CHATS: Final[Remedies] = {
     "input": "'messages'",
     "prompt": "'messages'",
@@ -167,7 +167,6 @@ IN_COMPLETIONS: Final[Remedies] = {
 
 
 def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
-    """Raise `InvalidRequest` for the first parameter of another API that is not harmless."""
     for name in document:
         if name in remedies and not is_harmless(name, document[name]):
             raise InvalidRequest(

@@ -23,7 +23,7 @@ def is_within(host: str, domains: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DomainRules:
-    """Domains and their subdomains, in lower case; `denied` takes precedence."""
+    """Domains with their subdomains, in lower case; `denied` takes precedence."""
 
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()

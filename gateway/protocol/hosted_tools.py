@@ -81,7 +81,7 @@ _Place = Annotated[str, StringConstraints(max_length=_LOCATION_CHARS_MAX)]
 
 
 class UserLocation(NullableModel):
-    """`country` is an ISO code of two letters."""
+    """Approximate location; `country` is an ISO code of two letters."""
 
     type: Literal["approximate"] = "approximate"
     city: _Place | None = None
@@ -98,7 +98,7 @@ class UserLocation(NullableModel):
 
 
 class WebSearchTool(NullableModel):
-    """Without `external_web_access` only stored pages are shown. `search_content_types` has no
+    """Web search; without `external_web_access` only in stored pages. `search_content_types` has no
     effect.
     """
 
@@ -124,7 +124,7 @@ class NetworkPolicy(NullableModel):
 
 
 class AutoContainer(NullableModel):
-    """Made for the response, or that of its context."""
+    """Container that is made for the response, or that of its context."""
 
     type: Literal["auto"]
     file_ids: Annotated[Many[str], Field(max_length=FILE_IDS_MAX)] = ()
@@ -155,7 +155,7 @@ class ToolFilter(NullableModel):
 
 
 class ApprovalFilters(NullableModel):
-    """In neither or both: the user must approve."""
+    """Tools by the approval that they need; one in neither or both needs approval."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None

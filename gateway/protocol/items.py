@@ -73,7 +73,7 @@ class CodeInterpreterCall(HostedItem):
 
 
 class ImageGenerationCall(HostedItem):
-    """`result` is the image in Base64."""
+    """Image, in Base64 as `result`."""
 
     type: Literal["image_generation_call"] = "image_generation_call"
     revised_prompt: str | None = None
@@ -124,7 +124,7 @@ class McpCall(HostedItem):
 
 
 class ToolSearchCall(HostedItem):
-    """By the client or, without a `call_id`, by a server."""
+    """Search for tools, by the client or, without a `call_id`, by a server."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
     call_id: CallId | None = None
@@ -140,7 +140,7 @@ class ToolSearchOutput(HostedItem):
 
 
 class AdditionalTools(HostedItem):
-    """`tools` as a request declares them (`protocol.brought_tools`)."""
+    """More tools, as a request declares them (`protocol.brought_tools`)."""
 
     type: Literal["additional_tools"] = "additional_tools"
     role: Literal["developer"] = "developer"
@@ -258,7 +258,7 @@ def _part_of(role: object, part: object) -> object:
 
 
 class Message(WireModel):
-    """Only the assistant's messages have a phase."""
+    """Message of any role; only the assistant's has a phase."""
 
     type: Literal["message"] = "message"
     id: ItemId | None = None
@@ -379,7 +379,7 @@ class LocalShellCallOutput(NullableModel):
 
 
 class ShellAction(NullableModel):
-    """`max_output_length` is in characters."""
+    """Shell commands, in order; `max_output_length` is in characters."""
 
     commands: Many[str]
     timeout_ms: Count | None = None
@@ -416,7 +416,7 @@ class ShellCallOutput(NullableModel):
 
 
 class FileOperation(NullableModel):
-    """`diff` is in the V4A format."""
+    """Change to one file; `diff` is in the V4A format."""
 
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
@@ -522,7 +522,7 @@ _WITH_STATUS: Final = frozenset(
         "program_output",
     }
 )
-"""Always have a status in OpenAI's types."""
+"""Items that always have a status in OpenAI's types."""
 
 
 def implied_members(
@@ -543,7 +543,7 @@ def implied_members(
 SOURCES: Final = "web_search_call.action.sources"
 OUTPUTS: Final = "code_interpreter_call.outputs"
 INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})
-"""Fields that are stored anyway."""
+"""Values of `include` for fields that are stored anyway."""
 _INCLUDABLE_FIELDS: Final = {
     "web_search_call": ("action", SOURCES),
     "code_interpreter_call": ("outputs", OUTPUTS),

@@ -36,7 +36,7 @@ class JsonObjectFormat(NullableModel):
 
 
 class JsonSchemaFormat(NullableModel):
-    """Without `strict` the schema is only shown to the model."""
+    """JSON; without `strict` the schema is only shown to the model."""
 
     type: Literal["json_schema"] = "json_schema"
     name: FormatName
@@ -97,14 +97,16 @@ class ReasoningOptions(NullableModel):
 
 
 class TextOptions(NullableModel):
-    """`verbosity` is echoed and has no effect: gpt-oss has no such control."""
+    """Options of the text. `verbosity` has no effect: gpt-oss has no such control."""
 
     format: AnyFormat | None = None
     verbosity: Verbosity | None = None
 
 
 class StreamOptions(NullableModel):
-    """`include_obfuscation` pads delta events, so that sizes reveal nothing."""
+    """Options of a stream. `include_obfuscation` pads delta events, so that sizes reveal
+    nothing.
+    """
 
     include_obfuscation: bool = True
 
@@ -114,7 +116,7 @@ class Conversation(NullableModel):
 
 
 class PromptTemplate(NullableModel):
-    """Stored at OpenAI; refused."""
+    """Prompt template stored at OpenAI, which is refused."""
 
     id: str
     version: str | None = None
@@ -129,7 +131,7 @@ class ContextManagement(NullableModel):
 
 
 class Moderation(NullableModel):
-    """Done by OpenAI; refused."""
+    """Moderation by OpenAI, which is refused."""
 
     model: str
     policy: dict[str, Any] | None = None
@@ -190,7 +192,7 @@ class ToolChoice(ToolName):
 
 
 class AllowedTools(NullableModel):
-    """The prompt lists all tools anyway."""
+    """Tools that the model may call; the prompt lists all of them."""
 
     type: Literal["allowed_tools"] = "allowed_tools"
     mode: Literal["auto", "required"] = "auto"

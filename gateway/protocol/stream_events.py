@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HOSTED_ITEMS: Final = frozenset(
     {"web_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools"}
 )
-"""Run by the gateway. One dialect leaves them out (`open_responses`)."""
+"""Items of tools that the gateway runs. One dialect leaves them out (`open_responses`)."""
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 

@@ -77,7 +77,7 @@ CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
 
 
 class CustomTool(NullableModel):
-    """Takes one text; without `format` any text."""
+    """Tool that takes one text; without `format` any text."""
 
     type: Literal["custom"] = "custom"
     name: str
@@ -108,7 +108,7 @@ class LocalEnvironment(NullableModel):
 
 
 class ShellTool(NullableModel):
-    """Several commands at once, as lines."""
+    """Shell that takes several commands at once, as lines."""
 
     type: Literal["shell"] = "shell"
     environment: LocalEnvironment | None = None
@@ -333,7 +333,7 @@ PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     ShellTool: SHELL_PARAMETERS,
     ApplyPatchTool: APPLY_PATCH_PARAMETERS,
 }
-"""Their arguments are not the client's choice."""
+"""Tools whose arguments the client does not choose."""
 _LOCAL_SHELL: Final = FunctionTool(
     name=LOCAL_SHELL,
     description=(

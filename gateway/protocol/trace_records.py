@@ -41,7 +41,7 @@ RECORD_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """A later record with the same `key` replaces an earlier one."""
+    """Trace or span. A later record with the same `key` replaces an earlier one."""
 
     kind: TraceKind
     trace_id: str

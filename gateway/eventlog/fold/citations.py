@@ -262,7 +262,6 @@ class CitedAnswer:
         self._markers = 0
         self._spelled: Logprobs | None = []
         self.unresolved = 0
-        """Number of dropped markers."""
 
     def feed(self, text: str) -> list[CitedText]:
         shown: list[CitedText] = []
@@ -278,10 +277,11 @@ class CitedAnswer:
         return list(map(self._with_offsets, shown))
 
     def feed_spelled(self, units: Iterable[tuple[str, Logprobs | None]]) -> list[CitedText]:
-        """Return the pieces that more text with logprobs decides.
+        """Return the pieces that more text decides; its units have as few ids as spell whole
+        characters.
 
-        Each unit has as few ids as spell whole characters. Logprobs go with the text once it is
-        certain that none of it is a marker; otherwise they are dropped.
+        Logprobs go with the text once it is certain that none of it is a marker; otherwise they are
+        dropped.
         """
         shown: list[CitedText] = []
         for text, logprobs in units:
@@ -297,9 +297,9 @@ class CitedAnswer:
         return shown
 
     def end(self, *, is_complete: bool) -> list[CitedText]:
-        """Return the text that was held back.
+        """Return the text that was held back, without incomplete markers.
 
-        An incomplete marker is dropped, and so is an open bracket in an answer that was cut off.
+        In an answer that was cut off, an open bracket is dropped too.
         """
         held = self._reader.end()
         if held and (not is_complete or DAGGER in held):

@@ -78,7 +78,7 @@ _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.CODE_INTERPRETER_CALL: {"outputs": None},
     SegmentKind.MCP_CALL: {"output": None, "error": None},
 }
-"""Until there is something to show."""
+"""Fields of a hosted call until there is a result."""
 ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
@@ -96,8 +96,8 @@ class Builder:
         queue? start compact? list_tools* (feed | run_call* end_call | break_off)* finish
 
     `finish` may also follow `queue`, as `RESPONSE_STATUSES` allows; `alive` may come anywhere
-    between. Any other order raises `ValueError`, and so do segment events in an order
-    that no `TokenParser` may produce.
+    between. Any other order raises `ValueError`, and so do segment events in an order that no
+    `TokenParser` may produce.
 
     `seal` makes the `encrypted_content` of a reasoning item. `unresolved` counts citations of pages
     that do not exist.
@@ -250,7 +250,7 @@ class Builder:
     ) -> list[Event]:
         """Return the events of the start of a call that the gateway runs; none for a restart.
 
-        With `approval`, the id of the approval request, the call is from an earlier response.
+        `approval` is the id of the approval request of a call from an earlier response.
         """
         events = self._open_call(call, shown, approval)
         item = self._item
@@ -268,7 +268,6 @@ class Builder:
         *,
         approval: str | None = None,
     ) -> list[Event]:
-        """Return the events of the end of a call that the gateway ran, or never started."""
         events = self._open_call(call, shown, approval)
         item = self._item
         assert item is not None, "it was just opened"

@@ -68,8 +68,8 @@ class Moment(NamedTuple):
     """Step of a run, at `at_ms` (Unix milliseconds; 0: no clock was read yet).
 
     `tokens` include any taken back. `name` is that of the replica, backend, rule, reason, outcome
-    or kind of message; `number` the tokens that were read, cached, recomputed or taken back, the
-    ordinal of a tool call, or the milliseconds of a commit.
+    or kind of message; `number` counts tokens, is the ordinal of a tool call, or the milliseconds
+    of a commit.
     """
 
     kind: Kind

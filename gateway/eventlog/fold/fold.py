@@ -78,19 +78,7 @@ class Fold:
 
     The first entry also brings the events that open the stream; after `Queued` the next one but
     `Alive` says that it is in progress. An entry that is invalid at its position raises
-    `ValueError` and changes nothing:
-
-    - anything after `Finished`; `Queued` after anything
-    - `Compacted` twice or after an item or a turn
-    - `ToolsListed` after a turn or a call, or twice for one server
-    - outside of a turn: `Tokens`, `Hold`, `TurnEnded`, a `Hop` to another backend, a `Repair` that
-      voids ids
-    - `TurnStarted` inside a turn, or while a call waits for its result or approval
-    - a `Repair` of more ids than were generated, or of ids that somebody saw
-    - `ToolStarted` without an unanswered call, or again for one that is not repeatable
-    - `ToolHandle` of a call that does not run; `ToolEnded` of one that did not start, unless
-      nothing ran
-    - an entry with the wrong JSON
+    `ValueError` and changes nothing.
 
     `hosted_call` is the call that the user approved, before the first turn, or the one that the
     last turn ended with. `new_parser` makes a parser that traces its text (True) or not.
@@ -143,7 +131,6 @@ class Fold:
         self._recoveries: Counter[str] = Counter()
         self._ids: dict[int, tuple[int, ...] | None] = {}
         self.turns: list[Turn] = []
-        """Only the last one may be open."""
         self.open_turn: Turn | None = None
         self.hops = 0
         self.takeovers = 0
@@ -286,7 +273,6 @@ class Fold:
 
     @property
     def output_tokens(self) -> int:
-        """Count the generated ids, without those that were taken back."""
         reader = self._reader
         return self._usage.output_tokens + (reader.output_tokens if reader else 0)
 

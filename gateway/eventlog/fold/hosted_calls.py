@@ -100,12 +100,10 @@ class HostedCalls:
         self.attempts = 0
         """Of `call`."""
         self.started: ToolStarted | None = None
-        """Last attempt at `call`."""
         self.handle: bytes | None = None
         """Handle by which the executor finds that attempt."""
         self.results = 0
         self.result_ids = 0
-        """Ids of all results."""
         self.tools: Counter[str] = Counter()
         """Answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0

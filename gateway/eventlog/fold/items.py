@@ -105,8 +105,8 @@ class OpenItem:
     ) -> Event:
         """Append text and return the delta event that shows it.
 
-        If some text has no `logprobs`, the item has none, because partial ones could not be matched
-        to the text.
+        If some text has no `logprobs`, the item has none: partial ones could not be matched to the
+        text.
         """
         self._text += text.encode()
         # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
@@ -204,7 +204,6 @@ class OpenItem:
         return {**fields, "status": "incomplete"} if is_cut else fields
 
     def annotate(self, annotation: dict[str, Any]) -> dict[str, Any]:
-        """Note a citation at the end of the text; return the fields of its event."""
         self.annotations.append(annotation)
         values = {
             "item_id": self.item_id,
@@ -349,9 +348,7 @@ _SINGLE: Final = struct.Struct("<f")
 class Spelling(Protocol):
     def piece(self, token: int) -> bytes: ...
 
-    def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """Return the id at a position, and the likelihood that the backend reported."""
-        ...
+    def token_at(self, position: int) -> tuple[int, Likelihood | None]: ...
 
 
 def is_boundary(content: bytes, at: int) -> bool:
@@ -359,9 +356,8 @@ def is_boundary(content: bytes, at: int) -> bool:
 
 
 def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText]:
-    """Yield the text, split wherever both an id and a character end.
-
-    Text without known ids is one piece.
+    """Yield the text, split wherever both an id and a character end; in one piece if ids are
+    unknown.
     """
     content, start, end = text.text.encode(), 0, 0
     tokens: list[int] = []
@@ -377,8 +373,8 @@ def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText
 def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
     """Return the logprobs of a text, one entry for each token; None if some are unknown.
 
-    Their `bytes`, joined, are the text, so an id that spells more is cut. In a text without ids, a
-    token's entry belongs to the text in which the token begins.
+    Their `bytes`, joined, are the text, so an id that spells more is cut. In a text without ids, an
+    entry belongs to the text in which its token begins.
     """
     left = len(text.text.encode())
     entries: list[dict[str, Any]] = []

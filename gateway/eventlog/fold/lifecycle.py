@@ -186,8 +186,8 @@ class Envelope:
     """The item and the events that show one kind of segment.
 
     `delta` is empty for an item shown in one piece. `text_field` has the text of an item without
-    content. `needs_delta`: at least one delta is sent even without text, for clients that take
-    arguments from deltas only; such an item exists without text, others do not.
+    content. `needs_delta`: one delta is sent even without text, for clients that take arguments
+    from deltas only; only such an item exists without text.
 
     For a call that the gateway runs: `running` when it begins, `completed` or `failed` with the
     result. All but the last event of `closing` come when its text is complete.

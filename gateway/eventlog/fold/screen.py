@@ -69,8 +69,8 @@ class RuleViolation:
 class Body:
     """Complete checked body of the open turn, whose end waits.
 
-    `text` are the arguments of a call, for a custom tool the JSON of its input. `start` is the
-    position of its message's first id. `seen`: some of it was shown.
+    `text` are the arguments of a call, for a custom tool the JSON of its input. `start` is as in
+    `RuleViolation`. `seen`: some of it was shown.
     """
 
     kind: BodyKind
@@ -125,7 +125,6 @@ class Screen:
         self.stopped = False
         self.fault: Fault | None = None
         self.fault_start: int | None = None
-        """Position of the message's first id; None while it is open."""
         self.bodies: list[Body] = []
         self._awaits_client = awaits_client
         self._awaits_gateway = False
@@ -343,7 +342,6 @@ class Beginning:
         self._words = ""
 
     def read(self, text: str) -> Verdict:
-        """Return the verdict on the answer after this text and those before it."""
         self._words = (self._words + text).lstrip()
         words = self._words.replace(_CURLY_APOSTROPHE, "'")
         if not words:

@@ -23,10 +23,10 @@ class Turn:
     """State of a model call in the log, as needed to continue it elsewhere.
 
     `output_ids` lack the prefill and ids that were taken back. `logprobs` is empty, or has one or
-    None for each. `finish` stays None if the turn was broken off. `hops` counts the backends and
-    replicas that continued the turn; the last began at position `hopped_at`, counted in prefill and
-    output. `result` is that of the hosted call, and follows the turn in the next prompt. `is_text`:
-    its ids are characters (`gateway.text_ids`).
+    None for each. `finish` stays None if the turn was broken off. The last of the `hops` to another
+    backend or replica was at position `hopped_at`, counted in prefill and output. `result` is that
+    of the hosted call, and follows the turn in the next prompt. `is_text`: its ids are characters
+    (`gateway.text_ids`).
     """
 
     input_tokens: int
@@ -74,8 +74,8 @@ class TurnReader:
     """Reader of one turn.
 
     The prefill is shown with the first id of the model, because a turn without ids shows nothing.
-    When ids are taken back, new parsers and screens read the remaining ids again. That changes
-    nothing that was shown, because what may be shown after some ids depends on them alone.
+    When ids are taken back, the remaining ids are read again. That changes nothing that was shown,
+    because what may be shown after some ids depends on them alone.
     """
 
     __slots__ = (
@@ -141,10 +141,7 @@ class TurnReader:
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
-        """Return True if `seen` is above `position`.
-
-        Reads the turn again only if the ids of the last output are on both sides of it.
-        """
+        """Return True if `seen` is above `position`, mostly without reading the turn again."""
         begin, end = self._shown_from, self._shown_to
         size = len(self.turn.prefill)
         if not end or size + end <= position:
@@ -212,7 +209,6 @@ class TurnReader:
         self._adopt(self._replay(turn.output_ids))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
-        """Return the segment events of the turn's end; None means that it was broken off."""
         segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.output_ids:
             return []

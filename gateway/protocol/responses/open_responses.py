@@ -44,7 +44,7 @@ UNCHANGED: Final = frozenset(
         "error",
     }
 )
-"""The same in both."""
+"""Events that are the same in both dialects."""
 RENAMED: Final[Mapping[str, str]] = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -120,7 +120,6 @@ def shown_deltas(deltas: Deltas) -> Deltas | None:
 
 
 def body(document: Json) -> Json:
-    """Convert a Response object, a list of items or a compaction."""
     match document["object"]:
         case "response":
             return response(document)

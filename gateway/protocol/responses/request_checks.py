@@ -239,7 +239,7 @@ def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = 
 
 
 class OfferedTools(NamedTuple):
-    """Of the client, run by the gateway, and the labels of dropped ones."""
+    """Tools of the client, tools that the gateway runs, and labels of dropped ones."""
 
     client: Sequence[NamedTool]
     run: Sequence[RunTool]

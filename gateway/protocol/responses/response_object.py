@@ -71,7 +71,7 @@ _NAME_MEMBERS: Final = {
     "namespace": ("name",),
     "mcp": ("name", "server_label"),
 }
-"""Besides the type, which suffices for other types."""
+"""Members that identify a tool besides its type, which suffices for others."""
 
 
 def echo(
@@ -242,7 +242,6 @@ class Outcome:
 def response_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the Response object. Raises `KeyError` if the `echo` lacks a field."""
     body: dict[str, Any] = orjson.loads(
         encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
     )

@@ -68,7 +68,7 @@ _BROWSER_SCHEMAS: Final = dict(
         strict=True,
     )
 )
-"""As gpt-oss was trained to call the tools of web search."""
+"""Arguments of the tools of web search, as gpt-oss was trained."""
 _BUILTIN_CHOICES: Final = {
     SegmentKind.WEB_SEARCH_CALL: "web_search",
     SegmentKind.CODE_INTERPRETER_CALL: "code_interpreter",

@@ -33,7 +33,7 @@ STEER_FIELDS: Final = ("previous_response_id", "input")
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate"})
 _TRANSPORT: Final = ("stream", "stream_options", "background")
-"""The connection settles how an answer is sent."""
+"""Parameters that the connection settles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ class ClientFrame:
 
 @dataclass(frozen=True, slots=True)
 class CreateFrame:
-    """Without `generate` the model is not asked. Padding (`obfuscated`) must be requested here."""
+    """Request of a frame. Without `generate` the model is not asked; padding (`obfuscated`) is
+    opt-in here.
+    """
 
     request: CreateResponse
     generate: bool
