@@ -2,7 +2,7 @@
 
 A batch goes to the log of its response at once (`store.events`) if it is long, or the first under
 an unproven claim; all others share a flush (`store.flushes`), at a fraction of the cost, and are
-settled (moved to their own logs) later. Readers and fences see the same log either way.
+settled (moved to their own logs) later.
 """
 
 from __future__ import annotations

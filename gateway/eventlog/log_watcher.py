@@ -82,13 +82,13 @@ class WatchedLog:
         self._has_moved = False
         self.owner: str | None = None
         self.has_ended = False
-        """True if nothing follows: the log has ended or the response is unknown."""
+        """The log has ended or the response is unknown."""
         self.follow_at = math.inf
         """When to ask the writer again to announce this log."""
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
-        """Return the log from number `entry` on as far as it is at hand; [] if `entry` is not."""
+        """Return the log from number `entry` on; [] if `entry` is not at hand."""
         rows = [part for part in self._parts if part.first_entry + part.count > entry]
         return rows if rows and rows[0].first_entry <= entry else []
 

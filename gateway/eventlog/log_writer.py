@@ -1,9 +1,8 @@
 """Group commit: one task writes the log entries of all runs of this process.
 
 An entry that arrives while no commit is under way is committed at once; those that arrive meanwhile
-share the next commit. So the batch grows with the load, and an entry waits for two commits at most.
-While the database is away, entries are kept up to bounds at which runs stop reading from their
-backends (`Channel.room`).
+share the next commit. While the database is away, entries are kept up to bounds at which runs stop
+reading from their backends (`Channel.room`).
 """
 
 from __future__ import annotations
@@ -202,7 +201,6 @@ class Channel:
                 self._writer.enqueue(self)
 
     async def room(self) -> None:
-        """Wait until the channel is not full. Raises `ClaimLost`."""
         while self.is_full:
             await self._writer.wait_for_relief(self)
         self._check()
@@ -366,7 +364,6 @@ class LogWriter:
             self._wake_blocked()
 
     async def complete_row(self, channel: Channel) -> LogRow:
-        """Return the row with all entries that the log lacks, to be written with its end."""
         row = channel.outbox.waiting()
         while self._flusher is not None:
             try:

@@ -5,13 +5,13 @@ parts, so that a mistake has the path that the client wrote.
 
 Clients replay what other servers gave them, so more is accepted than OpenAI documents: nulls for
 absent values, tool calls without a type, a URL in place of an image's object, reasoning under both
-of its names. The `name` of a participant has no effect: Harmony has none.
+of its names.
 
 A prompt of `POST /v1/completions` is a user's message: gpt-oss was trained on conversations only.
-So `suffix`, `echo` and token ids are refused.
+So `suffix`, `echo` and token ids are refused. Parameters outside `CHAT_PARAMETERS`, and the `name`
+of a participant, have no effect and are named in the answer's headers.
 
-Parameters outside `CHAT_PARAMETERS` have no effect and are named in the answer's headers. An
-assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
+An assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
 chain of thought that led to the calls. A sound becomes a file, because there is no item for it.
 """
 

@@ -29,7 +29,6 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 
 
 def literal_values(annotation: object) -> tuple[str, ...]:
-    """Return every string in the `Literal`s of a (nested, optional, annotated) type."""
     if isinstance(annotation, str):
         return (annotation,)
     return tuple(value for part in get_args(annotation) for value in literal_values(part))

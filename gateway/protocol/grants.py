@@ -1,7 +1,7 @@
 """Grants: which hosted tools a response may use, decided once when it is created.
 
-They are stored with the request, so that every fold and every process that continues it has the
-same tools, rules and budgets. They hold no secrets.
+They are stored with the request, so that whoever continues it has the same tools, rules and
+budgets. They hold no secrets.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class PythonGrant:
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """`digest` is of name, description and schema. The hints are false unless the server is
-    trusted.
+    """Tool of an MCP server. `digest` is of name, description and schema. The hints are false
+    unless the server is trusted.
     """
 
     name: str

@@ -1,5 +1,3 @@
-"""Tools that the gateway runs itself: web search, code interpreter, MCP servers."""
-
 from __future__ import annotations
 
 import re
@@ -70,7 +68,7 @@ def _domain(text: str) -> str:
 
 
 class SearchFilters(NullableModel):
-    """Searches and opens only pages of `allowed_domains` and their subdomains, if there are any."""
+    """Filters of a search and of the pages that may be opened; no `allowed_domains` allow all."""
 
     allowed_domains: Annotated[
         Many[Annotated[str, AfterValidator(_domain)]], Field(max_length=DOMAINS_MAX)

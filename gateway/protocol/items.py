@@ -46,7 +46,7 @@ Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
-    """Run by a server, OpenAI or this gateway; other members are kept as they came."""
+    """Item of a tool that a server runs; other members are kept as they came."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -528,7 +528,6 @@ _WITH_STATUS: Final = frozenset(
 def implied_members(
     item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
 ) -> Mapping[str, str]:
-    """Return the members that an item is listed with although it lacks them."""
     implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
     match item:
         case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):

@@ -98,7 +98,6 @@ def refused_approval(request_id: str, fault: ApprovalFault) -> InvalidRequest:
 
 
 def unknown_place(param: str = "after") -> InvalidRequest:
-    """Return the refusal of a cursor that is not the id of an item of the list."""
     return invalid(
         param,
         f"this list has no item of that id, or has it no longer. Begin again without '{param}'.",

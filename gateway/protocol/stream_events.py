@@ -1,5 +1,3 @@
-"""Stream events as every transport carries them: typed, numbered, already encoded."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +22,7 @@ TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", 
 # Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
-    """`data` is the JSON object, on one line, with `type` and `sequence_number`.
+    """Event of a stream. `data` is the JSON object, on one line.
 
     `delta_length` is the number of characters of a delta, for padding
     (`stream_options.include_obfuscation`). `text` is the JSON of a plain `delta`, without logprobs.
@@ -46,8 +44,8 @@ class Event:
 EventSink = Callable[[Sequence[Event]], Awaitable[None] | None]
 """Takes events of a stream, in order, without waiting; none if its reader has the terminal one.
 
-Returns None when it may be called again, else an awaitable to wait for: the reader is slow. What
-either raises is for the reader's task.
+Returns None when it may be called again, else an awaitable to wait for. What either raises is for
+the reader's task.
 """
 EventSource = Callable[[EventSink], Awaitable[None]]
 """Sends a sink all events of a stream as they come; returns when there are no more."""
@@ -55,7 +53,9 @@ EventSource = Callable[[EventSink], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPattern:
-    """The data of an event is `before`, its number, `between`, its text as JSON, and `behind`."""
+    """Pattern of deltas: `before`, the event's number, `between`, its text as JSON, and
+    `behind`.
+    """
 
     type: str
     before: bytes

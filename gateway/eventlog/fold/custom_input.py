@@ -1,8 +1,7 @@
 r"""The input of a custom tool, read from the streamed JSON of the model's call.
 
 The model sees a function with one string, so it writes `{"input": "…"}`. Other text is itself the
-input. Escapes that JSON lacks are kept, and a quote that the model forgot to escape is restored
-once the end shows that it did not end the string.
+input. Escapes that JSON lacks are kept, and so is a quote that did not end the string.
 """
 
 from __future__ import annotations

@@ -132,11 +132,11 @@ class Builder:
         self._item: OpenItem | None = None
         self._whole: list[str] = []
         self.flowing: OpenItem | None = None
-        """The open item, while more text of the open segment is a delta of it and nothing else."""
+        """The open item, while more text of its segment is a delta of it and nothing else."""
         self.output: list[dict[str, Any]] = []
         """The items that are done, exactly as in their `output_item.done`."""
         self.includable: dict[int, dict[str, Any]] = {}
-        """Fields that only `include` shows and the request does not include, by output index."""
+        """By output index (`protocol.items`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """By output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []
@@ -148,7 +148,6 @@ class Builder:
         reasoning. `is_answered`: such a message is an answer or a refusal.
         """
         self.is_called = False
-        """True if there is an unanswered call."""
         self.awaits_client = False
         self.pending_call: CompleteCall | None = None
         self.pending_approval: UnapprovedCall | None = None

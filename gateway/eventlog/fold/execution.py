@@ -182,7 +182,6 @@ class Execution:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Return the milliseconds of each phase, the longest first."""
         sums: Counter[str] = Counter()
         for phase in self.phases:
             sums[phase.name] += phase.duration_ms

@@ -102,9 +102,7 @@ class Fold:
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
         self.rules = self._hosted.rules if head.grants else rules
-        """After a result no tool is required, and after too many failures or calls none is
-        allowed.
-        """
+        """Rules after the last result."""
         self._builder = Builder(
             head,
             rules,
@@ -196,7 +194,6 @@ class Fold:
 
     @property
     def stopped(self) -> bool:
-        """Return True if the answer reached a stop string; the rest is not shown."""
         screen = self._screen
         return self._is_stopped or (screen is not None and screen.stopped)
 

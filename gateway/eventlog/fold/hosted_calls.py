@@ -98,7 +98,6 @@ class HostedCalls:
         approved = grants.approved
         self.call = UnansweredCall(0, approved.name, approved.arguments) if approved else None
         self.attempts = 0
-        """Of `call`."""
         self.started: ToolStarted | None = None
         self.handle: bytes | None = None
         """Handle by which the executor finds that attempt."""
@@ -108,7 +107,6 @@ class HostedCalls:
         """Answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0
         self.states: list[dict[str, Any]] = []
-        """State that the answered calls left for later ones."""
         self.pages = None if cited is None else Pages(cited)
         """Shown in this response and those before; None if it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
@@ -136,7 +134,6 @@ class HostedCalls:
         self.handle = entry.handle
 
     def end(self, entry: ToolEnded) -> tuple[UnansweredCall, dict[str, Any]]:
-        """End the call; return it with the fields that its item shows at the end."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         state = _json_object(entry.state)
         page = _PAGE.validate_python(state["page"]) if state.get("page") is not None else None

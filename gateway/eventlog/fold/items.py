@@ -75,7 +75,6 @@ class OpenItem:
         self.annotations: list[dict[str, Any]] = []
         self.hosted_before = 0
         self.includable: dict[str, Any] = {}
-        """Fields that only `include` shows and the request does not include."""
         self._call = call
         self._shown: Mapping[str, Any] = shown or {}
         self._summarizer = (
@@ -129,9 +128,7 @@ class OpenItem:
         return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
-        """Append texts and return their deltas above `after`, numbered from `sequence_number`
-        on.
-        """
+        """Append texts and return their deltas above `after`."""
         self._text += "".join(texts).encode()
         skipped = max(0, after + 1 - sequence_number)
         before, rest = self._delta.split(b"%d")
@@ -141,7 +138,7 @@ class OpenItem:
         return Deltas(pattern, sequence_number + skipped, texts[skipped:])
 
     def summarize(self, text: str | None) -> str:
-        """Return the new part of the summary after this text, or (None) at the end."""
+        """Return the new part of the summary after this text; None ends it."""
         assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
@@ -278,7 +275,7 @@ class WholeItem:
         self._call: dict[str, Any] = orjson.loads(orjson.dumps(call))
 
     def added(self) -> dict[str, Any]:
-        """Return the fields of the item's first event; a shell call has no commands there yet."""
+        """Return the first event's fields; a shell call has no commands there yet."""
         body = self._body("in_progress")
         if self._commands():
             body["action"] = {**body["action"], "commands": []}
@@ -310,7 +307,7 @@ _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 class SummaryReader:
     """Reader of the text of a reasoning item; it returns the summary in parts.
 
-    A `detailed` one is all of the text, any other its first paragraph, cut at a word, in one piece.
+    A `detailed` one is all of the text, any other its first paragraph, cut at a word.
     """
 
     def __init__(self, *, detailed: bool) -> None:

@@ -11,8 +11,7 @@
   format.
 * Whatever follows something forbidden or waiting waits until the end of the turn. A turn that is
   broken off never shows it.
-* The user is not asked to approve a call whose arguments are no JSON object: it is shown as one
-  that the gateway answers, with the error.
+* A call for approval whose arguments are no JSON object is shown as one that the gateway answers.
 """
 
 from __future__ import annotations

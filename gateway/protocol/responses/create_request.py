@@ -1,11 +1,8 @@
 """`POST /v1/responses`: its parameters, and the checks of requests with some of them.
 
-The order of the fields of `CreateResponse` is that of OpenAI's validator, as measured: only the
-first mistake is reported. First parameters of another API, then a missing model or parameter,
-unknown names, types, bounds and values field by field, and last unsupported values and
-combinations.
-
-Whatever is accepted is honoured, or `CreateResponse` says that it has no effect.
+The order of the fields of `CreateResponse` and of the checks is that of OpenAI's validator, as
+measured: only the first mistake is reported. Whatever is accepted is honoured, or `CreateResponse`
+says that it has no effect.
 """
 
 from __future__ import annotations

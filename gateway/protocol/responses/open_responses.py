@@ -1,10 +1,9 @@
 """The dialect of Open Responses 2026-04-24; everywhere else the names are OpenAI's.
 
 A strict reader of its OpenAPI document refuses events and items that it does not list, and nulls of
-optional values. So some are renamed, calls of client tools and approvals become function calls
-(`protocol.tool_types`), and hosted tools, their items and events are left out. Sequence numbers
-keep gaps, because streams are resumed by them in both dialects; indexes of items are those in the
-shorter `output`. Documents are not modified.
+optional values. So some are renamed, calls of client tools and approvals become function calls, and
+hosted tools, their items and events are left out. Sequence numbers keep gaps, because streams are
+resumed by them in both dialects; indexes of items are those in the shorter `output`.
 """
 
 from __future__ import annotations

@@ -433,7 +433,6 @@ _UNREAD: Final = {
 
 
 def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model without vision."""
     check_media(items, strict=True, refused=MEDIA - FILES)
 
 

@@ -291,14 +291,14 @@ def kept_echo(echo: Mapping[str, Any]) -> bytes:
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
     """Return `usage` as the API has it. Counts are of ids, so they are exact on every exit path.
 
-    * input: the rendered prompt, without text that the gateway adds to make a model continue that
-      stopped without an answer.
+    * input: without text that the gateway adds to make a model continue that stopped without an
+      answer.
     * output: all ids that the model generated, headers, markers and discarded ones included.
     * reasoning: the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
     * estimated: some turn of a model without token ids had no usage, so its characters were
       counted.
-    * tool output: results of tools that the gateway ran; part of the input (vLLM's name).
+    * tool output: results of hosted tools, a part of the input (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.tool_output_tokens:
