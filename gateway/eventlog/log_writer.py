@@ -117,7 +117,6 @@ class Outbox:
         return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
-        """Add an entry. Return its length in bytes. Raises `ValueError` as `pack`."""
         packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1

@@ -1,9 +1,8 @@
 """Adapters: from a Response object to a chat completion or a completion, from events to chunks.
 
 A chat has one text of each sort, so the texts of several items are joined by a blank line. The
-commentary of an answer in a format becomes reasoning, because the content is the JSON alone. Calls
-that the gateway ran are left out. A stream that fails after its start ends with an `error` in the
-place of a chunk.
+commentary of an answer in a format becomes reasoning, because the content is the JSON alone. A
+stream that fails after its start ends with an `error` in the place of a chunk.
 
 Source: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
 chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
@@ -182,7 +181,6 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """Return the token counts; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]

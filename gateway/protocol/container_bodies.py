@@ -130,7 +130,6 @@ def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def check_file_name(name: str) -> str:
-    """Return the file name of an upload, without folders. Raises `InvalidRequest`."""
     bare = name.replace("\\", "/").rpartition("/")[2]
     if len(bare) > NAME_CHARS_MAX:
         raise string_too_long("file", len(bare), NAME_CHARS_MAX)

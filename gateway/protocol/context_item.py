@@ -136,7 +136,6 @@ class Columns:
     ids: array[int]
 
     def starts(self) -> list[int]:
-        """Return the offset of each item's first id, then the offset of the end."""
         width = self.ids.itemsize
         return list(accumulate((size // width for size in self.sizes), initial=0))
 

@@ -69,9 +69,9 @@ class ShownPage:
 class BrowserGrant:
     """Grant of `browser.search`, `browser.open` and `browser.find`.
 
-    `pages` are those of earlier responses; new cursors begin at `first_cursor`. `country` has two
-    letters; `location` is in words. If `opens` is `known`, a URL that the model writes is opened
-    only if it is in `urls`, those of the user's input, or on a shown page.
+    `pages` are those of earlier responses; new cursors begin at `first_cursor`. If `opens` is
+    `known`, a URL that the model writes is opened only if it is in `urls`, those of the user's
+    input, or on a shown page.
     """
 
     type: str

@@ -1,8 +1,8 @@
 """Errors of requests, in OpenAI's sentences, each with its code.
 
-Source: envelopes measured against api.openai.com and published (responses-api §5.2). Refusals that
-only this gateway makes say what to do instead. Validators of this package raise
-`PydanticCustomError` with one of the types at the end of the table of translations.
+Source: envelopes measured against api.openai.com and published (responses-api §5.2). Validators of
+this package raise `PydanticCustomError` with one of the types at the end of the table of
+translations.
 """
 
 from __future__ import annotations
@@ -246,7 +246,6 @@ def duplicate_name(param: str, name: str) -> InvalidRequest:
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """Return the refusal of grammars, `size` bytes of UTF-8 up to the tool at `param`."""
     problem = f"the grammars of the tools up to this one have {size} bytes together"
     return invalid(param, f"{problem}. Expected at most {maximum} bytes.")
 

@@ -72,8 +72,7 @@ class DeltaPattern:
 class Deltas(Sequence[Event]):
     """Delta events of one part, numbered consecutively; each is made when it is read.
 
-    Most of a long log is replayed as deltas; writing frames from the nonempty `texts`, without
-    events, takes a fraction of the time.
+    Frames of a long log are written from the nonempty `texts`, in a fraction of the time.
     """
 
     __slots__ = ("pattern", "sequence_number", "texts")

@@ -93,16 +93,12 @@ class LocalShellTool(NullableModel):
 
 
 class Skill(NullableModel):
-    """Folder at the client with instructions for a kind of task."""
-
     name: str
     description: str
     path: str
 
 
 class LocalEnvironment(NullableModel):
-    """The client's machine."""
-
     type: Literal["local"] = "local"
     skills: Many[Skill] | None = None
 

@@ -162,7 +162,6 @@ class OpenItem:
         self.status = advance(ITEM_STATUSES, self.status, status)
 
     def body(self) -> dict[str, Any]:
-        """Return the item as it stands. Before any text it has no content part."""
         envelope = self.envelope
         start = {"id": self.item_id, "type": envelope.item_type, "status": self._shown_status}
         if envelope.text_field:
@@ -275,7 +274,6 @@ class WholeItem:
         self._call: dict[str, Any] = orjson.loads(orjson.dumps(call))
 
     def added(self) -> dict[str, Any]:
-        """Return the first event's fields; a shell call has no commands there yet."""
         body = self._body("in_progress")
         if self._commands():
             body["action"] = {**body["action"], "commands": []}

@@ -363,11 +363,10 @@ def _first_characters(answer: AnswerFormat) -> frozenset[str]:
 
 
 class Stops:
-    """Reader of one text up to a stop string. What may be the front of one waits.
+    """Reader of one text up to a stop string.
 
     The first stop string to be complete counts; of two that end in the same place the longer one.
-    Text with ids is cut between ids, except at the stop string: there the last id may spell more
-    than the text.
+    Text with ids is cut between ids, except at the stop string: there the last id may spell more.
     """
 
     def __init__(self, stops: Sequence[str], spelled: Callable[[int], bytes]) -> None:

@@ -71,7 +71,6 @@ class CreateFrame:
 
 
 def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
-    """Parse a frame. Raises `InvalidRequest` for anything but a JSON object on a valid lane."""
     fields = parse_object(text, limits)
     previous = fields.get("previous_response_id")
     return ClientFrame(
