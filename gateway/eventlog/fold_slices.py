@@ -52,7 +52,6 @@ class EntryBuffer:
             self.append(portion)
 
     def portions(self, start: int, stop: int) -> Iterator[Portion]:
-        # Entries with a single id are joined.
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
             yield Singles(ids) if ids else self._entry_at(start)

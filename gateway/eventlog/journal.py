@@ -78,9 +78,7 @@ class MemoryJournal(Journal):
         self._commit = commit
 
     @override
-    async def room(self) -> None:
-        # A memory journal is never full.
-        ...
+    async def room(self) -> None: ...
 
     @override
     async def committed(self) -> None:
@@ -153,7 +151,6 @@ class DurableJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        # Waits as long as the database is away. Raises `ClaimLost`.
         await self.channel.flushed()
 
     @override

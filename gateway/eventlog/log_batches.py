@@ -106,7 +106,6 @@ class Flusher:
         self._is_synced = True
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        # None: not known.
         return self._fences.get(tenant_id)
 
     def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:

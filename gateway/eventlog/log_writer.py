@@ -306,11 +306,9 @@ class LogWriter:
         return channel
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        # None: not known yet.
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
-        # Runs until cancelled.
         await self._queue.run()
 
     async def _write(self, channels: list[Channel]) -> None:

@@ -80,7 +80,6 @@ class Notifier:
             del until[first]
 
     async def run(self) -> None:
-        # Runs until cancelled.
         while True:
             await self._wake.wait()
             await self.flush()

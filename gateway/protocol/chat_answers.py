@@ -266,7 +266,6 @@ class Chunks:
     """Maker of the chunks of one stream, from its first event on."""
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
-        # `kind` is the `object` of each chunk.
         self._kind = kind
         self._include_usage = include_usage
         self._head = b""
@@ -482,7 +481,6 @@ class ChatAdapter:
         }
 
     def chunks(self) -> Chunks:
-        # Each is a `chat.completion.chunk`.
         return ChatChunks(self)
 
 

@@ -43,7 +43,6 @@ class Conversation:
     metadata: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        # Times are unix seconds.
         return {
             "id": ids.conversation_id(self.uuid),
             "object": "conversation",
@@ -108,7 +107,6 @@ def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> Ne
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
-    """Parse new metadata; null means none."""
     document = parse_object(body, limits)
     if document.get("metadata", "") is None:
         document["metadata"] = {}

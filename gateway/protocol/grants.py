@@ -205,7 +205,6 @@ def grants_json(grants: Grants) -> dict[str, Any]:
 
 
 def grants_of(stored: object) -> Grants:
-    """Parse stored grants. Raises `ValueError` for anything else."""
     return _GRANTS.validate_python(stored)
 
 

@@ -320,7 +320,6 @@ def validated_body(
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
-    """Return pydantic's first error in OpenAI's words; `within` begins its path."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
     return translate(within + param_path(details["loc"]), details)

@@ -88,7 +88,6 @@ class Deltas(Sequence[Event]):
         return self.sequence_number + len(self.texts) - 1
 
     def part(self, start: int, stop: int) -> Deltas:
-        # `stop` is excluded.
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
 
     @override

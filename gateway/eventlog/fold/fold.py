@@ -141,7 +141,6 @@ class Fold:
 
     @property
     def place(self) -> ParserPosition:
-        # Over when no turn is open.
         return self._reader.parser.place if self._reader else ParserPosition(Where.OVER, 0)
 
     @property
@@ -176,7 +175,6 @@ class Fold:
 
     @property
     def breaks_off(self) -> bool:
-        # The last item is a call whose arguments end in the middle of their JSON.
         return self._builder.breaks_off
 
     @property
@@ -185,7 +183,6 @@ class Fold:
         return self._reader.seen if self._reader else 0
 
     def is_seen_behind(self, position: int) -> bool:
-        # Mostly decided without reading the turn again.
         return self._reader is not None and self._reader.is_seen_behind(position)
 
     def is_text(self, token: int) -> bool:
@@ -259,7 +256,6 @@ class Fold:
 
     @property
     def visible(self) -> bool:
-        # True once a call or a message with text came out, not for reasoning alone.
         return self._builder.is_visible
 
     @property

@@ -113,7 +113,6 @@ class TurnReader:
 
     @property
     def output_tokens(self) -> int:
-        # Without ids that were taken back.
         return self.turn.tokens(len(self.turn.output_ids))
 
     @property

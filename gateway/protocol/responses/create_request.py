@@ -237,7 +237,6 @@ class CreateResponse(BodyModel):
 
     @property
     def obfuscated(self) -> bool:
-        # OpenAI pads delta events by default.
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
