@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     NewFold = Callable[[ResponseHead], Callable[[], Fold]]
 
 SHORT_BYTES: Final = 1024
+"""Packed entries that take less than a slice to fold."""
 
 
 @dataclass(frozen=True, slots=True)
