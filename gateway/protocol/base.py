@@ -34,7 +34,7 @@ def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 class NullableModel(WireModel):
-    """Reads a null as the field's default, or as missing if there is none."""
+    """Model in which a null is the field's default, or counts as missing."""
 
     @model_validator(mode="before")
     @classmethod

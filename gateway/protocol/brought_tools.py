@@ -49,7 +49,7 @@ class _Bringing(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class BroughtTools:
-    """`path` is the item's place, as in `input[1].`; `loaded` tools were found by a search."""
+    """Tools of the item at `path`, as in `input[1].`; `loaded` tools were found by a search."""
 
     path: str
     tools: tuple[Tool, ...]

@@ -160,7 +160,7 @@ class ChatTool(NullableModel):
 
 
 class ChatRequest(NullableModel):
-    """Parameters of `POST /v1/chat/completions` that differ from the Responses API."""
+    """Parameters that differ from the Responses API."""
 
     messages: Many[ChatMessage] = Field(min_length=1)
     tools: Many[ChatTool] = ()
@@ -183,8 +183,6 @@ class ChatRequest(NullableModel):
 
 
 class CompletionRequest(NullableModel):
-    """Parameters of `POST /v1/completions` that differ from the Responses API."""
-
     prompt: Any
     max_tokens: Integer | None = Field(None, ge=1)
     n: Integer | None = Field(None, ge=1)
@@ -416,8 +414,6 @@ def _items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[J
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """Call without an output so far; `name` if it has no id."""
-
     path: str
     kind: str
     name: str | None = None

@@ -357,8 +357,8 @@ class LocalShellCall(NullableModel):
 
 
 class LocalShellCallOutput(NullableModel):
-    """OpenAI's types have only an `id` here, the `call_id` of the call. Its SDKs send either or
-    both.
+    """Output of a command. OpenAI's types have only an `id` here, the `call_id` of the call. Its
+    SDKs send either or both.
     """
 
     type: Literal["local_shell_call_output"] = "local_shell_call_output"

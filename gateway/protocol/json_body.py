@@ -29,8 +29,8 @@ _CONTAINERS: Final = (dict, list)
 
 @dataclass(frozen=True, slots=True)
 class InputLimits(SchemaBounds):
-    """`grammar_bytes_max` is for all custom tools of one request. `rejects_media` refuses images
-    and files in new messages.
+    """Bounds of one body. `grammar_bytes_max` is for all custom tools of one request.
+    `rejects_media` refuses images and files in new messages.
     """
 
     json_depth_max: int = DEPTH_MAX

@@ -83,9 +83,10 @@ RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_supported
 
 
 class ReasoningOptions(NullableModel):
-    """`summary` (or the older `generate_summary`) is how much of the chain of thought is repeated.
-    gpt-oss honours one `context`: reasoning before the last answer is not shown again. `mode` is a
-    hint. `max_tokens` is an extension: the reasoning ends there, and the answer begins.
+    """Options of reasoning. `summary` (or the older `generate_summary`) is how much of the chain of
+    thought is repeated. gpt-oss honours one `context`: reasoning before the last answer is not
+    shown again. `mode` is a hint. `max_tokens` is an extension: the reasoning ends there, and the
+    answer begins.
     """
 
     effort: RequestedEffort = None
@@ -138,8 +139,9 @@ class Moderation(NullableModel):
 
 
 class PromptCacheOptions(NullableModel):
-    """Backends cache every prefix, so `mode` and `ttl` change nothing. With `prewarm` nothing is
-    generated. Caches cannot be compared, which the response reports for a `comparison_response_id`.
+    """Options of the cache. Backends cache every prefix, so `mode` and `ttl` change nothing. With
+    `prewarm` nothing is generated. Caches cannot be compared, which the response reports for a
+    `comparison_response_id`.
     """
 
     mode: Literal["implicit", "explicit"] | None = None

@@ -48,7 +48,7 @@ _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an o
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """`fields` are passed on; `ignored` are the names of others that are fit for a header."""
+    """Request to pass on: its `fields`, and in `ignored` other names that are fit for a header."""
 
     kind: ProxiedKind
     model: str

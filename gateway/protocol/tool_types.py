@@ -51,8 +51,9 @@ MEMBER_TYPES: Final = ("function", "custom")
 
 
 class FunctionTool(WireModel):
-    """Without `strict` the schema is only shown to the model. With `defer_loading` a search has to
-    load the tool first (`protocol.brought_tools`). `parameters` is None for no arguments.
+    """Function of the client. Without `strict` its schema is only shown to the model. With
+    `defer_loading` a search has to load it first (`protocol.brought_tools`). `parameters` is None
+    for no arguments.
     """
 
     type: Literal["function"] = "function"

@@ -36,7 +36,7 @@ _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
 """Safe in the address of a link; a space or a round bracket ends it."""
 FILES_MAX: Final = 256
 SANDBOX: Final = "sandbox:"
-"""Prefix that models write before the path in a link to a file."""
+"""Prefix that models write before a path in a link."""
 _PATH_END: Final = "(?![A-Za-z0-9_/-])"
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 

@@ -254,7 +254,9 @@ _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters that have an effect, are no mistake, and are refused with a remedy."""
+    """Names of parameters that are `served`, that are `documented` (no mistake), and that have a
+    remedy.
+    """
 
     served: frozenset[str]
     documented: frozenset[str]
