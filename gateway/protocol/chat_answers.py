@@ -19,7 +19,7 @@ import orjson
 from typing_extensions import override
 
 from gateway import __version__, ids
-from gateway.protocol.hosted_tools import family_of
+from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ class ChatChunks(Chunks):
 
     @override
     def _first(self, response: Json) -> list[bytes]:
-        self._cites = any(family_of(tool["type"]) == "web_search" for tool in response["tools"])
+        self._cites = any(FAMILIES.get(tool["type"]) == "web_search" for tool in response["tools"])
         self._name(response, service_tier=response["service_tier"])
         self._texts = {one: self._around(_choice, *MEMBERS[one]) for one in FIELDS}
         return [self._chunk(_choice({"role": "assistant", "content": None, "refusal": None}))]

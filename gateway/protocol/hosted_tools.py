@@ -211,10 +211,6 @@ class McpServerTool(NullableModel):
 RunTool = WebSearchTool | CodeInterpreterTool | McpServerTool
 
 
-def family_of(kind: str) -> HostedFamily | None:
-    return FAMILIES.get(kind)
-
-
 def echoed_tool(tool: RunTool) -> dict[str, Any]:
     """Return the tool as the Response object repeats it, without secrets."""
     match tool:

@@ -22,7 +22,6 @@ from gateway.protocol.hosted_tools import (
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
-    family_of,
 )
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
@@ -148,7 +147,7 @@ def _tag_of(value: object) -> str | None:
         return None
     if isinstance(value, HostedTool):
         return "hosted_tool"
-    if family := family_of(kind):
+    if family := FAMILIES.get(kind):
         return f"{family}_tool"
     return "hosted_tool" if _is_hosted(kind, value) else f"{kind}_tool"
 
@@ -235,7 +234,7 @@ def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
 
 def _served(tool: object, served: Collection[HostedFamily]) -> object:
     match tool:
-        case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
+        case {"type": str(kind)} if (family := FAMILIES.get(kind)) and family not in served:
             return HostedTool(type=kind)
         case {"type": "namespace", "tools": [*members], **others}:
             called = [_called(member, MEMBER_TYPES) for member in members]
@@ -487,9 +486,9 @@ def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
 
     Of an MCP server any name is accepted, because its tools are not listed yet.
     """
-    family = family_of(wanted.type)
+    family = FAMILIES.get(wanted.type)
     return any(
-        family_of(tool.type) == family
+        FAMILIES.get(tool.type) == family
         and (
             not isinstance(tool, McpServerTool) or wanted.server_label in {None, tool.server_label}
         )

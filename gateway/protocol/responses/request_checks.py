@@ -20,12 +20,12 @@ from gateway.protocol.call_items import (
     output_text,
 )
 from gateway.protocol.hosted_tools import (
+    FAMILIES,
     HEADERS_CHARS_MAX,
     AutoContainer,
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
-    family_of,
 )
 from gateway.protocol.items import AdditionalTools, McpListTools, ToolSearchOutput, WebSearchCall
 from gateway.protocol.parameters import (
@@ -174,7 +174,7 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
 
 def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
     labels = {tool.name for tool in tools if isinstance(tool, NamespaceTool)}
-    families: set[HostedFamily | None] = set()
+    families: set[HostedFamily] = set()
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         match tool:
@@ -184,7 +184,7 @@ def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
                     raise duplicate_name(f"{path}.server_label", tool.server_label)
                 labels.add(tool.server_label)
             case WebSearchTool() | CodeInterpreterTool():
-                family = family_of(tool.type)
+                family = FAMILIES[tool.type]
                 if family in families:
                     what = f"there is more than one tool of type '{family}'"
                     raise invalid(f"{path}.type", f"{what}. Leave all but one of them out.")
