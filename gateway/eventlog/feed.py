@@ -1,13 +1,7 @@
-"""Following a durable response from any process: the events so far, then new ones.
+"""Following a durable response from any process: its events so far, then new ones.
 
-Where the response is generated here, its live log is followed; everywhere else its rows are read
-and folded. A sequence number says where a stream stands, so it can go from one to the other as the
-run comes and goes, without a gap and without a repetition: both are the same fold of the same log,
-and both show an entry only once it is committed.
-
-    Feed.stream     one stream, from the first requested event to the terminal one
-    Cursor          its position; the event sink of the stream
-    RemoteReader    sends it the events of a log that is written elsewhere, from polls
+A live log and the rows fold to the same events and show an entry only once it is committed, so a
+stream can change from one to the other at any sequence number.
 """
 
 from __future__ import annotations
@@ -50,18 +44,11 @@ if TYPE_CHECKING:
     NewFold = Callable[[ResponseHead], Callable[[], Fold]]
 
 SHORT_BYTES: Final = 1024
-"""Packed entries that take less than a slice to fold: mostly what came since the last poll."""
+"""Packed entries that take less than a slice to fold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    """Bounds of one stream.
-
-    A stream reads `read_bytes_max` bytes of a log at once, which bounds its memory, and folds for
-    `slice_s` before all other work of this process has its turn. While the database is away it is
-    tried every `retry_pause_s`.
-    """
-
     read_bytes_max: int = READ_BYTES_MAX
     slice_s: float = SLICE_S
     retry_pause_s: float = 0.5
@@ -77,17 +64,10 @@ class ReadLog(Protocol):
 
 
 class Cursor:
-    """Position of one stream: in the events (`after`), and in the rows (`next_entry`, `fold`).
+    """Position of one stream in the events (`after`) and in the rows (`next_entry`, `fold`).
 
-    It is the event sink of the live log or poll that has events of the response, and passes on
-    those that the stream has not sent. `beginning` are the first rows, if they were read before,
-    until they are folded. `is_complete`: everything was sent; `has_terminal_event`: the terminal
-    event was sent; `log_removed`: rows that the log's head counts have been removed.
-    `shows_more`: the stream includes more than its request did, so all of it is folded for this
-    stream alone, from the rows.
-
-    The stream is left, which is no failure, when `close` is called while the cursor is entered:
-    that takes less memory than a timeout.
+    With `shows_more` the stream includes more than its request did, so it is folded from the rows.
+    `close` cancels the task, which takes less memory than a timeout.
     """
 
     __slots__ = (
@@ -121,7 +101,6 @@ class Cursor:
         self.is_complete = self.has_terminal_event = self.log_removed = False
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Send the stream the events that it lacks, in order (`EventSink`)."""
         if self._is_closed or not events:
             return None
         if isinstance(events, Deltas) and events.sequence_number > self.after:
@@ -190,8 +169,6 @@ class Cursor:
 
 
 class Feed:
-    """The streams that follow durable responses in this process."""
-
     def __init__(
         self,
         live_logs: LiveLogRegistry,
@@ -211,7 +188,6 @@ class Feed:
         self._count_followers = followers
         self._cursors: set[Cursor] = set()
         self.is_closed = False
-        """Every stream is about to be left."""
         # However many streams replay at once: the loop comes round between any two slices.
         self._turn = asyncio.Lock()
 
@@ -225,14 +201,11 @@ class Feed:
         beginning: Sequence[LogRow] = (),
         shows_more: bool = False,
     ) -> None:
-        """Send a sink the events above `after` (`starting_after`), once they are durable.
+        """Send a sink the events above `after`, once they are durable.
 
-        `beginning` holds the first rows of the log if they were read before (`beginning`).
-        `shows_more`: this head includes more than the response's own. Returns after the terminal
-        event; if that is not above `after`, it sends one empty list, and never otherwise. Returns
-        without either when this process drains (`close`), but for what `beginning` shows, or when
-        the log was removed meanwhile. Waits while the database is away. Raises what the sink and
-        its awaitable raise.
+        Returns after the terminal event; if that is not above `after`, one empty list is sent, and
+        never otherwise. Also returns when this process drains or the log was removed. Raises what
+        the sink and its awaitable raise.
         """
         new_cursor = partial(Cursor, tenant_id, head, self._new_fold_for, sink, after=after)
         cursor = new_cursor(beginning=beginning)
@@ -270,7 +243,7 @@ class Feed:
             self._count_followers(-1)
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
-        """Return the Response object as of the end of its log so far. Raises `StoreUnavailable`."""
+        """Return the Response object as of the end of its log. Raises `StoreUnavailable`."""
         cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=AFTER_EVERY_EVENT)
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
@@ -281,9 +254,8 @@ class Feed:
     async def beginning(
         self, tenant_id: TenantId, stored: StoredResponse
     ) -> Sequence[LogRow] | None:
-        """Return the first rows of the log, empty if there are none yet; None if they were removed.
-
-        A follower of the response may pass them to `stream`. Raises `StoreUnavailable`.
+        """Return the first rows of the log; None if they were removed. Raises
+        `StoreUnavailable`.
         """
         if not stored.next_entry:
             return ()
@@ -352,11 +324,10 @@ class Feed:
 
 
 class RemoteReader:
-    """The subscriber that sends a stream what a poll reads of a log that is written elsewhere.
+    """Subscriber that sends a stream what polls read of a log that another process writes.
 
-    One poll finds what is new of all logs that are followed, and sends it to their streams in the
-    same pass: no task wakes for that. Where something has to be waited for, or is not at hand, or
-    goes on here, the task wakes that `wait`s.
+    The task wakes only to await the sink, for entries that are not at hand, or when the response
+    goes on here.
     """
 
     __slots__ = ("_cursor", "_failure", "_live_logs", "_log", "_rest", "_waiter")
@@ -370,10 +341,6 @@ class RemoteReader:
         self._failure: Exception | None = None
 
     async def wait(self) -> None:
-        """Wait until the task has something to do. Raises what the sink raised.
-
-        The caller has sent all entries before the cursor.
-        """
         if self._log.is_beyond(self._cursor.next_entry):
             return
         self._waiter = asyncio.get_running_loop().create_future()
@@ -390,7 +357,7 @@ class RemoteReader:
             await rest
 
     def on_entries(self, part: LogRow) -> bool:
-        """Send the next entries. Return True if all were sent and the task can sleep on."""
+        """Send the next entries. Return False if the task has to go on."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return False
@@ -403,7 +370,6 @@ class RemoteReader:
         return False
 
     def on_moved(self) -> None:
-        """Wake the task if the log has entries that were not sent and are not at hand."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return

@@ -1,4 +1,4 @@
-"""The entries of one log in memory, and folding a long log without holding up the event loop."""
+"""Entries of one log in memory, folded in slices so that the event loop is not held up."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
 
 READ_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a log that are read at once, at most."""
 SLICE_S: Final = 0.002
-"""Seconds that one log may be folded before the event loop has its turn."""
 SHOWN_MIN: Final = 64
-"""Events, at least, that are shown at once: fewer wait for the next ones, unless the slice is
-over."""
+"""Fewer events wait for the next ones, unless the slice is over."""
 AFTER_EVERY_EVENT: Final = 2**62
-"""A number above that of every event: for a log whose events are not shown."""
 
 
 class EntryBuffer:
-    """A list of entries that only grows.
-
-    Ids stand in one array, and where each entry ends in it in another one: 8 bytes for an entry of
-    one id, where the entry itself has 140. All else is kept as it is.
-    """
+    """Append-only list of entries; an entry of one id takes 8 bytes instead of 140."""
 
     __slots__ = ("_ends", "_ids", "_others")
 
@@ -60,7 +52,6 @@ class EntryBuffer:
             self.append(portion)
 
     def portions(self, start: int, stop: int) -> Iterator[Portion]:
-        # Entries with a single id are joined.
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
             yield Singles(ids) if ids else self._entry_at(start)
@@ -97,9 +88,8 @@ def fold_slice(
 ) -> tuple[Awaitable[None] | None, bool]:
     """Fold for `slice_s` seconds, to the end, or until the sink returns an awaitable.
 
-    Returns that awaitable, and True if there is more. The sink gets the events (`Fold.replay`) in
-    short sequences, to bound memory. Raises what the sink raises, and `ValueError` for entries that
-    are invalid at their position.
+    Return that awaitable, and True if there is more. The sink gets short sequences, to bound
+    memory.
     """
     events: Sequence[Event] = ()
     until = monotonic() + slice_s
@@ -117,16 +107,15 @@ def fold_slice(
 
 
 def send_nobody(_events: Sequence[Event]) -> None:
-    """Ignore events: an `EventSink` for a log that is only folded."""
+    """Ignore events."""
 
 
 async def fold_rows(
     fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0, slice_s: float = SLICE_S
 ) -> EntryBuffer:
-    """Fold the entries of a log from number `from_entry` on, and return them.
+    """Fold and return the entries of a log from number `from_entry` on; `rows` begin with its row.
 
-    `rows` begin with the row that holds it. Raises `ValueError` if some are missing, damaged or
-    invalid at their position.
+    Raises `ValueError` if entries are missing, damaged or invalid.
     """
     entries = EntryBuffer()
     log = _keep_portions(entries, rows, from_entry)
@@ -151,6 +140,5 @@ def _keep_portions(
 
 
 def check_complete(entries: int, next_entry: int) -> None:
-    """Raise `ValueError` for a log without all the entries that its head promises."""
     if entries != next_entry:
         raise ValueError(f"the log has {entries} entries where there should be {next_entry}")

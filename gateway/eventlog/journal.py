@@ -1,5 +1,3 @@
-"""Journals that runs write to: a log that is shown at once, or one that is committed first."""
-
 from __future__ import annotations
 
 import time
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Journal(ABC):
-    """The log of one run, as the run that writes it sees it: `live`, which its readers have too.
+    """Log of one run as its writer sees it.
 
-    `append` writes one entry and never waits; whoever writes asks `is_full` afterwards. It raises
-    `ValueError` for an entry that cannot stand here, and `ClaimLost` once the run was abandoned.
+    `append` never waits; check `is_full` afterwards. It raises `ValueError` for an entry that is
+    invalid here, and `ClaimLost` once the run was abandoned.
     """
 
     __slots__ = ("append", "is_abandoned", "live")
@@ -38,7 +36,6 @@ class Journal(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Return True if the log is too far ahead of the database; then wait for `room`."""
         return False
 
     @abstractmethod
@@ -47,34 +44,27 @@ class Journal(ABC):
 
     @abstractmethod
     async def committed(self) -> None:
-        """Wait until all appended entries are as durable as they will be. Raises `ClaimLost`."""
+        """Wait until all entries are as durable as they will be. Raises `ClaimLost`."""
 
     @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Commit the last entry and show it; it is visible on return.
-
-        When it raises (`StoreError`, `ClaimLost`), nothing of the end is shown, and the fold is
-        unchanged.
-        """
+        """Commit the last entry, then show it. If that fails, the fold is unchanged."""
 
     def abandon(self) -> None:
-        """Refuse all further writes, by any holder of this journal: another replica writes now."""
+        """Refuse all further writes: another replica writes now."""
         self.is_abandoned = True
         self.append = _refuse
 
     def release(self) -> None:
-        """Drop reference cycles once the run is over.
-
-        Otherwise all ids of a response stay in memory until the next full garbage collection.
+        """Break reference cycles, which would keep all ids until the next full garbage
+        collection.
         """
         self.append = _refuse
 
 
 class MemoryJournal(Journal):
-    """A foreground response that lives and dies with this process: visible at once.
-
-    It is never full: the tokens that a response may have bound its memory. `commit` keeps what
-    stays of the response; None: nothing does.
+    """Journal of a foreground response, which ends with this process. It is never full, because the
+    limit of tokens bounds its memory.
     """
 
     __slots__ = ("_commit",)
@@ -88,9 +78,7 @@ class MemoryJournal(Journal):
         self._commit = commit
 
     @override
-    async def room(self) -> None:
-        # A memory journal is never full.
-        ...
+    async def room(self) -> None: ...
 
     @override
     async def committed(self) -> None:
@@ -99,7 +87,6 @@ class MemoryJournal(Journal):
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, if anything is stored, then show it. Raises what `commit` does."""
         events = self.live.fold.apply(finished)
         if self._commit is not None:
             try:
@@ -116,10 +103,8 @@ class MemoryJournal(Journal):
 
 
 class DurableJournal(Journal):
-    """A response whose log is committed before anybody sees it.
-
-    `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets what of the
-    log is not written yet, and writes it together with the end and all that stays of the response.
+    """Journal whose entries are committed before anybody sees them: `live` is held, and shown by
+    the channel. `commit` writes the rest of the entries together with the end.
     """
 
     __slots__ = ("_commit", "channel")
@@ -166,15 +151,13 @@ class DurableJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        # Waits as long as the database is away. Raises `ClaimLost`.
         await self.channel.flushed()
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end and all entries before it that are not durable yet, then show it.
+        """Commit the rest of the entries and the end, then show it.
 
-        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may be
-        called again.
+        Waits while the database is away. If `commit` raises, it may be called again.
         """
         try:
             async with self.channel.ending() as rest:

@@ -1,5 +1,3 @@
-"""The timer that breaks the silences of a run with events."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,12 +13,10 @@ if TYPE_CHECKING:
 
 
 class KeepAliveTimer:
-    """Timer that, while entered, appends `Alive` when readers saw nothing for `interval_s`.
+    """Timer that appends `Alive` when readers saw nothing for `interval_s`.
 
-    Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events
-    do. The entry is in the log, so a replay shows the same events.
-
-    It also calls `too_long` once it was entered `time_max_s` ago.
+    Proxies and Codex cut silent streams; Codex's timer is reset by events, not by comments. The
+    entry is in the log, so a replay shows the same events.
     """
 
     __slots__ = ("_ends_at", "_interval_s", "_journal", "_loop", "_timer", "_too_long")

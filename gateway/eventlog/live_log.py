@@ -1,13 +1,11 @@
-"""The log of one running response in this process: where a run and its readers meet.
+"""The log of one running response in this process, where its run and its readers meet.
 
-The run appends entries and never waits. A reader that is not behind is sent events where they are
-made, in the read of the backend's socket that brought their ids: no task wakes for them. One that
-has to wait for its client gets a queue meanwhile; one that falls behind loses its queue, not its
-position: the log is folded again for it up to where it stands. So memory per run is its ids, and
-per reader at most `reader_events_max` events.
+The run never waits. A reader gets events in the call that made them, so no task wakes; while its
+client is slow they go to a queue, and if that is full, it is dropped and the log folded again. So
+memory is the ids of a run, and at most `reader_events_max` events a reader.
 
-A *held* log shows an entry only when the entry is committed (`show`). It is folded at once,
-because the run decides by the fold what comes next.
+A *held* log shows an entry only when it is committed (`show`), but folds it at once, because the
+run decides by the fold what comes next.
 """
 
 from __future__ import annotations
@@ -29,24 +27,17 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event, EventSink
 
 READER_EVENTS_MAX: Final = 1000
-"""Kept for a slow reader; it reads what it missed from the log."""
 SHORT_ENTRIES: Final = 16
-"""A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16
-"""Events, at most, that are kept for the first reader, which may come after them."""
+"""Events kept for the first reader, which may come after them."""
 
 
 class LiveLog:
     """Entries of one response, folded as they come (`fold`).
 
-    `produced` is set once readers see more than announcements: output, or an end; `closed` once
-    nothing follows: after the end, after `give_up`, after `hand_over`.
-    `failure` is why a run failed, for whoever can still answer with an HTTP status.
-    `shown_at` is when readers last got an event, in the loop's time: ids that show nothing (a long
-    header) are silence to a client.
-    `append` folds and keeps an entry, and shows it, unless the log is held: then `show` does.
-    `close` shows the last events, which the caller folded itself because something (a commit) had
-    to happen between folding and showing them.
+    `produced` is set once there is output or an end, `closed` once nothing follows here. `shown_at`
+    is when readers last got an event: ids that show nothing (a long header) are silence to a
+    client.
     """
 
     __slots__ = (
@@ -83,10 +74,8 @@ class LiveLog:
         self._is_produced = False
         self._is_unreleased = False
         self.fold = new_fold()
-        """Fold of all entries so far."""
         self.failure: Exception | None = None
         self.handed_over = False
-        """Nothing follows here, but the response goes on or has ended elsewhere."""
         self.produced = OnceEvent()
         self.closed = OnceEvent()
         self.shown_at = self._clock()
@@ -101,10 +90,6 @@ class LiveLog:
         reader_events_max: int,
         turn: asyncio.Lock | None = None,
     ) -> Self:
-        """Return a held log that begins with committed entries, all of which are shown.
-
-        `fold` is the fold of these entries.
-        """
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
         live._entries = entries
@@ -123,7 +108,6 @@ class LiveLog:
 
     @property
     def last_repair(self) -> str | None:
-        """Return the rule of the repair at the end of the last turn; None if there is none."""
         if not self.fold.is_repaired:
             return None
         for entry in reversed(self._entries):
@@ -134,7 +118,6 @@ class LiveLog:
         return None
 
     def was_repaired(self, rule: str) -> bool:
-        """Return True if the last turn has a repair by this rule."""
         if not self.fold.is_repaired:
             return False
         for entry in reversed(self._entries):
@@ -145,9 +128,8 @@ class LiveLog:
         return False
 
     def append(self, entry: Entry) -> None:
-        """Fold an entry; show its events at once, or once it is committed if the log is held.
-
-        Raises `ValueError` for an entry that cannot stand here, and keeps nothing of it.
+        """Fold an entry and show its events, unless the log is held. Raises `ValueError`, and keeps
+        nothing.
         """
         events = self.fold.apply(entry)
         if self._first_tokens is None and isinstance(entry, Tokens):
@@ -164,7 +146,7 @@ class LiveLog:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather the events of the block and show them at its end, in one piece."""
+        """Show the events of the block in one piece at its end."""
         self._gathered = []
         try:
             yield
@@ -181,10 +163,7 @@ class LiveLog:
             self._reveal(count, self._withheld.take(count - self._shown))
 
     def close(self, entry: Entry, events: list[Event]) -> None:
-        """Show the events of the last entry, which the caller has folded; nothing follows.
-
-        What a held log kept back is shown before: the end is committed after all else.
-        """
+        """Show the events of the last entry, which the caller folded before committing it."""
         self.show(len(self._entries))
         self._entries.append(entry)
         self._reveal(len(self._entries), events)
@@ -203,7 +182,7 @@ class LiveLog:
             self._wake_readers()
 
     def refold(self) -> Fold:
-        """Fold all appended entries again, to take back an end that could not be committed."""
+        """Fold all entries again, to take back an end that could not be committed."""
         self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
             self.fold.replay(portion, AFTER_EVERY_EVENT)
@@ -212,11 +191,10 @@ class LiveLog:
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
         """Send a sink the events above number `after`: past ones, then those to come.
 
-        The sink is called in the task that makes the events, as long as it returns no awaitable. It
-        is not called before anything is `produced`, but for at most `grace_s` seconds after the
-        first event: until then a failure is raised. Returns after the terminal event, or without
-        one when the log is handed over. Raises the failure of `give_up`, and what the sink and its
-        awaitable raise.
+        The sink is called in the task that makes the events until it returns an awaitable; first
+        once the log is `produced`, or `grace_s` seconds after the first event. Until then a failure
+        is raised. Returns after the terminal event, or when the log is handed over. Raises what
+        `give_up` got, and what the sink and its awaitable raise.
         """
         is_behind = self._last_shown is None or after < self._last_shown
         # No variable keeps the first events, which repeat the request, as long as the stream.
@@ -310,11 +288,10 @@ class LiveLog:
 
 
 class Reader:
-    """Stream of a live log to one reader: its sink, and the events that wait for it.
+    """Stream of a live log to one reader.
 
-    `after` is the number of the last event it has, or is about to get; `missed` are those that were
-    before, None if they are not at hand. While it lags the queue is empty, and the log is folded
-    again instead. While it `holds` it is sent nothing.
+    `after` is the last number passed on. While it lags, its queue is empty and the log is folded
+    again. While it `holds`, nothing is sent.
     """
 
     __slots__ = (
@@ -367,7 +344,6 @@ class Reader:
             self._limit()
 
     def release(self) -> None:
-        """Send what is queued, and from here on all events at once."""
         if not self.unhold():
             return
         events, self.events = self.events, []
@@ -381,7 +357,6 @@ class Reader:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
     def unhold(self) -> bool:
-        """Stop holding events. Return True if they were held until now."""
         is_held, self.holds = self.holds, False
         if is_held and self._timer is not None:
             self._timer.cancel()
@@ -399,7 +374,6 @@ class Reader:
         return self.send(events)
 
     def send(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Send the events that the sink does not have. Return the same as `send_queued`."""
         after = self.after
         if events and events[0].sequence_number <= after:
             events = [event for event in events if event.sequence_number > after]
@@ -409,11 +383,7 @@ class Reader:
         return self._sink(events)
 
     async def wait(self) -> None:
-        """Wait until events are queued or not at hand, or the reader is woken.
-
-        Meanwhile events are sent at once, until the sink returns an awaitable, which is then
-        awaited. Raises what the sink raised.
-        """
+        """Wait until events are queued or not at hand; send those that come meanwhile."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -431,10 +401,9 @@ class Reader:
 
 
 class WithheldEvents:
-    """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
+    """Events by entry until the entries are shown.
 
-    What is forgotten costs readers one folding of the log, and keeps an outage of the database
-    from filling the memory.
+    Above `events_max` they are dropped, so that an outage of the database does not fill the memory.
     """
 
     __slots__ = ("_by_entry", "_events_max", "_forgotten_entries", "_number")
@@ -454,7 +423,7 @@ class WithheldEvents:
             self._number = 0
 
     def take(self, entries: int) -> list[Event] | None:
-        """Take the events of the first `entries` entries; None if some of them were forgotten."""
+        """Take the events of the first `entries` entries; None if some of them were dropped."""
         forgotten = min(entries, self._forgotten_entries)
         self._forgotten_entries -= forgotten
         taken = self._by_entry[: entries - forgotten]
@@ -465,11 +434,6 @@ class WithheldEvents:
 
 
 class LiveLogRegistry:
-    """The live logs of the durable responses that are generated in this process, by response.
-
-    A stream that follows one of them need not poll.
-    """
-
     def __init__(self) -> None:
         self._logs: dict[UUID, LiveLog] = {}
 
@@ -482,6 +446,5 @@ class LiveLogRegistry:
             del self._logs[uuid]
 
     def get(self, uuid: UUID) -> LiveLog | None:
-        """Return the live log; None if the response is not generated here or was handed over."""
         live = self._logs.get(uuid)
         return None if live is None or live.handed_over else live

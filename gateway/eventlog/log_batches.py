@@ -1,11 +1,8 @@
-"""Commits of entries: those of all runs of a tenant in one row, and now and then in place.
+"""Commits of entries: the batches of all runs of a tenant in one row, later moved to their logs.
 
-A batch goes into the log of its response by itself (`store.events`) when it is the first under a
-claim of which this process does not know since when it holds, and when it is long: then together
-with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
-costs the database a fraction of it. Between two flushes some responses are settled: what flushes
-have of them goes into their own logs. The log is the same either way, and so is the fence: see
-there.
+A batch goes to the log of its response at once (`store.events`) if it is long, or the first under
+an unproven claim; all others share a flush (`store.flushes`), at a fraction of the cost, and are
+settled (moved to their own logs) later.
 """
 
 from __future__ import annotations
@@ -30,20 +27,18 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0
-"""Seconds that entries stay in flushes: whoever takes over a response reads the flushes of that
-time."""
+"""A takeover reads the flushes of that time."""
 SETTLED_AT_ONCE_MAX: Final = 64
 """Logs that are settled by one commit, for which the next flush waits."""
 ALONE_BYTES_MIN: Final = 512
-"""A batch of this many bytes goes into its own log at once: it is not worth writing twice."""
+"""So many bytes are not worth writing twice."""
 
 
 class _LogPosition:
-    """State of the log of one claim: `count` entries from `first_entry` on are in flushes.
+    """Position in the log of one claim: `count` entries from `first_entry` on are in flushes.
 
-    They are kept here as well, packed, as one batch would have them; `since` is the number of the
-    oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
-    `is_closed`: this process writes to it no more, though it may not have ended.
+    `since` is the oldest of these flushes. `is_proven`: the claim was held after its tenant's fence
+    was known. `is_closed`: this process writes no more to it, though it may not have ended.
     """
 
     __slots__ = (
@@ -59,32 +54,27 @@ class _LogPosition:
         self.settled(first_entry)
 
     def settled(self, first_entry: int) -> None:
-        """Note that all entries before this one are in the response's own log."""
         self.first_entry = first_entry
         self.count = self.since = 0
         self.entries = bytearray()
 
     def continues_with(self, claim: WriteClaim, first_entry: int) -> bool:
-        """Return True if this is the next entry under the same claim."""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
 
     def add(self, batch: LogBatch, number: int) -> None:
-        """Note that the flush of this number holds a batch of the log."""
         self.since = self.since or number
         self.count += batch.count
         self.entries += batch.entries[1:] if self.entries else batch.entries
 
     def complete_row(self, row: LogRow) -> LogRow:
-        """Return one row with the log's entries in flushes, followed by `row`."""
         if not self.count:
             return row
         entries = bytes(self.entries) + row.entries[1:]
         return LogRow(self.first_entry, self.count + row.count, entries)
 
     def batch(self, more: LogBatch | None) -> LogBatch:
-        """Return one batch with the log's entries in flushes, followed by `more`."""
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
@@ -93,7 +83,7 @@ class _LogPosition:
 
 
 class Flusher:
-    """The logs of one process's runs, as `LogWriter` writes them: one call at a time."""
+    """Writer of the logs of one process's runs. `LogWriter` makes one call at a time."""
 
     def __init__(
         self,
@@ -109,14 +99,13 @@ class Flusher:
         self._fences: dict[TenantId, int] = {}
         self._tracks: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
-        """Numbers of the last flushes, by tenant; earlier ones are there until they are pruned."""
+        """Last flush of each tenant; earlier ones exist until they are pruned."""
         self._round: list[UUID] = []
         self._round_at = 0.0
         self._may_prune = False
         self._is_synced = True
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        # None: not known.
         return self._fences.get(tenant_id)
 
     def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:
@@ -126,10 +115,6 @@ class Flusher:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Commit batches, at most one for a response; return the responses that were committed.
-
-        Raises as `store.events.append`.
-        """
         async with self._lock:
             if not self._is_synced:
                 await self._adopt({batch.claim.tenant_id for batch in batches})

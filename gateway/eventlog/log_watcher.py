@@ -1,8 +1,6 @@
-"""The ends of the logs that this process follows and another process may write.
+"""Watching logs that other processes may write: one poll for all, and none while none is watched.
 
-One poll for all of them, however many streams follow them, and none while nothing is followed.
-A notification (`poll_soon`) only makes it sooner. Entries that a poll finds are shown to the
-readers of their logs in the same pass.
+A notification (`poll_soon`) only makes the poll sooner.
 """
 
 from __future__ import annotations
@@ -31,16 +29,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 POLL_INTERVAL_S: Final = 0.075
-"""Between two looks at logs that other replicas write."""
 POLL_PAUSE_S: Final = 0.005
-"""A process commits sixty times a second at most: one poll is enough for each, and for several."""
+"""A process commits sixty times a second at most."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
-"""Seconds between two requests to the writers of watched logs to go on announcing them."""
 PARTS_MAX: Final = 128
-"""Parts of one log that are kept for those who follow it: of a second or two."""
+"""A second or two of one log, for its followers."""
 SORTED_AT_ONCE: Final = 4096
 SHOWN_AT_ONCE: Final = 128
-"""Parts of logs; then the event loop has its turn. A first poll may find a hundred thousand."""
+"""Parts of logs between two turns of the event loop. A first poll may find a hundred thousand."""
 
 _log = EventLog(__name__)
 
@@ -59,17 +55,15 @@ class ReadLogChanges(Protocol):
 
 
 class LogSubscriber(Protocol):
-    """Receiver of the new entries of a watched log."""
-
     def on_entries(self, part: LogRow) -> bool:
-        """Receive the next entries. Return True if the subscriber is done with the log."""
+        """Receive the next entries. Return True if the subscriber needs nothing else."""
 
     def on_moved(self) -> None:
-        """Learn that the log has moved, without its entries."""
+        """Notice that the log has moved, without its entries."""
 
 
 class WatchedLog:
-    """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
+    """End of one log, as last seen. `entries` is -1 until then."""
 
     __slots__ = (
         *("_has_moved", "_parts", "day", "entries", "epoch", "follow_at", "has_ended"),
@@ -87,15 +81,14 @@ class WatchedLog:
         self.epoch = self.entries = -1
         self._has_moved = False
         self.owner: str | None = None
-        """Process that writes the log, if any does."""
         self.has_ended = False
-        """True if the log has ended or the response is unknown: there will not be more of it."""
+        """The log has ended or the response is unknown."""
         self.follow_at = math.inf
-        """When to ask again whoever writes it to tell of it."""
+        """When to ask the writer again to announce this log."""
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
-        """Return the log from number `entry` on as far as it is at hand; [] if `entry` is not."""
+        """Return the log from number `entry` on; [] if `entry` is not at hand."""
         rows = [part for part in self._parts if part.first_entry + part.count > entry]
         return rows if rows and rows[0].first_entry <= entry else []
 
@@ -115,7 +108,6 @@ class WatchedLog:
         )
 
     def add(self, epoch: int, part: LogRow) -> None:
-        """Add entries of an epoch: show them to waiting readers, keep them for others."""
         end = part.first_entry + part.count
         if (epoch, end) <= (self.epoch, self.entries):
             return
@@ -131,7 +123,6 @@ class WatchedLog:
             self._parts.clear()
 
     def show(self, head: LogHead | None, owner: str | None) -> None:
-        """Notify waiting readers of the log's head. A log never becomes shorter."""
         self.owner = owner
         before = (self.entries, self.has_ended)
         if head is not None:
@@ -144,10 +135,9 @@ class WatchedLog:
 
 
 class LogWatcher:
-    """The logs that are watched in this process, kept up to date by `run`.
+    """Logs that are watched in this process, polled every `interval_s`.
 
-    All of them are polled every `interval_s`, some at once when they are known to have more, but
-    never twice within `pause_s`.
+    Those known to have more are polled at once, but never twice within `pause_s`.
     """
 
     def __init__(
@@ -172,7 +162,6 @@ class LogWatcher:
 
     @contextmanager
     def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[WatchedLog]:
-        """Watch a log for the block. `day` is the partition of its rows."""
         log = self._logs.get(uuid)
         if log is None:
             log = self._logs[uuid] = WatchedLog(tenant_id, uuid, day)
@@ -191,7 +180,6 @@ class LogWatcher:
                 self._seen.clear()
 
     def poll_soon(self, uuids: Iterable[UUID]) -> None:
-        """Poll these logs now, because they have grown. Logs without watchers are ignored."""
         watched = self._logs.keys() & set(uuids)
         if watched:
             self._chosen |= watched
@@ -202,10 +190,6 @@ class LogWatcher:
         self.poll_soon(list(self._logs))
 
     async def run(self) -> None:
-        """Poll until cancelled.
-
-        While the database is away it retries, and readers go on waiting.
-        """
         due = 0.0
         is_reported = False
         while True:

@@ -1,11 +1,8 @@
 """Group commit: one task writes the log entries of all runs of this process.
 
-An entry that comes while no commit is under way is committed at once; all that come meanwhile share
-the next commit. So the batch grows with the load, and an entry waits for two commits at most.
-
-While the database is away nothing is dropped and nothing is guessed. Entries are kept, up to
-bounds at which runs stop reading from their backends (`Channel.room`); when it is back, the heads
-of the logs tell what was committed before the connection was lost.
+An entry that arrives while no commit is under way is committed at once; those that arrive meanwhile
+share the next commit. While the database is away, entries are kept up to bounds at which runs stop
+reading from their backends (`Channel.room`).
 """
 
 from __future__ import annotations
@@ -48,14 +45,13 @@ if TYPE_CHECKING:
 FLUSH_INTERVAL_S: Final = 0.015
 """Between two commits under load, in production."""
 CROWD_MIN: Final = 64
-"""With this many runs the cost of a commit is a small part of what each of them costs."""
+"""With this many runs, a commit is a small part of what each of them costs."""
 CROWDED_BYTES_MAX: Final = 16
-"""Bytes for each of them on average, as ids take that come at their pace. With more bytes, a later
-commit is shared by more entries."""
+"""Average of each run, as of ids that arrive at their pace; more bytes are worth a later commit."""
 CROWDED_SHARE: Final = 1 / 3
 
 LONG_COMMIT_S: Final = 0.25
-"""A commit that takes as long stands in the timeline: clients saw no token meanwhile."""
+"""Such a commit is marked in the timeline: clients saw no token meanwhile."""
 
 _log = EventLog(__name__)
 
@@ -64,15 +60,9 @@ _log = EventLog(__name__)
 class WriterBounds:
     """Bounds of the log writer. Bytes are those of packed entries.
 
-    A flush takes responses until it has `flush_bytes_max`, and at least one. A response that is
-    `run_pending_bytes_max` ahead of the database waits; if all together are `pending_bytes_max`
-    ahead, all wait. `retry_pause_s` lies between two attempts while the database is away.
-
-    A flush begins `flush_interval_s` after the one before began, or later: what comes after a pause
-    is committed at once, and under load many share the cost of a commit. Where `CROWD_MIN` runs
-    have something sooner, it begins sooner: after `CROWDED_SHARE` of the interval at the earliest.
-
-    A commit of `long_commit_s`, the attempts while the database is away included, is a long one.
+    A flush takes at least one response, and begins `flush_interval_s` after the one before, or
+    `CROWDED_SHARE` of that if `CROWD_MIN` runs have entries. `long_commit_s` includes the attempts
+    while the database is away.
     """
 
     flush_bytes_max: int = 4 * 1024 * 1024
@@ -84,30 +74,24 @@ class WriterBounds:
 
 
 class BatchOutcome(Enum):
-    """Result of the commit of a batch, as the head of the log tells it."""
-
     COMMITTED = "committed"
     ABSENT = "absent"
-    """Not in the log, but it may still be written: send it again."""
+    """An earlier attempt may still write it: send it again."""
     FENCED = "fenced"
-    """Nothing more can be written under this claim."""
 
 
 class Outbox:
-    """Entries of one claim that are not known to be in the log yet, packed. It does no I/O.
+    """Packed entries of one claim that are not known to be in the log yet. It does no I/O.
 
         put → waiting → take → under way → committed    the batch is in the log
                                          → in doubt     the answer of the database was lost
                                          → refused      the answer is that it was not appended
 
-    One batch is under way at a time, so that the log grows in order. The outcome of a batch in
-    doubt, or refused, is never guessed: the head of the log, which only the holder of the claim can
-    move, shows whether it is in (`learn`). The same batch is sent again, byte for byte: an
-    abandoned attempt may still be running in the server, and commit after the head was read. Then
-    the second one is refused, but the head has moved by exactly its length, so the batch is in.
-
-    `next_entry` is the number of the first of them, `end` the number that the next to be `put`
-    gets, `pending_bytes` the length of all of them.
+    One batch is under way at a time, so that the log grows in order. After doubt or refusal, the
+    head of the log, which only the holder of the claim can move, decides (`learn`). The same batch
+    is sent again, byte for byte: an abandoned attempt may still commit after the head was read.
+    Then the second one is refused, but the head has moved by exactly its length, so the batch is
+    in.
     """
 
     __slots__ = (
@@ -122,20 +106,17 @@ class Outbox:
         self.next_entry = self.end = next_entry
         self.pending_bytes = 0
         self.batch: LogBatch | None = None
-        """Batch under way; None between two batches."""
 
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
     def waiting(self) -> LogRow:
-        """Return the waiting entries as the next row of the log. They stay waiting."""
         assert self.batch is None, "a batch is under way"
         count = self.end - self.next_entry
         return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
-        """Add an entry. Return its length in bytes. Raises `ValueError` as `pack`."""
         packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1
@@ -143,7 +124,6 @@ class Outbox:
         return len(packed)
 
     def take(self) -> LogBatch:
-        """Put all waiting entries under way as one batch. No other may be under way."""
         entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
         count = self.end - self.next_entry
@@ -151,7 +131,7 @@ class Outbox:
         return self.batch
 
     def committed(self) -> int:
-        """Note that the batch under way is in the log. Return how many bytes that frees."""
+        """Remove the batch under way. Return how many bytes that frees."""
         batch, self.batch = self.batch, None
         assert batch is not None, "no batch is under way"
         self._is_refused = False
@@ -165,10 +145,7 @@ class Outbox:
         self._is_refused = True
 
     def learn(self, head: LogHead | None) -> BatchOutcome:
-        """Return the outcome of the batch by a head read since; None: the response is gone.
-
-        For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
-        """
+        """Return the outcome of the batch by a later head; None if the response is gone."""
         batch = self.batch
         assert batch is not None, "no batch is under way"
         if head is None or head.epoch != self._claim.epoch or head.status != "in_progress":
@@ -180,8 +157,6 @@ class Outbox:
 
 
 class Channel:
-    """Channel of one run's entries to the writer, under one claim."""
-
     __slots__ = (
         "_writer", "claim", "delayed", "durable", "is_ending", "is_open", "is_queued", "lost",
         "moved", "outbox",
@@ -201,19 +176,16 @@ class Channel:
         self.outbox = outbox
         self.durable = durable
         self.delayed: Callable[[float], None] | None = None
-        """Called with the seconds that a long commit took, when its entries are durable."""
+        """Called with the seconds of a long commit, when its entries are durable."""
         self.lost = lost
         self.is_queued = False
         self.is_open = True
-        """Neither closed by its run nor lost."""
         self.is_ending = False
-        """The waiting entries are to be written together with the end."""
         self.moved = ResettableEvent()
         """Set when entries became durable, when there is room, and when the channel closes."""
 
     @property
     def is_full(self) -> bool:
-        """Return True if the database is too far behind; then wait for `room`."""
         writer = self._writer
         return self.is_open and (
             self.outbox.pending_bytes >= writer.bounds.run_pending_bytes_max
@@ -228,7 +200,6 @@ class Channel:
                 self._writer.enqueue(self)
 
     async def room(self) -> None:
-        """Wait until the channel is not full. Raises `ClaimLost`."""
         while self.is_full:
             await self._writer.wait_for_relief(self)
         self._check()
@@ -236,7 +207,7 @@ class Channel:
     async def flushed(self) -> int:
         """Wait until all entries so far are durable; return the number of the next entry.
 
-        Raises `ClaimLost`. Waits for as long as the database is away.
+        Raises `ClaimLost`. Waits while the database is away.
         """
         end = self.outbox.end
         while self.is_open and self.outbox.next_entry < end:
@@ -249,9 +220,8 @@ class Channel:
     async def ending(self) -> AsyncIterator[LogRow]:
         """Hold the log for the block; yield the unwritten rest, to be committed with the end.
 
-        Entered once nothing is under way, for which it waits as long as the database is away;
-        inside, nothing is taken from the channel. If the block does not close the channel, writing
-        goes on after it. Raises `ClaimLost`. Nothing may be appended meanwhile.
+        Nothing may be appended in the block. If it does not close the channel, writing goes on
+        after it. Raises `ClaimLost`.
         """
         self.is_ending = True
         try:
@@ -276,11 +246,8 @@ class Channel:
 class LogWriter:
     """Committer of the batches of all channels, one flush at a time.
 
-    `append` and `heads` are those of the `flusher`, by which batches of many responses share a row;
-    without one they are `store.events.append` and `store.claims.heads` of a database.
-    `committed` is called with the responses whose logs have grown. For one channel `durable` is
-    called with the number of the next entry when all before it is committed, and `lost`, at most
-    once, when nothing more can be written under its claim.
+    A channel's `durable` gets the number of the next entry when all before it is committed; `lost`
+    is called at most once, when nothing more can be written under its claim.
     """
 
     def __init__(
@@ -313,7 +280,6 @@ class LogWriter:
         self._is_away = False
         self._began = 0.0
         self.pending_bytes = 0
-        """Bytes of the entries that are pending in all open channels together."""
 
     def open(
         self,
@@ -327,9 +293,8 @@ class LogWriter:
     ) -> Channel:
         """Open a channel to the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log (`store.events.day_of`). `fence` is the value of
-        `self.fence` before the response was claimed; then the claim needs no other proof. An open
-        channel to the same log is lost: a later claim has brought the response back here.
+        A `fence` read before the response was claimed spares the claim other proof. An open channel
+        to the same log is lost: a later claim has brought the response back here.
         """
         if fence is not None and self._flusher is not None:
             self._flusher.begins(claim, day, next_entry, fence)
@@ -341,11 +306,9 @@ class LogWriter:
         return channel
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        # None: not known yet.
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
-        # Runs until cancelled.
         await self._queue.run()
 
     async def _write(self, channels: list[Channel]) -> None:
@@ -381,7 +344,6 @@ class LogWriter:
             self.enqueue(channel)
 
     def enqueue(self, channel: Channel) -> None:
-        """Queue a channel that has waiting entries and is not queued yet."""
         channel.is_queued = True
         self._queue.put(channel)
         if len(self._queue) == CROWD_MIN and self._is_crowded:
@@ -399,10 +361,6 @@ class LogWriter:
             self._wake_blocked()
 
     async def complete_row(self, channel: Channel) -> LogRow:
-        """Return the row with all entries that the log lacks, to be written with its end.
-
-        Waits while the database is away. Raises `ClaimLost`.
-        """
         row = channel.outbox.waiting()
         while self._flusher is not None:
             try:
@@ -415,7 +373,6 @@ class LogWriter:
         return row
 
     async def wait_for_relief(self, channel: Channel) -> None:
-        """Wait until the channel, or the whole process, may have room again."""
         self._blocked.add(channel)
         try:
             channel.moved.clear()

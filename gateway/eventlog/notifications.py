@@ -1,5 +1,3 @@
-"""Notices to other replicas, on their way out: gathered, never in the way of what they tell of."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,18 +16,16 @@ if TYPE_CHECKING:
     Send = Callable[[Iterable[Notice]], Awaitable[None]]
 
 PAUSE_S: Final = 0.005
-"""A busy log moves sixty times a second; whoever follows it sees no difference beyond this."""
 FOLLOWED_S: Final = 10.0
-"""Seconds that a log is announced after the request of a watcher, who repeats it more often."""
+"""Seconds that a log is announced after a watcher's request, which is repeated more often."""
 
 _log = EventLog(__name__)
 
 
 class Notifier:
-    """Sender of notices, in one task; what comes within `pause_s` of the last is sent together.
+    """Sender of notices, in one task; those within `pause_s` of the last are sent together.
 
-    It sends no notice of a log that is not `followed`: nearly all logs are read where they are
-    written, and a notice costs as much as a commit.
+    A log is announced only while it is `followed`, because a notice costs as much as a commit.
     """
 
     def __init__(
@@ -41,10 +37,11 @@ class Notifier:
         self._followed_s = followed_s
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
         self._followed: dict[UUID, float] = {}
-        """Until when, in the loop's time; those that end first stand first."""
+        """End times in the loop's time, earliest first."""
         self._own_requests: dict[UUID, float] = {}
-        """Until when own notices to follow a response, which arrive here as well, are expected;
-        lost ones are forgotten. In the same order."""
+        """Until when own requests to follow are expected back here; lost ones expire. Earliest
+        first.
+        """
         self._wake = asyncio.Event()
         self._is_away = False
 
@@ -62,7 +59,6 @@ class Notifier:
         self._wake.set()
 
     def committed(self, responses: Collection[UUID]) -> None:
-        """Announce that the logs of these responses have grown, if anybody follows them."""
         if not self._followed:
             return
         now = asyncio.get_running_loop().time()
@@ -71,10 +67,7 @@ class Notifier:
             self._send_soon(Notice("log", watched))
 
     def followed(self, responses: Collection[UUID]) -> None:
-        """Note that others follow these logs; they repeat it within `followed_s`.
-
-        A request of this process comes back here, too, and is not counted.
-        """
+        """Note that others follow these logs, for `followed_s`. Own requests come back here too."""
         own = self._own_requests
         self._note(self._followed, [one for one in responses if own.pop(one, None) is None])
 
@@ -87,14 +80,13 @@ class Notifier:
             del until[first]
 
     async def run(self) -> None:
-        # Runs until cancelled.
         while True:
             await self._wake.wait()
             await self.flush()
             await asyncio.sleep(self._pause_s)
 
     async def flush(self) -> None:
-        """Send everything pending in one go. It is dropped when the database is away."""
+        """Send everything pending. It is dropped while the database is away."""
         self._wake.clear()
         pending, self._pending = self._pending, {}
         if not pending:

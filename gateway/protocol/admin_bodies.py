@@ -1,8 +1,3 @@
-"""Types of fields that bodies and objects of the admin API share.
-
-Unknown keys of bodies are refused (`admin.routes.AdminCall.body`).
-"""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +17,7 @@ NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
 SECOND_MAX: Final = 253_402_300_799
-"""The last one of the year 9999."""
+"""Of the year 9999."""
 
 
 def _printable(name: str) -> str:
@@ -47,7 +42,6 @@ class NoBody(WireModel):
 
 
 def scopes_of(scopes: tuple[str, ...]) -> frozenset[str]:
-    """Return the scopes as a set. Raises `InvalidRequest` for an unknown one."""
     for index, scope in enumerate(scopes):
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))
@@ -59,6 +53,5 @@ def seconds_of(moment: datetime | None) -> int | None:
 
 
 def deleted_body(kind: str, id_: str | None = None) -> Json:
-    """Return the answer to a deletion; `kind` is the type of the deleted object."""
     body: Json = {"object": f"{kind}.deleted", "deleted": True}
     return body if id_ is None else {"id": id_, **body}

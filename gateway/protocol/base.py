@@ -1,5 +1,3 @@
-"""Base classes of models of the wire, and types that many of their fields have."""
-
 from __future__ import annotations
 
 import re
@@ -23,7 +21,7 @@ T = TypeVar("T")
 
 
 class WireModel(BaseModel):
-    """Frozen model; it ignores unknown keys: real clients send more than the API documents."""
+    """Frozen model. Unknown keys are ignored, because clients send more than the API documents."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -36,7 +34,7 @@ def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 class NullableModel(WireModel):
-    """A model in which a null takes the field's default, or is missing if there is none."""
+    """Model in which a null is the field's default, or counts as missing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -45,11 +43,8 @@ class NullableModel(WireModel):
 
 
 class BodyModel(WireModel):
-    """Body of a request, with the names of its keys that mean nothing."""
-
     ignored: tuple[str, ...] = Field((), exclude=True)
-    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
-    header. Not a parameter itself."""
+    """Unknown top-level keys that are fit for a header; not a parameter itself."""
 
     @classmethod
     def parameters(cls) -> frozenset[str]:
@@ -70,9 +65,8 @@ def by_shape(text: str, other: str, *kinds: type) -> Discriminator:
 def string_or(
     what: str, kinds: tuple[type, ...], convert: Callable[[str], object]
 ) -> BeforeValidator:
-    """Return the validator of a value of these `kinds`, or of a string that is converted to one.
-
-    `what` names the kinds for who sends another.
+    """Return the validator of a value of these `kinds` (`what` in the error), or of a string to
+    convert.
     """
 
     def read(value: object) -> object:
@@ -95,7 +89,7 @@ ItemId = Annotated[
 ]
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
-"""A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
+"""Not strict, because JSON has no tuples."""
 
 
 def _defined_status(status: object) -> object:
@@ -106,18 +100,18 @@ def _defined_status(status: object) -> object:
 _STATUSES: Final = frozenset(get_args(Status))
 AnyStatus = Annotated[Status | None, BeforeValidator(_defined_status)]
 _EXACT_MAX: Final = 2**53
-"""Beyond it not every integer has a double."""
+"""Above it not every integer has a double."""
 
 
 def as_integer(value: object) -> object:
-    """Return a float with an integer value as int (`1.0` is an integer in JSON); else the value."""
+    """Return a float with an integer value as int (`1.0` is an integer in JSON)."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_MAX:
         return int(value)
     return value
 
 
 AS_INTEGER: Final = BeforeValidator(as_integer)
-"""Stands behind the bounds of an integer, or they are not in its JSON Schema."""
+"""Must follow the bounds of an integer, or its JSON Schema lacks them."""
 Integer = Annotated[int, AS_INTEGER]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX), AS_INTEGER]
 IGNORED_NAMES_MAX: Final = 32
@@ -125,5 +119,4 @@ _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that may stand in a response header."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]

@@ -1,12 +1,7 @@
-"""Tools that items of a context bring, beside those that its request declares.
+"""Tools that items of a context bring, besides those that its request declares.
 
-| item | its tools |
-|---|---|
-| `additional_tools` | are declared from there on, as if they stood in `tools` |
-| `tool_search_output` | were found by a search, and can be called from there on |
-
-Only tools that a client executes can be brought: the others take what no item may hold (the token
-of an MCP server is stored nowhere), and are dropped.
+Only tools that a client executes can be brought: others need what no item may hold (the token of an
+MCP server is stored nowhere), and are dropped.
 """
 
 from __future__ import annotations
@@ -41,26 +36,20 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
 BRINGING: Final = frozenset({"additional_tools", "tool_search_output"})
-"""The kinds of items that bring tools."""
 LOADED_TOOLS_MAX: Final = 512
-"""The most tools that searches have loaded for one prompt: those that were found last."""
+"""The last loaded ones count."""
 BROUGHT_TOOLS_MAX: Final = 2048
-"""The most tools that items bring to one prompt, each as often as it comes. A request that has more
-is refused; of those before it the last ones count."""
+"""With duplicates. A request with more is refused; of earlier items the last ones count."""
 _CATALOGUE: Final = "Tools that it can load:"
 
 
 class _Bringing(WireModel):
-    """The tools of such an item, as a request declares them."""
-
     tools: Many[AnyTool]
 
 
 @dataclass(frozen=True, slots=True)
 class BroughtTools:
-    """The tools of one item. `path` is where the request has the item, as in `input[1].`; `loaded`:
-    a search found them, so none of them is to be loaded any more.
-    """
+    """Tools of the item at `path`, as in `input[1].`; `loaded` tools were found by a search."""
 
     path: str
     tools: tuple[Tool, ...]
@@ -68,7 +57,6 @@ class BroughtTools:
 
     @classmethod
     def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
-        """Read the tools of an item at `path`. Raises `InvalidRequest`."""
         document = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
             tools = _Bringing.model_validate(document).tools
@@ -78,7 +66,6 @@ class BroughtTools:
 
     @property
     def count(self) -> int:
-        """Count the tools, including those in namespaces."""
         spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
         return len(self.tools) + sum(map(len, spaces))
 
@@ -87,10 +74,6 @@ class BroughtTools:
 
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
-    """Return the tools of stored items, at most the last `BROUGHT_TOOLS_MAX`.
-
-    They were checked when they were new.
-    """
     kept: list[BroughtTools] = []
     count = 0
     for context in reversed(items):
@@ -109,8 +92,7 @@ def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
     """Return the tools that the model sees: each name once, declared tools before loaded ones.
 
-    A tool with deferred loading is left out until it is loaded, if the client can load it: it has a
-    tool search, or has used one. Without a search such a tool could never be called.
+    A deferred tool is left out until it is loaded, if there is a search that can load it.
     """
     added = [tool for each in brought if not each.loaded for tool in each.tools]
     declared = [*tools, *added]
@@ -132,7 +114,6 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Return the parameter path of each tool that can be called, by the model's name for it."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 

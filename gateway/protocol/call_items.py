@@ -1,12 +1,8 @@
 """Call items and their results ↔ what the model reads and writes: function calls with JSON.
 
-The model knows every tool as a function (`protocol.tool_types`), so a call of a custom tool, a
-shell or the patcher is shown to it as a call of that function, and what it writes is read back.
-
-Open Responses has no items for requests for approval and their answers. There a request is shown
-as a call of `APPROVAL_FUNCTION` (`open_responses`), whose id is the request's, and is answered as
-calls are. Such items are read back in any dialect (`ReadItem`): the dialect in which a client is
-answered does not change what it may send.
+Open Responses has no items for approvals. There a request is a call of `APPROVAL_FUNCTION`
+(`open_responses`) with the request's id, and its output is the answer; both are read in any
+dialect.
 """
 
 from __future__ import annotations
@@ -73,30 +69,24 @@ if TYPE_CHECKING:
 
 _Arguments = TypeVar("_Arguments", bound=WireModel)
 ARGUMENTS_DEPTH_MAX: Final = DEPTH_MAX - 3
-"""Levels of arguments that an item shows as an object: a client must be able to send the item back,
-in the input of a body."""
+"""A client must be able to send the item back in an input."""
 IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
 FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a tool: `name` is the one that the model knows; `arguments` is JSON, or what stood in
-    its place.
-    """
+    """Call by the model's name; `arguments` may be invalid JSON."""
 
     name: str
     arguments: str
 
 
 class _Patch(WireModel):
-    """The arguments of a call of `apply_patch`."""
-
     operation: FileOperation
 
 
 def call_of(item: CallItem) -> Call:
-    """Return the call as the model wrote it, or would have written it."""
     match item:
         case FunctionCall():
             return Call(flat_name(item.namespace, item.name), item.arguments)
@@ -114,10 +104,7 @@ def call_of(item: CallItem) -> Call:
 
 
 def author_of(item: OutputItem) -> str | None:
-    """Return the model's name of the function that an output names in place of its call.
-
-    None if it answers a call, or names no function.
-    """
+    """Return the model's name of the function that an output names in place of its call."""
     if item.call_id is not None:
         return None
     if isinstance(item, FunctionCallOutput) and item.name is not None:
@@ -126,7 +113,6 @@ def author_of(item: OutputItem) -> str | None:
 
 
 def output_text(item: OutputItem) -> str:
-    """Return the text of a call's output for the model, with notes in place of unreadable parts."""
     match item:
         case FunctionCallOutput() | CustomToolCallOutput():
             if isinstance(item.output, str):
@@ -143,10 +129,7 @@ def output_text(item: OutputItem) -> str:
 
 
 def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
-    """Count images and files, by type, that the model sees as a note.
-
-    A model that `sees` gets the images of users and those that client tools returned.
-    """
+    """Count images and files, by type, that the model sees as a note."""
     counts: Counter[str] = Counter()
     for item in items:
         match item:
@@ -184,9 +167,8 @@ NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
 
 def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
-    """Return the model's name of an MCP tool.
-
-    None if it is no valid function name, which can happen in items of other servers.
+    """Return the model's name of an MCP tool; None if an item of another server has an invalid
+    one.
     """
     name = flat_name(item.server_label, item.name)
     return name if FUNCTION_NAME.fullmatch(name) else None
@@ -197,7 +179,6 @@ def approval_tool(item: Item) -> str | None:
 
 
 def approval_request_of(item: Item) -> str | None:
-    """Return the id of the MCP approval request that an item answers or is the call of."""
     if not isinstance(item, McpApprovalResponse | McpCall):
         return None
     request_id = getattr(item, "approval_request_id", None)
@@ -205,7 +186,6 @@ def approval_request_of(item: Item) -> str | None:
 
 
 def mcp_result_text(item: McpCall) -> str:
-    """Return the text of an MCP tool's result for the model."""
     if item.output is not None:
         return item.output
     if item.error is None:
@@ -214,27 +194,19 @@ def mcp_result_text(item: McpCall) -> str:
 
 
 def refusal_text(item: McpApprovalResponse) -> str:
-    """Return the text for the model in place of a call's result.
-
-    The call was not approved, or its outcome is unknown.
-    """
+    """Return the result of a call that was not approved, or whose outcome is unknown."""
     if item.approve:
         return UNKNOWN_RESULT
     return f"{NOT_APPROVED} What they say: {item.reason}" if item.reason else NOT_APPROVED
 
 
 def hosted_author(kind: Kind) -> str:
-    """Return the model's name of the tool for items of this kind."""
     name = kind.removesuffix("_output").removesuffix("_call")
     return "mcp" if name.startswith("mcp") else name
 
 
 def hosted_call(item: AnyHostedItem) -> str | None:
-    """Return the arguments of a hosted call as JSON.
-
-    None for an item that is only a result, for an empty item and for a list of tools, which cannot
-    be called here.
-    """
+    """Return the arguments of a hosted call as JSON; None if the item has none."""
     arguments, results = _HOSTED_MEMBERS[item.type]
     if not arguments:
         return None
@@ -243,9 +215,8 @@ def hosted_call(item: AnyHostedItem) -> str | None:
 
 
 def hosted_result(item: AnyHostedItem) -> str | None:
-    """Return the result of a hosted tool as JSON, or a note that it is unknown.
-
-    None for an item that is only a call or empty. Parts that the model cannot read become notes.
+    """Return the result of a hosted tool as JSON, or a note; None for an item that is only a
+    call.
     """
     arguments, results = _HOSTED_MEMBERS[item.type]
     members = _members_of(item, results)
@@ -258,17 +229,14 @@ def hosted_result(item: AnyHostedItem) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of the tool that the model knows as `name`."""
-
     name: str
     text: str
 
 
 def hosted_exchange(item: AnyHostedItem, function: str | None) -> tuple[Call | None, Result | None]:
-    """Return what the model is shown of an item of a hosted tool: a call, a result, or both.
+    """Return the call and the result that the model is shown of an item of a hosted tool.
 
-    `function` is the function of the call that is shown before the item, if there is one: of the
-    approval request that an MCP call or an answer belongs to.
+    `function` is that of the approval request, whose call is shown before.
     """
     if isinstance(item, McpCall) and (name := mcp_name(item)):
         result = Result(name, mcp_result_text(item))
@@ -329,15 +297,14 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...
     "program": (("code",), ()),
     "program_output": ((), ("result",)),
 }
-"""Members that are shown of each kind of item: those of its arguments, and those of its result."""
+"""Members of the arguments, and of the result."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
     """Return the fields of a call item besides `id`, `type`, `status` and `call_id`.
 
-    Without a `rule` it is a function that nobody declared. The input of a custom tool is
-    `arguments` itself if that is not the expected JSON object. Raises `ValueError` for arguments of
-    a shell, a patch or a tool search in the wrong shape.
+    Without a `rule` nobody declared the function. `arguments` of the wrong shape are themselves the
+    input of a custom tool; for a shell, a patch or a tool search they raise `ValueError`.
     """
     if rule is None:
         return {"name": name, "arguments": arguments}
@@ -398,7 +365,6 @@ def _operation(operation: FileOperation) -> dict[str, Any]:
 
 
 def part_text(part: ContentPart) -> str:
-    """Return the text of a part, or the note that stands for what the model cannot read."""
     match part:
         case InputText() | OutputText():
             return part.text
@@ -415,9 +381,7 @@ def _json(value: object) -> str:
 
 
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
-"""Name of the function by which clients without approval items approve calls."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
-"""Prefix of the ids of calls of `APPROVAL_FUNCTION`."""
 _APPROVAL_EXPECTED: Final = {
     "arguments": "those with which the call was shown",
     "output": '{"approve": true}, or {"approve": false, "reason": "..."}',
@@ -425,7 +389,7 @@ _APPROVAL_EXPECTED: Final = {
 
 
 class _RequestedCall(WireModel):
-    """Arguments of `APPROVAL_FUNCTION`: the call to make if the user approves it."""
+    """Arguments of `APPROVAL_FUNCTION`."""
 
     server_label: str
     name: str
@@ -433,7 +397,7 @@ class _RequestedCall(WireModel):
 
 
 class _ApprovalAnswer(WireModel):
-    """Output of `APPROVAL_FUNCTION`: the decision of the user."""
+    """Output of `APPROVAL_FUNCTION`."""
 
     approve: bool
     reason: str | None = None
@@ -476,4 +440,4 @@ def _parse_approval(model: type[_Arguments], field: str, text: str) -> _Argument
 
 
 ReadItem = Annotated[AnyInputItem, AfterValidator(_to_approval_item)]
-"""`AnyInputItem`, of which none stands for a request for approval or its answer."""
+"""`AnyInputItem` in which approvals of Open Responses have become items."""

@@ -1,19 +1,10 @@
 """Adapters: from a Response object to a chat completion or a completion, from events to chunks.
 
-| item | is |
-|---|---|
-| message | content, or a refusal |
-| message, phase commentary, of an answer in a format | reasoning: the content is the JSON alone |
-| reasoning | reasoning |
-| call of a function or a custom tool | a tool call |
-| citation of a page | an annotation; its place is one in the joined content |
-| call of a tool that the gateway ran | nothing |
+A chat has one text of each sort, so the texts of several items are joined by a blank line. The
+commentary of an answer in a format becomes reasoning, because the content is the JSON alone. A
+stream that fails after its start ends with an `error` in the place of a chunk.
 
-A chat has one text of each sort where a response may have several items: they are joined by a
-blank line. All chunks of a stream together say what the body would have said; a stream that fails
-after its start ends with an `error` in the place of a chunk.
-
-Sources: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
+Source: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
 chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
 """
 
@@ -28,7 +19,7 @@ import orjson
 from typing_extensions import override
 
 from gateway import __version__, ids
-from gateway.protocol.hosted_tools import family_of
+from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
@@ -38,12 +29,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Around = tuple[bytes, ...]
-    """A chunk that was encoded once, except for its text, as there is one for each token: what
-    stands before the text, behind it, and between it and the same once more."""
+    """Parts of an encoded chunk around each place of its text."""
 
 
 def in_chat_words(message: str) -> str:
-    """Replace names of Responses API parameters in a message by those of this API."""
     for name, word in _WORDS.items():
         message = message.replace(name, word)
     return message
@@ -59,30 +48,21 @@ MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
     "refusal": ("refusal",),
     "reasoning_content": ("reasoning_content", "reasoning"),
 }
-"""The members of a message, and of a delta, that a text of each sort stands in."""
 FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The calls that a chat knows, with the field that has what the model wrote."""
 CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
-"""Types of tool calls in a chat, by the type of the item."""
 CANCELLED: Final = "The response was cancelled."
 _RETRIED: Final = {
     None: "server_error",
     "server_error": "server_error",
     "rate_limit_exceeded": "requests",
 }
-"""Error types of failures after which clients repeat the request, by code. All others are caused by
-the request, perhaps with this model: the gateway has made all its attempts.
-"""
+"""Clients repeat the request after these. All other errors are caused by the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemText:
-    """Some text of an item. `logprobs` are those of its tokens, where they are known;
-    `annotations` cite what it says.
-    """
-
     field: Field
     index: int
     text: str
@@ -95,7 +75,6 @@ def is_formatted(response: Json) -> bool:
 
 
 def field_of(item: Json, *, formatted: bool) -> Field:
-    """Return the field that shows the text of a message or of reasoning, refusals aside."""
     is_aside = formatted and item.get("phase") == "commentary"
     return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
 
@@ -119,11 +98,10 @@ def calls_of(response: Json) -> list[Json]:
 
 
 CITATION: Final = "url_citation"
-"""The annotations that a chat knows."""
+"""Other annotations are not part of a chat."""
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
-    """Return a URL citation; its text begins at `offset` of the content."""
     cited = {name: annotation[name] for name in ("url", "title")}
     for name in ("start_index", "end_index"):
         cited[name] = annotation[name] + offset
@@ -131,20 +109,17 @@ def citation_body(annotation: Json, offset: int) -> Json:
 
 
 class Joiner:
-    """Joiner of texts: one text of all those of each sort."""
-
     def __init__(self) -> None:
         self._last: dict[Field, int] = {}
 
     def add(self, field: Field, index: int, text: str) -> str:
-        """Return what to append for more text of the item at `index`."""
         before = self._last.get(field, index)
         self._last[field] = index
         return text if before == index else SEPARATOR + text
 
 
 def failure_of(response: Json) -> Json | None:
-    """Return the error of a failed or cancelled response in envelope form; None otherwise."""
+    """Return the error of a failed or cancelled response in envelope form."""
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
@@ -164,8 +139,8 @@ FINGERPRINT_CHARS: Final = 10
 def identity(response: Json, kind: str) -> Json:
     """Return the first members of every body and chunk; `kind` is the `object`.
 
-    The id is that of the response with another prefix. The fingerprint covers the model and the
-    gateway's release, because backends do not report their own changes.
+    Backends do not report their changes, so the fingerprint is of the model and the gateway's
+    release.
     """
     prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
     served = f"{__version__} {response['model']}".encode()
@@ -190,7 +165,6 @@ def stop_reason(response: Json) -> str:
 
 
 def finish_reason(response: Json, *, is_deprecated: bool) -> str:
-    """Return the `finish_reason` of an answer that may have ended with calls."""
     reason = stop_reason(response)
     if reason == "stop" and calls_of(response):
         return "function_call" if is_deprecated else "tool_calls"
@@ -207,7 +181,6 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """Return the exact token counts under the names of these APIs; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
@@ -279,7 +252,7 @@ _TEXT_DELTAS: Final = {
     "response.reasoning_text.delta": False,
     "response.refusal.delta": True,
 }
-"""Deltas of texts, and whether it is that of a refusal."""
+"""Whether the text is a refusal."""
 _WRITTEN: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -290,13 +263,9 @@ TEXT_CHUNK: Final = "text_completion"
 
 
 class Chunks:
-    """Maker of the chunks of one stream of events, which it gets from the first event on.
-
-    A subclass says how its API shows a beginning, more text, a call, and the end.
-    """
+    """Maker of the chunks of one stream, from its first event on."""
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
-        # `kind` is the `object` of each chunk.
         self._kind = kind
         self._include_usage = include_usage
         self._head = b""
@@ -310,9 +279,9 @@ class Chunks:
         self._joiner = Joiner()
 
     def from_event(self, event: Event) -> list[bytes]:
-        """Return the chunks that show the next event, encoded: none, one or several.
+        """Return the chunks that show the next event, encoded. An error is a chunk, too.
 
-        An error is a chunk, too. Their text is as long as the event's, except for separators.
+        Their text is as long as the event's, except for separators.
         """
         is_refusal = _TEXT_DELTAS.get(event.type)
         if is_refusal is not None:
@@ -407,8 +376,6 @@ class Chunks:
 
 
 class ChatChunks(Chunks):
-    """The chunks of one chat completion."""
-
     def __init__(self, form: ChatAdapter) -> None:
         super().__init__(CHAT_CHUNK, include_usage=form.include_usage)
         self._form = form
@@ -420,7 +387,7 @@ class ChatChunks(Chunks):
 
     @override
     def _first(self, response: Json) -> list[bytes]:
-        self._cites = any(family_of(tool["type"]) == "web_search" for tool in response["tools"])
+        self._cites = any(FAMILIES.get(tool["type"]) == "web_search" for tool in response["tools"])
         self._name(response, service_tier=response["service_tier"])
         self._texts = {one: self._around(_choice, *MEMBERS[one]) for one in FIELDS}
         return [self._chunk(_choice({"role": "assistant", "content": None, "refusal": None}))]
@@ -468,8 +435,6 @@ class ChatChunks(Chunks):
 
 
 class CompletionChunks(Chunks):
-    """The chunks of one completion: the answer alone."""
-
     def __init__(self, *, include_usage: bool) -> None:
         super().__init__(TEXT_CHUNK, include_usage=include_usage)
         self._around_text: Around = ()
@@ -495,16 +460,11 @@ def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = N
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
-    """Adapter to chat completions, with what the client asked to see: `logprobs`, calls as the
-    deprecated `function_call`, and the usage at the end of a stream.
-    """
-
     logprobs: bool = False
     is_deprecated: bool = False
     include_usage: bool = False
 
     def body(self, response: Json) -> Json:
-        """Return a finished Response object as a `chat.completion` with one choice."""
         calls = calls_of(response)
         choice = {
             "index": 0,
@@ -521,18 +481,14 @@ class ChatAdapter:
         }
 
     def chunks(self) -> Chunks:
-        # Each is a `chat.completion.chunk`.
         return ChatChunks(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """Adapter to completions; `include_usage`: streams end with the usage."""
-
     include_usage: bool
 
     def body(self, response: Json) -> Json:
-        """Return a finished Response object as a `text_completion`, without the reasoning."""
         text = _join_texts(response).get("content", "")
         return {
             **identity(response, TEXT_CHUNK),
@@ -545,4 +501,3 @@ class CompletionAdapter:
 
 
 Adapter = ChatAdapter | CompletionAdapter
-"""Adapter of responses to the API that a client called."""

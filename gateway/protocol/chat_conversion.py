@@ -1,37 +1,18 @@
 """Requests of Chat Completions and Completions, converted to requests of the Responses API.
 
-Errors use the client's own parameter paths (`ParameterPaths`). There is one model for all roles and
-one for all parts, so that a mistake has the path that the client wrote; which role may say what is
-checked in the conversion. The answer is made from what every client gets, from events or from the
-Response object (`chat_answers`), so the two cannot disagree.
+Errors use the client's own parameter paths (`ParameterPaths`). One model reads all roles and all
+parts, so that a mistake has the path that the client wrote.
 
-More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
-for absent values, tool calls without a type, a URL in place of an image's object, and reasoning
-under both of its names. The `name` of a participant has no effect: Harmony has none.
+Clients replay what other servers gave them, so more is accepted than OpenAI documents: nulls for
+absent values, tool calls without a type, a URL in place of an image's object, reasoning under both
+of its names.
 
-Of `POST /v1/completions` a prompt is the message of a user: gpt-oss was trained on conversations
-only, so there is no text for it to go on with. What would need that (`suffix`, `echo`, a prompt of
-token ids) is refused.
-
-`CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
-without its modality, `prompt_cache_options`) are accepted, and named in the answer's headers; so is
-everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`create_request.parse_create`). `web_search_options` are the tool `web_search`,
-which the model uses as it sees fit; where that is not served, they are dropped as the tool is.
-
-| message | items |
-|---|---|
-| developer, system, user | a message |
-| assistant | reasoning that it is given back, a message, its calls |
-| tool | the output of the call that it names |
-| function (deprecated) | the output of the last `function_call` of that name |
+A prompt of `POST /v1/completions` is a user's message: gpt-oss was trained on conversations only.
+So `suffix`, `echo` and token ids are refused. Parameters outside `CHAT_PARAMETERS`, and the `name`
+of a participant, have no effect and are named in the answer's headers.
 
 An assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
-chain of thought that led to the calls. An assistant's message with empty content adds nothing; one
-without content is refused, unless it has calls or reasoning.
-
-A sound is converted to a file, because items know none: the model, which reads text only, is told
-that there was one (`protocol.call_items`), or the request is refused (settings, `input`).
+chain of thought that led to the calls. A sound becomes a file, because there is no item for it.
 """
 
 from __future__ import annotations
@@ -83,29 +64,23 @@ def _image(value: object) -> object:
 
 
 class ImageUrl(NullableModel):
-    """An image, by URL or as a data URL."""
-
     url: str
     detail: str | None = None
 
 
 class InputAudio(NullableModel):
-    """A sound; `data` is Base64."""
-
     data: str
     format: str | None = None
 
 
 class ChatFile(NullableModel):
-    """A file, by id or as a data URL."""
-
     file_id: str | None = None
     file_data: str | None = None
     filename: str | None = None
 
 
 class ChatPart(NullableModel):
-    """A part of a message: what its `type` names."""
+    """Part of a message; the field of its `type` has the content."""
 
     type: str
     text: str | None = None
@@ -116,22 +91,16 @@ class ChatPart(NullableModel):
 
 
 class CalledFunction(NullableModel):
-    """The call of a function; `arguments` is JSON, as the model wrote it."""
-
     name: str
     arguments: str
 
 
 class CalledCustom(NullableModel):
-    """The call of a custom tool; `input` is its text."""
-
     name: str
     input: str
 
 
 class ChatCall(NullableModel):
-    """Tool call of an assistant's message."""
-
     id: str
     type: Literal["function", "custom"] = "function"
     function: CalledFunction | None = None
@@ -139,8 +108,6 @@ class ChatCall(NullableModel):
 
 
 class ChatMessage(NullableModel):
-    """A message of any role. Its content is a `text`, or parts, or nothing."""
-
     role: ChatRole
     text: str | None = None
     content: Many[ChatPart] | None = None
@@ -182,24 +149,18 @@ class ChatMessage(NullableModel):
 
 
 class ChatStreamOptions(NullableModel):
-    """Options of a stream. `include_usage`: usage in a last chunk;
-    `include_obfuscation`: padded deltas.
-    """
-
     include_usage: bool = False
     include_obfuscation: bool = True
 
 
 class ChatTool(NullableModel):
-    """A function or a custom tool; what it is stands under the name of its type."""
-
     type: str
     function: dict[str, Any] | None = None
     custom: dict[str, Any] | None = None
 
 
 class ChatRequest(NullableModel):
-    """The parameters of `POST /v1/chat/completions` that are not the same in the Responses API."""
+    """Parameters that differ from the Responses API."""
 
     messages: Many[ChatMessage] = Field(min_length=1)
     tools: Many[ChatTool] = ()
@@ -222,8 +183,6 @@ class ChatRequest(NullableModel):
 
 
 class CompletionRequest(NullableModel):
-    """The parameters of `POST /v1/completions` that are not the same in the Responses API."""
-
     prompt: Any
     max_tokens: Integer | None = Field(None, ge=1)
     n: Integer | None = Field(None, ge=1)
@@ -242,7 +201,7 @@ SHARED: Final = frozenset({
     "safety_identifier", "seed", "service_tier", "stop", "store", "stream", "temperature", "top_k",
     "top_p", "user",
 })  # fmt: skip
-"""Parameters that are the same in all these APIs, but for the default of `store`."""
+"""The same in all these APIs, but for the default of `store`."""
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
 
 
@@ -253,10 +212,7 @@ def parse_chat(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> Converted:
-    """Parse `body` into a request to the Responses API.
-
-    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
-    """
+    """Parse a request. Raises only `InvalidRequest`, whatever the bytes are."""
     document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
     if strict and (unheard := [n for n in ignored if n not in documented.CHAT_PARAMETERS]):
@@ -458,16 +414,12 @@ def _items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[J
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """A call without an output so far. `name` is for calls that have no id of their own."""
-
     path: str
     kind: str
     name: str | None = None
 
 
 class _ItemBuilder:
-    """Builder of items from messages, one message after the other."""
-
     def __init__(self, places: ParameterPaths) -> None:
         self.items: list[Json] = []
         self._places = places
@@ -632,8 +584,7 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "tool": _SHOWN,
     "function": _SHOWN,
 }
-"""Types of parts that a message of each role may hold. OpenAI's tools return text; some tools also
-return what they saw, such as images."""
+"""OpenAI's tools return text; some return images."""
 
 
 def _parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
@@ -678,10 +629,7 @@ def _part(role: str, part: ChatPart, path: str, places: ParameterPaths, to: str)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A request of the Responses API, and the way back to the client's API.
-
-    `places` has the client's names of the request's parameters, `adapter` converts the answers.
-    """
+    """Request with the client's parameter names (`places`) and the converter of its answers."""
 
     request: CreateResponse
     places: ParameterPaths
@@ -728,8 +676,6 @@ _SEPARATORS: Final = ".["
 
 
 class ParameterPaths:
-    """Paths of the converted request, each with the path that the client wrote."""
-
     def __init__(self, places: Mapping[str, str]) -> None:
         # Paths below a mapped path follow it, unless they are mapped themselves.
         self._places = dict(places)
@@ -738,7 +684,6 @@ class ParameterPaths:
         self._places[path] = original
 
     def original(self, path: str) -> str:
-        """Return the client's path for `path`; the same if no other is noted."""
         prefix, rest = path, ""
         while prefix not in self._places:
             cut = max(map(prefix.rfind, _SEPARATORS))
@@ -748,7 +693,6 @@ class ParameterPaths:
         return self._places[prefix] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
-        """Return the refusal with the client's parameter names."""
         if error.param is None:
             return InvalidRequest(in_chat_words(error.message), code=error.code)
         param = self.original(error.param)
@@ -760,7 +704,6 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """Parse `body` into a request to the Responses API. Raises as `parse_chat`."""
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:

@@ -34,24 +34,21 @@ GIB: Final = 1024**3
 MEMORY_LIMITS: Final[Mapping[str, int]] = {
     name: int(name.removesuffix("g")) * GIB for name in get_args(MemoryLimit)
 }
-"""Bytes of memory by what a request calls them."""
 NAME_CHARS_MAX: Final = 256
 MINUTES_MAX: Final = 20
-"""OpenAI's bound on the minutes after which a container expires that is not used."""
+"""OpenAI's bound."""
 PURPOSES: Final = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 ANCHOR: Final = "expires_after[anchor]"
 SECONDS: Final = "expires_after[seconds]"
 UPLOAD_FIELDS: Final = ("purpose", ANCHOR, SECONDS)
-"""Fields of the form of an uploaded file, beside the file."""
+"""Besides the file."""
 SECONDS_MIN, SECONDS_MAX = 3600, 2_592_000
-"""OpenAI's bounds on the seconds after which an uploaded file expires."""
+"""OpenAI's bounds on the lifetime of an uploaded file."""
 
 _FileId = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
 class ExpiresAfter(WireModel):
-    """Lifetime of a container: so many minutes after its last use."""
-
     anchor: Literal["last_active_at"]
     minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), AS_INTEGER]
 
@@ -63,7 +60,7 @@ class NetworkPolicy(WireModel):
 
 
 class NewContainer(BodyModel):
-    """The body of `POST /v1/containers`."""
+    """Body of `POST /v1/containers`."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
     expires_after: ExpiresAfter = ExpiresAfter(anchor="last_active_at", minutes=MINUTES_MAX)
@@ -73,16 +70,12 @@ class NewContainer(BodyModel):
 
 
 class NewContainerFile(BodyModel):
-    """The body of `POST /v1/containers/{id}/files`, where it is JSON."""
+    """Body of `POST /v1/containers/{id}/files`, where it is JSON."""
 
     file_id: _FileId
 
 
 def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewContainer:
-    """Parse the creation of a container.
-
-    Raises `InvalidRequest`; if `strict`, for unknown keys, too.
-    """
     container = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
     if container.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
@@ -111,10 +104,6 @@ def _parse(
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """Return purpose and lifetime in seconds of an uploaded file, from its form fields.
-
-    Raises `InvalidRequest`.
-    """
     purpose = fields.get("purpose")
     if purpose is None:
         raise missing("purpose")
@@ -141,7 +130,6 @@ def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def check_file_name(name: str) -> str:
-    """Return the file name of an upload, without folders. Raises `InvalidRequest`."""
     bare = name.replace("\\", "/").rpartition("/")[2]
     if len(bare) > NAME_CHARS_MAX:
         raise string_too_long("file", len(bare), NAME_CHARS_MAX)

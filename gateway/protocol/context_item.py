@@ -1,5 +1,3 @@
-"""Item of a context: as the API shows it, and as the ids that stand for it in a prompt."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -46,8 +44,7 @@ HostedKind = Literal[
     "program",
     "program_output",
 ]
-"""Kinds of items of tools that a server runs, OpenAI or this gateway, and no client; and of
-declarations of more tools."""
+"""Items of tools that a server runs, and of declarations of more tools."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 CALL_KINDS: Final = frozenset(get_args(CallKind))
@@ -59,19 +56,15 @@ _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminato
 # Not frozen: one is made for each item of a request, and the guard would take most of that time.
 @dataclass(slots=True)
 class ContextItem:
-    """An item with what the stages need to know of it without parsing it.
+    """An item, with what is needed of it without parsing.
 
-    `json` is the item as it is stored and listed, id and status included; empty where nobody needs
-    more of it than its ids. `ids` stand for it in a prompt (unsigned 32-bit), None while it was
-    never rendered. `complete` is False for an item that was cut off. `call_id` and `name` are set
-    for calls, `call_id` for their outputs, `role` and `phase` for messages; more tools have the
-    role of who declares them. The name of a call is
-    the one that the model knows; an output has one where it named its function in place of a call.
-    An MCP approval request has the name of the tool, None where that cannot be one; the `call_id`
-    of its response, and of the call that was approved, is the id of its item.
-    The `parsed` of a compaction that was opened is the message that it stands for.
-    `includable` is the JSON of the fields that its `json` leaves out until a reader asks for them
-    (`protocol.items`); None for none, and where it was not read.
+    `json` is the item as stored and listed; empty where only its ids are needed. `ids` stand for it
+    in a prompt (unsigned 32-bit), None if it was never rendered. `complete` is False if it was cut
+    off. `name` is the model's name of a call, or of the function that an output names in place of
+    its call; for an MCP approval request that of the tool, if it is valid. The `call_id` of its
+    response and of the approved call is the id of its item. `parsed` of an opened compaction is the
+    message that it stands for. `includable` is the JSON of the fields that `json` leaves out
+    (`protocol.items`).
     """
 
     kind: Kind
@@ -124,8 +117,6 @@ class ContextItem:
 
 
 class Label(NamedTuple):
-    """Label of a `ContextItem`: its fields of these names."""
-
     kind: Kind
     role: Role | None
     phase: Phase | None
@@ -134,9 +125,9 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Items that all have their ids, without an object for each: there may be thousands.
+    """Items with their ids, without an object for each: there may be thousands.
 
-    Item `i` has the label `labels[names[i]]`; its ids take `sizes[i]` of the bytes of `ids`.
+    Item `i` has the label `labels[names[i]]`; its ids take `sizes[i]` bytes of `ids`.
     """
 
     names: Sequence[str]
@@ -145,14 +136,13 @@ class Columns:
     ids: array[int]
 
     def starts(self) -> list[int]:
-        """Return the offset of each item's first id, then the offset of the end."""
         width = self.ids.itemsize
         return list(accumulate((size // width for size in self.sizes), initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """A row of `messages`: a context item, where it stands in its response, and on which side."""
+    """Row of `messages`."""
 
     position: int
     is_output: bool
@@ -161,7 +151,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPlace:
-    """A conversation as it was when it was read: its items below the position `end`."""
+    """Conversation when it was read: its items below the position `end`."""
 
     uuid: UUID
     end: int

@@ -31,21 +31,18 @@ if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
 
 ADDED_ITEMS_MAX: Final = 20
-"""OpenAI's bound on the items of one request."""
+"""OpenAI's bound."""
 
 _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation without its items. `created_at` is aware."""
-
     uuid: UUID
     created_at: datetime
     metadata: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        # Times are unix seconds.
         return {
             "id": ids.conversation_id(self.uuid),
             "object": "conversation",
@@ -79,21 +76,15 @@ _Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
 class NewConversation(BodyModel):
-    """The body of `POST /v1/conversations`: what a conversation begins with."""
-
     items: Many[_Item] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
 class NewItems(BodyModel):
-    """The body of a request that adds items to a conversation."""
-
     items: Annotated[Many[_Item], Field(min_length=1)]
 
 
 class NewMetadata(BodyModel):
-    """The body of a request that replaces the metadata of a conversation."""
-
     metadata: Metadata
 
 
@@ -102,7 +93,7 @@ def parse_conversation(
 ) -> NewConversation:
     """Parse the creation of a conversation; an empty body creates an empty one.
 
-    Raises `InvalidRequest`; if `strict`, for unknown keys, images and files, too.
+    If `strict`, unknown keys, images and files are refused.
     """
     conversation = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
     _check_items(conversation.items, limits, strict=strict)
@@ -110,14 +101,12 @@ def parse_conversation(
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
-    """Parse items to add. Raises as `parse_conversation`."""
     new = _parse(NewItems, parse_object(body, limits), strict=strict)
     _check_items(new.items, limits, strict=strict)
     return new
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
-    """Parse new metadata; null means none. Raises as `parse_conversation`."""
     document = parse_object(body, limits)
     if document.get("metadata", "") is None:
         document["metadata"] = {}

@@ -1,8 +1,7 @@
-"""The names that OpenAI documents: those of the types of its SDK, in the SDK's order.
+"""Names that OpenAI documents, from the types of its SDK and in their order.
 
-A name that is documented but not served is refused as unsupported; any other is a mistake. They
-are written down here, because importing the SDK's types costs a process 14 MiB and half a second;
-a test compares them with the SDK, so that they cannot grow stale.
+A name that is documented but not served is refused as unsupported; any other is a mistake.
+Importing the SDK's types would cost 14 MiB and half a second; a test compares them instead.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 
 
 def literal_values(annotation: object) -> tuple[str, ...]:
-    """Return every string in the `Literal`s of a (nested, optional, annotated) type."""
     if isinstance(annotation, str):
         return (annotation,)
     return tuple(value for part in get_args(annotation) for value in literal_values(part))
@@ -39,7 +37,7 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
 NEWER_PARAMETERS: Final = frozenset({"background_options"})
-"""Parameters of `POST /v1/responses` in releases of the SDK after the one that the tests have."""
+"""Of SDK releases newer than the one in the tests."""
 CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -48,17 +46,17 @@ CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "service_tier", "store", "stream", "stream_options", "temperature", "text", "tool_choice",
     "tools", "top_logprobs", "top_p", "truncation", "user",
 })  # fmt: skip
-"""Parameters of `POST /v1/responses`."""
+"""Of `POST /v1/responses`."""
 COUNT_PARAMETERS: Final = frozenset({
     "conversation", "input", "instructions", "model", "parallel_tool_calls", "personality",
     "previous_response_id", "reasoning", "text", "tool_choice", "tools", "truncation",
 })  # fmt: skip
-"""Parameters of `POST /v1/responses/input_tokens`."""
+"""Of `POST /v1/responses/input_tokens`."""
 COMPACT_PARAMETERS: Final = frozenset({
     "image", "input", "instructions", "model", "previous_response_id", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "service_tier",
 })  # fmt: skip
-"""Parameters of `POST /v1/responses/compact`."""
+"""Of `POST /v1/responses/compact`."""
 CHAT_PARAMETERS: Final = frozenset({
     "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
     "max_completion_tokens", "max_tokens", "messages", "metadata", "modalities", "model",
@@ -68,7 +66,7 @@ CHAT_PARAMETERS: Final = frozenset({
     "stream_options", "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
     "verbosity", "web_search_options",
 })  # fmt: skip
-"""Parameters of `POST /v1/chat/completions`."""
+"""Of `POST /v1/chat/completions`."""
 ITEM_TYPES: Final = (
     "message", "file_search_call", "computer_call", "computer_call_output", "web_search_call",
     "function_call", "function_call_output", "tool_search_call", "tool_search_output",
@@ -111,7 +109,7 @@ _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
     "text": ({}, {"format": {"type": "text"}}),
     "response_format": ({"type": "text"},),
 }
-"""Values that ask for nothing but what is done without them."""
+"""Values that change nothing."""
 
 IN_RESPONSES: Final[Remedies] = {
     "messages": "'input', which takes the same messages",
@@ -128,12 +126,12 @@ IN_RESPONSES: Final[Remedies] = {
     "logit_bias": "'instructions' that tell what to say and what not",
     "generate": _PREWARM,
 }
-"""Replacements in `POST /v1/responses` for parameters of the other APIs."""
+"""Replacements for parameters of the other APIs."""
 IN_COMPACTIONS: Final[Remedies] = {
     **IN_RESPONSES,
     "conversation": "POST /v1/responses with it and a 'compaction_trigger' as the last input item",
 }
-"""Replacements in `POST /v1/responses/compact`, where OpenAI has no conversations."""
+"""For compactions, where OpenAI has no conversations."""
 IN_CHATS: Final[Remedies] = {
     "input": "'messages'",
     "prompt": "'messages'",
@@ -150,7 +148,6 @@ IN_CHATS: Final[Remedies] = {
     "suffix": "a message that tells what follows",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""Replacements in `POST /v1/chat/completions`."""
 IN_COMPLETIONS: Final[Remedies] = {
     "input": "'prompt'",
     "messages": "'prompt', or POST /v1/chat/completions",
@@ -166,11 +163,9 @@ IN_COMPLETIONS: Final[Remedies] = {
     "background": "POST /v1/responses, which has background responses",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""Replacements in `POST /v1/completions`."""
 
 
 def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
-    """Raise `InvalidRequest` for the first parameter of another API that is not null."""
     for name in document:
         if name in remedies and not is_harmless(name, document[name]):
             raise InvalidRequest(
@@ -182,7 +177,6 @@ def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
 
 
 def is_harmless(name: str, value: object) -> bool:
-    """Return True if a parameter of another API asks only for what happens without it."""
     return value is None or any(_is_same(value, one) for one in _HARMLESS.get(name, ()))
 
 

@@ -1,11 +1,7 @@
 """Grants: which hosted tools a response may use, decided once when it is created.
 
-They are stored with the request, so that whoever folds its log or goes on with it knows the same
-tools, servers, rules and budgets, whatever is configured there. No secret is in them.
-
-The state of the tools (`ToolState`) goes along a chain of responses. It is kept with a response
-(`responses.tool_state`), as its fold makes it: the pages that the model was shown, by their
-cursors, and the container that it used.
+They are stored with the request, so that whoever continues it has the same tools, rules and
+budgets. They hold no secrets.
 """
 
 from __future__ import annotations
@@ -21,16 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_within(host: str, domains: Sequence[str]) -> bool:
-    """Return True if a host is or is below one of the domains, or if there are no domains."""
     host = host.lower().rstrip(".")
     return not domains or any(host == one or host.endswith(f".{one}") for one in domains)
 
 
 @dataclass(frozen=True, slots=True)
 class DomainRules:
-    """Rules of domains: `allowed` are the only ones, if there are any; `denied` are refused in any
-    case. Both are in lower case, and hold for their subdomains, too.
-    """
+    """Domains with their subdomains, in lower case; `denied` takes precedence."""
 
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
@@ -48,17 +41,16 @@ class DomainRules:
 EVERY_DOMAIN = DomainRules()
 SearchContextSize = Literal["low", "medium", "high"]
 REGISTERED: Final = "registry:"
-"""Begins the identity of an MCP server that the operator registered."""
+"""Prefix of the identity of a server that the operator registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """A page that the browser showed to the model, by its cursor.
+    """Page that the browser showed to the model, by its cursor.
 
-    `key` is that of its text in the store of pages. `url` is empty for results of a search. `links`
-    are what its numbers lead to. `first` and `end` are the lines that were shown. Results of a find
-    tell in `of` the cursor of the page that was searched. Results of a search tell in `hits` for
-    each link the line where it stands first, and its words: what is cited there is that link.
+    `key` is that of its text in the store of pages. `links` are the targets of its numbers. Lines
+    `first` to `end` were shown. `of` is the page that a find searched. `hits` of a search have for
+    each link its first line and its words, for citations.
     """
 
     cursor: int
@@ -77,11 +69,9 @@ class ShownPage:
 class BrowserGrant:
     """Grant of `browser.search`, `browser.open` and `browser.find`.
 
-    `pages` are those that earlier responses of the chain were shown; cursors go on behind them, at
-    `first_cursor`. `country` is of two letters; `location` says in words where the user is. `type`
-    is what the request called the tool. `urls` are those that the user's input has: where `opens`
-    is `known`, a URL that the model writes is opened only if it is one of them, or on a shown page.
-    `tenant_domains` and `denied_domains` are those of the tenant's policy (`DomainRules`).
+    `pages` are those of earlier responses; new cursors begin at `first_cursor`. If `opens` is
+    `known`, a URL that the model writes is opened only if it is in `urls`, those of the user's
+    input, or on a shown page.
     """
 
     type: str
@@ -100,8 +90,8 @@ class BrowserGrant:
 
 @dataclass(frozen=True, slots=True)
 class PythonGrant:
-    """Grant of `python`, in the container of this id (`cntr_...`), which may not exist before its
-    first use. It is made only if the tenant has less than `containers_max` then; None: no bound.
+    """Grant of `python` in this container, which is made on first use, if the tenant has less than
+    `containers_max` then.
     """
 
     container_id: str
@@ -109,15 +99,13 @@ class PythonGrant:
     memory_bytes: int
     file_ids: tuple[str, ...] = ()
     description: str | None = None
-    """Description for the model in place of the text that it was trained with; None: that text."""
+    """Replaces the text that the model was trained with."""
     containers_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool of an MCP server, as the server listed it when the response was created.
-
-    `parameters` is a JSON Schema. `digest` is of name, description and schema. The hints are false
+    """Tool of an MCP server. `digest` is of name, description and schema. The hints are false
     unless the server is trusted.
     """
 
@@ -132,11 +120,10 @@ class McpTool:
 
 @dataclass(frozen=True, slots=True)
 class ServerGrant:
-    """An MCP server by its label, and those of its tools that may be called.
+    """An MCP server and those of its tools that may be called.
 
-    `server` is its identity: `registry:` and an id, or its host and a digest of the URL that the
-    request named, which may be a secret itself. `credential` is a digest of what the request gave
-    to be sent to it; empty for nothing.
+    `server` is `registry:` and an id, or its host and a digest of the URL, which may be a secret
+    itself. `credential` is a digest of what the request sends to it.
     """
 
     label: str
@@ -152,9 +139,8 @@ class ServerGrant:
 
 @dataclass(frozen=True, slots=True)
 class ApprovedCall:
-    """A call of an MCP tool that the user approved: the response begins with it.
-
-    `name` is the tool's as the model knows it, `arguments` exactly what the model wrote.
+    """Call of an MCP tool, with exactly the `arguments` that the model wrote and the user
+    approved.
     """
 
     request_id: str
@@ -164,11 +150,11 @@ class ApprovedCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolBudget:
-    """Bounds of the hosted tools of one response. `calls_max` is the lesser of the request's
-    `max_tool_calls` and the operator's bound; after `failures_max` failures of one tool in a row it
-    may not be called again; all calls together may take `time_max_s`, their results
-    `result_ids_max` ids as the model is shown them, and `result_bytes_max` bytes as the tools
-    returned them.
+    """Bounds of the hosted tools of one response.
+
+    `calls_max` is at most the request's `max_tool_calls`; `failures_max` failures in a row withdraw
+    a tool. The others are for all calls together: `result_ids_max` as the model is shown the
+    results, `result_bytes_max` as the tools returned them.
     """
 
     calls_max: int = 64
@@ -180,10 +166,10 @@ class ToolBudget:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """All hosted tools of one response. `include` are values of the request's `include` that
-    concern them. `unused_pages` and `unused_container` are those of the chain where the response
-    has no such tool: they go on to the responses that continue it. `cites_unused`: answers may cite
-    those pages, as the earlier answers in the prompt do.
+    """All hosted tools of one response.
+
+    `unused_pages` and `unused_container` are passed on along the chain if this response has no such
+    tool; with `cites_unused` answers may cite those pages.
     """
 
     browser: BrowserGrant | None = None
@@ -202,9 +188,8 @@ class Grants:
 
     @property
     def cited_pages(self) -> tuple[ShownPage, ...] | None:
-        """Return the pages of earlier responses that answers may cite.
-
-        None: text that looks like a citation is plain text.
+        """Return the pages of earlier responses that answers may cite; with None citations are
+        plain text.
         """
         if self.browser is not None:
             return self.browser.pages
@@ -220,15 +205,10 @@ def grants_json(grants: Grants) -> dict[str, Any]:
 
 
 def grants_of(stored: object) -> Grants:
-    """Parse stored grants. Raises `ValueError` for anything else."""
     return _GRANTS.validate_python(stored)
 
 
 def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes:
-    """Return the digest that an approval is bound to.
-
-    It covers the tool as the server listed it, and the exact arguments.
-    """
     parts = (server.label, server.server, server.credential, tool.name, tool.digest, arguments)
     digest = hashlib.sha256()
     for part in parts:
@@ -239,10 +219,6 @@ def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """State of the tools. `pages` are the last ones that were shown, oldest first;
-    `container_id` is the last container.
-    """
-
     pages: tuple[ShownPage, ...] = ()
     container_id: str | None = None
 
@@ -257,7 +233,7 @@ _STATE: Final = TypeAdapter(ToolState)
 
 
 def tool_state_of(packed: bytes | None) -> ToolState:
-    """Parse stored tool state; empty for None and for unreadable data: tools start again."""
+    """Parse stored tool state; empty for None and for unreadable data."""
     if not packed:
         return NO_TOOL_STATE
     try:

@@ -1,9 +1,3 @@
-"""The tools of a request that the gateway runs itself: web search, code interpreter, MCP servers.
-
-Each belongs to a family, which an operator serves and a tenant may use, or not. A tool of a family
-that is not served is dropped before anybody looks at what else it says (`protocol.tool_types`).
-"""
-
 from __future__ import annotations
 
 import re
@@ -22,7 +16,6 @@ if TYPE_CHECKING:
 
 
 HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
-"""A tool with all of its names."""
 WebSearchType = Literal[
     "web_search",
     "web_search_2025_08_26",
@@ -37,13 +30,12 @@ FAMILIES: Final[Mapping[str, HostedFamily]] = {
     "code_interpreter": "code_interpreter",
     "mcp": "mcp",
 }
-"""The family of each type of tool that the gateway can run."""
 NO_FAMILIES: Final[frozenset[HostedFamily]] = frozenset()
 DOMAINS_MAX: Final = 100
 DOMAIN_CHARS_MAX: Final = 253
 FILE_IDS_MAX: Final = 50
 SERVER_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Pattern of a server's label, the namespace of its tools, which the model sees as functions."""
+"""The namespace of the server's tools, which the model sees as functions."""
 HEADERS_MAX: Final = 16
 HEADERS_CHARS_MAX: Final = 4_096
 AUTHORIZATION_CHARS_MAX: Final = 8_192
@@ -59,7 +51,7 @@ _DOMAIN: Final = re.compile(rf"[^\s/:?#@\\,;\"'<>]{{1,{DOMAIN_CHARS_MAX}}}")
 def domain_of(text: str) -> str:
     """Return the domain in lower case: `https://www.example.com/` → `www.example.com`.
 
-    It stands for its subdomains, too. Raises `ValueError` for other text.
+    Raises `ValueError` for other text.
     """
     host = _SCHEME.sub("", text, count=1).rstrip("/").removeprefix("*.").rstrip(".").lower()
     if not _DOMAIN.fullmatch(host):
@@ -76,9 +68,7 @@ def _domain(text: str) -> str:
 
 
 class SearchFilters(NullableModel):
-    """Filters of a search: only pages of `allowed_domains` and their subdomains are searched and
-    opened; without any, all pages are.
-    """
+    """Filters of a search and of the pages that may be opened; no `allowed_domains` allow all."""
 
     allowed_domains: Annotated[
         Many[Annotated[str, AfterValidator(_domain)]], Field(max_length=DOMAINS_MAX)
@@ -89,7 +79,7 @@ _Place = Annotated[str, StringConstraints(max_length=_LOCATION_CHARS_MAX)]
 
 
 class UserLocation(NullableModel):
-    """Approximate location of the user. `country` is an ISO code of two letters."""
+    """Approximate location; `country` is an ISO code of two letters."""
 
     type: Literal["approximate"] = "approximate"
     city: _Place | None = None
@@ -99,17 +89,15 @@ class UserLocation(NullableModel):
 
     @property
     def in_words(self) -> str | None:
-        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`; None if it is empty."""
+        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`."""
         zone = f"timezone {self.timezone}" if self.timezone else None
         words = [word for word in (self.city, self.region, self.country, zone) if word]
         return ", ".join(" ".join(word.split()) for word in words) or None
 
 
 class WebSearchTool(NullableModel):
-    """Search of the web, and a look at its pages.
-
-    Without `external_web_access` only pages that are here already are shown. What
-    `search_content_types` says has no effect: this model reads text only.
+    """Web search; without `external_web_access` only in stored pages. `search_content_types` has no
+    effect.
     """
 
     type: WebSearchType = "web_search"
@@ -125,19 +113,16 @@ class WebSearchTool(NullableModel):
 
     @property
     def allowed_domains(self) -> tuple[str, ...]:
-        """Return the allowed domains in the form used for comparison."""
         named = self.filters.allowed_domains if self.filters else ()
         return tuple(dict.fromkeys(map(domain_of, named)))
 
 
 class NetworkPolicy(NullableModel):
-    """Network policy of a container; here none may use the network."""
-
     type: str
 
 
 class AutoContainer(NullableModel):
-    """A container that is made for the response, or the one that its context has."""
+    """Container that is made for the response, or that of its context."""
 
     type: Literal["auto"]
     file_ids: Annotated[Many[str], Field(max_length=FILE_IDS_MAX)] = ()
@@ -146,8 +131,6 @@ class AutoContainer(NullableModel):
 
 
 class CodeInterpreterTool(NullableModel):
-    """Python in a container: one that exists, by its id, or one that is found or made."""
-
     type: Literal["code_interpreter"] = "code_interpreter"
     container: Annotated[
         Annotated[str, StringConstraints(min_length=1, max_length=128), Tag("container_id")]
@@ -163,19 +146,14 @@ _ToolNames = Annotated[
 
 
 class ToolFilter(NullableModel):
-    """Tools of a server: those that are named, and with `read_only` those that change nothing.
-
-    Both together: those that meet both.
-    """
+    """Tools that meet both conditions; `read_only` ones change nothing."""
 
     tool_names: _ToolNames | None = None
     read_only: bool | None = None
 
 
 class ApprovalFilters(NullableModel):
-    """Tools whose calls the user must approve (`always`), and tools whose calls need no approval
-    (`never`). A tool that is in neither or both needs approval.
-    """
+    """Tools by the approval that they need; one in neither or both needs approval."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -186,11 +164,10 @@ def _names_alone(value: object) -> object:
 
 
 class McpServerTool(NullableModel):
-    """The tools of an MCP server: of the one that the operator registered under the label, or, with
-    a `server_url`, of any that the tenant may use.
+    """Tools of the MCP server that is registered under the label, or of the `server_url`.
 
     `headers` and `authorization` (an access token) are sent to that server alone, and shown to
-    nobody. `defer_loading` has no effect: the model is told of all tools at once.
+    nobody. `defer_loading` has no effect.
     """
 
     type: Literal["mcp"] = "mcp"
@@ -232,15 +209,10 @@ class McpServerTool(NullableModel):
 
 
 RunTool = WebSearchTool | CodeInterpreterTool | McpServerTool
-"""A tool that the gateway runs for the client."""
-
-
-def family_of(kind: str) -> HostedFamily | None:
-    return FAMILIES.get(kind)
 
 
 def echoed_tool(tool: RunTool) -> dict[str, Any]:
-    """Return the tool as the Response object repeats it: no secrets, and only the host of a URL."""
+    """Return the tool as the Response object repeats it, without secrets."""
     match tool:
         case WebSearchTool():
             shown = tool.model_dump(mode="json", exclude_unset=True)

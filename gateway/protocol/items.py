@@ -1,17 +1,11 @@
 """Items: the units of a context, as they come in and as they are stored and listed.
 
-Content is normalised here once: a string becomes one text part, so that no later stage knows the
-shorthand. `phase` is kept, and is absent (never null) when unknown.
+Clients replay what other servers gave them, so more is accepted than OpenAI documents: nulls for
+absent values, text parts of another role (they are converted), a `phase` on messages that have none
+(dropped), unknown keys, any `status`, and the videos of Open Responses, which become files.
 
-More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
-for absent values, text parts under the name that belongs to another role (they are kept under that
-of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
-unknown keys (among them `caller` of a call, which has no effect), any `status`, and the videos of
-Open Responses, which are files to a model that reads only text.
-
-A reader may ask (`include`) for fields that the item's request did not ask for. So an item is
-stored as its request wants it shown, and what that leaves out is stored beside it: its *includable*
-fields.
+A reader may ask (`include`) for fields that the item's request did not include. They are stored
+beside the item: its *includable* fields.
 """
 
 from __future__ import annotations
@@ -52,9 +46,7 @@ Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
-    """Item of a tool that a server runs, OpenAI or this gateway. Other members are kept as they
-    came.
-    """
+    """Item of a tool that a server runs; other members are kept as they came."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -63,23 +55,17 @@ class HostedItem(WireModel):
 
 
 class WebSearchCall(HostedItem):
-    """A search, or a look at a page. What was found is in few of them, as `results`."""
-
     type: Literal["web_search_call"] = "web_search_call"
     action: Json | None = None
 
 
 class FileSearchCall(HostedItem):
-    """Search in files, with its results if the request includes them."""
-
     type: Literal["file_search_call"] = "file_search_call"
     queries: Many[str]
     results: Many[Json] | None = None
 
 
 class CodeInterpreterCall(HostedItem):
-    """Program, with its output if the request includes it."""
-
     type: Literal["code_interpreter_call"] = "code_interpreter_call"
     container_id: str | None = None
     code: str | None = None
@@ -87,7 +73,7 @@ class CodeInterpreterCall(HostedItem):
 
 
 class ImageGenerationCall(HostedItem):
-    """An image; `result` is its content in Base64."""
+    """Image, in Base64 as `result`."""
 
     type: Literal["image_generation_call"] = "image_generation_call"
     revised_prompt: str | None = None
@@ -95,8 +81,6 @@ class ImageGenerationCall(HostedItem):
 
 
 class ComputerCall(HostedItem):
-    """Actions on a screen, with a mouse and a keyboard."""
-
     type: Literal["computer_call"] = "computer_call"
     call_id: str | None = None
     action: Json | None = None
@@ -104,16 +88,12 @@ class ComputerCall(HostedItem):
 
 
 class ComputerCallOutput(HostedItem):
-    """The screenshot that a computer call returned."""
-
     type: Literal["computer_call_output"] = "computer_call_output"
     call_id: str | None = None
     output: Json | None = None
 
 
 class McpListTools(HostedItem):
-    """The tools of an MCP server."""
-
     type: Literal["mcp_list_tools"] = "mcp_list_tools"
     server_label: str | None = None
     tools: Many[Json] | None = None
@@ -121,8 +101,6 @@ class McpListTools(HostedItem):
 
 
 class McpApprovalRequest(HostedItem):
-    """A question whether a tool of an MCP server may be called."""
-
     type: Literal["mcp_approval_request"] = "mcp_approval_request"
     server_label: str
     name: str
@@ -130,8 +108,6 @@ class McpApprovalRequest(HostedItem):
 
 
 class McpApprovalResponse(HostedItem):
-    """The answer to an MCP approval request, by the id of its item."""
-
     type: Literal["mcp_approval_response"] = "mcp_approval_response"
     approval_request_id: ItemId
     approve: bool
@@ -139,8 +115,6 @@ class McpApprovalResponse(HostedItem):
 
 
 class McpCall(HostedItem):
-    """A call of a tool of an MCP server, and what it returned."""
-
     type: Literal["mcp_call"] = "mcp_call"
     server_label: str
     name: str
@@ -150,7 +124,7 @@ class McpCall(HostedItem):
 
 
 class ToolSearchCall(HostedItem):
-    """A search for tools, by the client or, without a `call_id`, by a server."""
+    """Search for tools, by the client or, without a `call_id`, by a server."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
     call_id: CallId | None = None
@@ -159,8 +133,6 @@ class ToolSearchCall(HostedItem):
 
 
 class ToolSearchOutput(HostedItem):
-    """The tools that were found, as a request declares them (`protocol.brought_tools`)."""
-
     type: Literal["tool_search_output"] = "tool_search_output"
     call_id: CallId | None = None
     execution: Searcher | None = None
@@ -176,16 +148,12 @@ class AdditionalTools(HostedItem):
 
 
 class Program(HostedItem):
-    """A program that calls tools."""
-
     type: Literal["program"] = "program"
     call_id: str | None = None
     code: str
 
 
 class ProgramOutput(HostedItem):
-    """Result of a program."""
-
     type: Literal["program_output"] = "program_output"
     call_id: str | None = None
     result: str
@@ -215,15 +183,11 @@ Phase = Literal["commentary", "final_answer"]
 
 
 class InputText(WireModel):
-    """Text from a caller or from a tool."""
-
     type: Literal["input_text"] = "input_text"
     text: str
 
 
 class InputImage(WireModel):
-    """An image; gpt-oss cannot see it (see `models.history` for what the model is told)."""
-
     type: Literal["input_image"] = "input_image"
     image_url: Annotated[str, StringConstraints(max_length=IMAGE_URL_CHARS_MAX)] | None = None
     file_id: str | None = None
@@ -231,8 +195,6 @@ class InputImage(WireModel):
 
 
 class InputFile(WireModel):
-    """A file, by id, URL or content."""
-
     type: Literal["input_file"] = "input_file"
     file_id: str | None = None
     file_url: str | None = None
@@ -242,30 +204,22 @@ class InputFile(WireModel):
 
 
 class OutputText(WireModel):
-    """Text of the assistant."""
-
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: Many[dict[str, Any]] = ()
 
 
 class Refusal(WireModel):
-    """Text of the assistant that declines to answer."""
-
     type: Literal["refusal"] = "refusal"
     refusal: str
 
 
 class SummaryText(NullableModel):
-    """A summary of reasoning."""
-
     type: Literal["summary_text"] = "summary_text"
     text: str
 
 
 class ReasoningText(NullableModel):
-    """Raw chain of thought."""
-
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
 
@@ -304,7 +258,7 @@ def _part_of(role: object, part: object) -> object:
 
 
 class Message(WireModel):
-    """A message of any role. Its parts are those of its role; only the assistant's has a phase."""
+    """Message of any role; only the assistant's has a phase."""
 
     type: Literal["message"] = "message"
     id: ItemId | None = None
@@ -333,8 +287,6 @@ class Message(WireModel):
 
 
 class Reasoning(NullableModel):
-    """Chain of thought, as the model's analysis channel gave it."""
-
     type: Literal["reasoning"] = "reasoning"
     id: ItemId | None = None
     summary: Many[SummaryText] = ()
@@ -344,8 +296,6 @@ class Reasoning(NullableModel):
 
 
 class FunctionCall(NullableModel):
-    """A call of a function that the client executes."""
-
     type: Literal["function_call"] = "function_call"
     id: ItemId | None = None
     call_id: CallId
@@ -358,8 +308,8 @@ class FunctionCall(NullableModel):
 class FunctionCallOutput(NullableModel):
     """Output of a function call.
 
-    Without a `call_id` it belongs to the call that the names identify, or to none: Codex states the
-    user's goal on its own account, in an output that answers no call (`context.assembly`).
+    Without a `call_id` it belongs to the call that the names identify, or to none: Codex sends the
+    user's goal in an output that answers no call (`context.assembly`).
     """
 
     type: Literal["function_call_output"] = "function_call_output"
@@ -372,8 +322,6 @@ class FunctionCallOutput(NullableModel):
 
 
 class CustomToolCall(NullableModel):
-    """A call of a custom tool: its input is one text."""
-
     type: Literal["custom_tool_call"] = "custom_tool_call"
     id: ItemId | None = None
     call_id: CallId
@@ -384,8 +332,6 @@ class CustomToolCall(NullableModel):
 
 
 class CustomToolCallOutput(NullableModel):
-    """Output of a custom tool."""
-
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     id: ItemId | None = None
     call_id: CallId
@@ -394,8 +340,6 @@ class CustomToolCallOutput(NullableModel):
 
 
 class LocalShellAction(NullableModel):
-    """Command: a program and its arguments. `timeout_ms` is in milliseconds."""
-
     type: Literal["exec"] = "exec"
     command: Many[str]
     env: dict[str, str] = Field(default_factory=dict)
@@ -405,8 +349,6 @@ class LocalShellAction(NullableModel):
 
 
 class LocalShellCall(NullableModel):
-    """A command that the client runs."""
-
     type: Literal["local_shell_call"] = "local_shell_call"
     id: ItemId | None = None
     call_id: CallId
@@ -415,10 +357,8 @@ class LocalShellCall(NullableModel):
 
 
 class LocalShellCallOutput(NullableModel):
-    """Output of the command.
-
-    OpenAI's types have no `call_id` here: their `id` is the `call_id` of the call. Its own SDKs
-    send one or the other, or both.
+    """Output of a command. OpenAI's types have only an `id` here, the `call_id` of the call. Its
+    SDKs send either or both.
     """
 
     type: Literal["local_shell_call_output"] = "local_shell_call_output"
@@ -439,7 +379,7 @@ class LocalShellCallOutput(NullableModel):
 
 
 class ShellAction(NullableModel):
-    """Shell commands, in order. `timeout_ms` is in milliseconds, `max_output_length` characters."""
+    """Shell commands, in order; `max_output_length` is in characters."""
 
     commands: Many[str]
     timeout_ms: Count | None = None
@@ -447,8 +387,6 @@ class ShellAction(NullableModel):
 
 
 class ShellCall(NullableModel):
-    """Shell commands that the client runs."""
-
     type: Literal["shell_call"] = "shell_call"
     id: ItemId | None = None
     call_id: CallId
@@ -458,23 +396,17 @@ class ShellCall(NullableModel):
 
 
 class ShellOutcome(NullableModel):
-    """End of a command: by itself, or because its time was up."""
-
     type: Literal["exit", "timeout"]
     exit_code: Integer | None = None
 
 
 class ShellOutput(NullableModel):
-    """Output of one command."""
-
     stdout: str
     stderr: str
     outcome: ShellOutcome
 
 
 class ShellCallOutput(NullableModel):
-    """Output of the commands, one entry each."""
-
     type: Literal["shell_call_output"] = "shell_call_output"
     id: ItemId | None = None
     call_id: CallId
@@ -484,7 +416,7 @@ class ShellCallOutput(NullableModel):
 
 
 class FileOperation(NullableModel):
-    """Change to one file. `diff` is in the V4A format; a file that is deleted needs none."""
+    """Change to one file; `diff` is in the V4A format."""
 
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
@@ -498,8 +430,6 @@ class FileOperation(NullableModel):
 
 
 class ApplyPatchCall(NullableModel):
-    """A change of a file that the client makes."""
-
     type: Literal["apply_patch_call"] = "apply_patch_call"
     id: ItemId | None = None
     call_id: CallId
@@ -508,8 +438,6 @@ class ApplyPatchCall(NullableModel):
 
 
 class ApplyPatchCallOutput(NullableModel):
-    """Result of a patch: whether the change was made, and text about it."""
-
     type: Literal["apply_patch_call_output"] = "apply_patch_call_output"
     id: ItemId | None = None
     call_id: CallId
@@ -528,15 +456,13 @@ class Compaction(NullableModel):
 
 
 class CompactionTrigger(NullableModel):
-    """Request for a summary of all items before it, instead of an answer."""
+    """Request for a summary of all items before it."""
 
     type: Literal["compaction_trigger"] = "compaction_trigger"
     id: ItemId | None = None
 
 
 class ItemReference(NullableModel):
-    """A stored item, by id."""
-
     type: Literal["item_reference"] = "item_reference"
     id: ItemId
 
@@ -544,7 +470,6 @@ class ItemReference(NullableModel):
 CallItem = (
     FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall | ToolSearchCall
 )
-"""A call that a client executes."""
 OutputItem = (
     FunctionCallOutput
     | CustomToolCallOutput
@@ -553,13 +478,9 @@ OutputItem = (
     | ApplyPatchCallOutput
     | ToolSearchOutput
 )
-"""Output of a call."""
 PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
-"""Item that anybody can read."""
 Item = PlainItem | Compaction
-"""Item of a context."""
 InputItem = Item | ItemReference | CompactionTrigger
-"""Item that a request may hold."""
 
 
 def _with_type(value: object) -> object:
@@ -593,7 +514,7 @@ AnyInputItem = Annotated[
     Discriminator("type"),
     BeforeValidator(_with_type),
 ]
-"""`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""
+"""In the order in which a refusal lists the types."""
 _WITH_STATUS: Final = frozenset(
     {
         *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
@@ -601,16 +522,12 @@ _WITH_STATUS: Final = frozenset(
         "program_output",
     }
 )
-"""Items that have a status in OpenAI's types, whatever became of them."""
+"""Items that always have a status in OpenAI's types."""
 
 
 def implied_members(
     item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
 ) -> Mapping[str, str]:
-    """Return the members that an item is listed with although it lacks them.
-
-    An item without a status is complete; a tool search without a call id was run by the server.
-    """
     implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
     match item:
         case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):
@@ -625,12 +542,12 @@ def implied_members(
 SOURCES: Final = "web_search_call.action.sources"
 OUTPUTS: Final = "code_interpreter_call.outputs"
 INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})
-"""Values of `include` that show fields which are there anyway."""
+"""Values of `include` for fields that are stored anyway."""
 _INCLUDABLE_FIELDS: Final = {
     "web_search_call": ("action", SOURCES),
     "code_interpreter_call": ("outputs", OUTPUTS),
 }
-"""By the type of an item: its field that is not shown in full, and the value that asks for it."""
+"""The field that is not shown in full, and the value that includes it."""
 
 
 def without_includable(
@@ -656,10 +573,6 @@ def without_includable(
 def included(
     item: dict[str, Any], includable: Mapping[str, Any], include: Collection[str]
 ) -> dict[str, Any]:
-    """Return the item with those `includable` fields that `include` asks for.
-
-    The result is the same as if its request had asked for them.
-    """
     field, value = _INCLUDABLE_FIELDS.get(item["type"], ("", ""))
     if value not in include or field not in includable:
         return item
@@ -667,14 +580,13 @@ def included(
 
 
 def included_json(item: bytes, includable: bytes | None, include: Collection[str]) -> bytes:
-    """Apply `included` to JSON; `includable` None: there is nothing to include."""
     if not includable or INCLUDABLE.isdisjoint(include):
         return item
     return orjson.dumps(included(orjson.loads(item), orjson.loads(includable), include))
 
 
 def included_body(body: bytes, includable: Mapping[str, bytes], include: Collection[str]) -> bytes:
-    """Return the JSON of a Response object with the fields that `include` asks for.
+    """Return the JSON of a Response object with the fields of `include`.
 
     `includable` is the JSON of the fields stored beside each item, by item id.
     """

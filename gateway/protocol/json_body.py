@@ -1,7 +1,7 @@
 """Bytes of a request → a JSON object, within bounds.
 
-orjson refuses what the later stages could not carry: lone surrogates, numbers beyond a double,
-NaN, text that is not UTF-8, more than 1024 nested containers. Of duplicate keys the last wins.
+orjson refuses what the later stages could not carry: lone surrogates, numbers beyond a double, NaN,
+text that is not UTF-8, more than 1024 nested containers. Of duplicate keys the last wins.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 VALUES_MAX: Final = 2_000_000
-"""Values of one body, at most. orjson makes all of them in one go, in which no other thread runs:
-0.25 s."""
+"""orjson makes all values in one call, in which no other thread runs: 0.25 s."""
 DEPTH_MAX: Final = 128
-"""Levels of objects and arrays in one body. What is read must be written again, in a response in an
-event, and orjson writes 254."""
+"""A body is written again in a response in an event, and orjson writes 254 levels."""
 MEMBER_VALUES: Final = 5
-"""Number of values that a member of an object counts as: its name is looked up among all others."""
+"""A member of an object counts as so many: its name is looked up among all others."""
 PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
 
 @dataclass(frozen=True, slots=True)
 class InputLimits(SchemaBounds):
-    """Bounds of one body, for the parser and the stages after it.
-
-    `grammar_bytes_max` is for the grammars of all custom tools of one request. With `rejects_media`
-    new messages must not hold images or files.
+    """Bounds of one body. `grammar_bytes_max` is for all custom tools of one request.
+    `rejects_media` refuses images and files in new messages.
     """
 
     json_depth_max: int = DEPTH_MAX
@@ -71,7 +67,6 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
 
 
 def is_within_depth(document: dict[str, Any], depth_max: int) -> bool:
-    """Return True if the document has at most `depth_max` levels of objects and arrays."""
     # Level by level, so that nothing recurses and a hostile body costs one look at each value.
     level: list[Any] = [document]
     for _ in range(depth_max):

@@ -1,5 +1,3 @@
-"""Pages of lists, from the query of a client to the statements that read them."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
@@ -14,7 +12,7 @@ Order = Literal["asc", "desc"]
 
 
 class PageParams(NamedTuple):
-    """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
+    """Up to `limit` items of a list after (or before) the one of that id."""
 
     limit: int
     after: str | None = None
@@ -31,7 +29,6 @@ class PageParams(NamedTuple):
 
     @property
     def order_from_cursor(self) -> Order:
-        """Return the order in which items are read from the cursor on: with `before` backwards."""
         if self.before is None:
             return self.order
         return "desc" if self.order == "asc" else "asc"
@@ -43,7 +40,5 @@ class PageParams(NamedTuple):
 
 
 class Page(NamedTuple, Generic[T]):
-    """Some items of a list, and whether there are more behind them."""
-
     rows: Sequence[T]
     has_more: bool

@@ -1,8 +1,3 @@
-"""The structured parameters of a create request, one model each.
-
-Where OpenAI accepts a string or an object, the string is normalised to the object here, once.
-"""
-
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -33,19 +28,15 @@ FormatName = Annotated[
 
 
 class TextFormat(NullableModel):
-    """Any text."""
-
     type: Literal["text"] = "text"
 
 
 class JsonObjectFormat(NullableModel):
-    """Any JSON object."""
-
     type: Literal["json_object"] = "json_object"
 
 
 class JsonSchemaFormat(NullableModel):
-    """JSON. It must satisfy the schema if `strict`; otherwise the model is merely shown it."""
+    """JSON; without `strict` the schema is only shown to the model."""
 
     type: Literal["json_schema"] = "json_schema"
     name: FormatName
@@ -79,8 +70,7 @@ EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "xhigh": "high",
     "max": "high",
 }
-"""gpt-oss knows three efforts, of which each stands for the nearest ones of those that SDKs send
-(harmony-in-the-wild P36)."""
+"""gpt-oss has three efforts (harmony-in-the-wild P36)."""
 
 
 def _supported_effort(effort: object) -> object:
@@ -93,12 +83,10 @@ RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_supported
 
 
 class ReasoningOptions(NullableModel):
-    """Effort of the model's reasoning, and the parts of it that are carried over.
-
-    `summary` (or the older `generate_summary`) is how much of the chain of thought is repeated as
-    its summary. `context` has one value that gpt-oss honours: reasoning before the last answer is
-    not shown to the model again. `mode` is a hint. The response echoes the values in effect of
-    these two. `max_tokens` is an extension: the reasoning ends there, and the answer begins.
+    """Options of reasoning. `summary` (or the older `generate_summary`) is how much of the chain of
+    thought is repeated. gpt-oss honours one `context`: reasoning before the last answer is not
+    shown again. `mode` is a hint. `max_tokens` is an extension: the reasoning ends there, and the
+    answer begins.
     """
 
     effort: RequestedEffort = None
@@ -110,26 +98,26 @@ class ReasoningOptions(NullableModel):
 
 
 class TextOptions(NullableModel):
-    """Options of the text. `verbosity` is echoed and has no effect: gpt-oss has no such control."""
+    """Options of the text. `verbosity` has no effect: gpt-oss has no such control."""
 
     format: AnyFormat | None = None
     verbosity: Verbosity | None = None
 
 
 class StreamOptions(NullableModel):
-    """Options of a stream. `include_obfuscation` pads delta events: sizes then reveal nothing."""
+    """Options of a stream. `include_obfuscation` pads delta events, so that sizes reveal
+    nothing.
+    """
 
     include_obfuscation: bool = True
 
 
 class Conversation(NullableModel):
-    """The conversation that a response continues, by its id."""
-
     id: Annotated[str, Field(max_length=CONVERSATION_ID_CHARS_MAX)]
 
 
 class PromptTemplate(NullableModel):
-    """A prompt template stored at OpenAI: there are none here, so it is refused."""
+    """Prompt template stored at OpenAI, which is refused."""
 
     id: str
     version: str | None = None
@@ -144,16 +132,16 @@ class ContextManagement(NullableModel):
 
 
 class Moderation(NullableModel):
-    """Moderation by OpenAI: there is none here, so it is refused."""
+    """Moderation by OpenAI, which is refused."""
 
     model: str
     policy: dict[str, Any] | None = None
 
 
 class PromptCacheOptions(NullableModel):
-    """Options of the prompt cache. Backends cache every prefix anyway, so `mode` and `ttl` change
-    nothing. With `prewarm` the context is prepared and nothing is generated. Caches of responses
-    cannot be compared; the gateway reports this where a request names a `comparison_response_id`.
+    """Options of the cache. Backends cache every prefix, so `mode` and `ttl` change nothing. With
+    `prewarm` nothing is generated. Caches cannot be compared, which the response reports for a
+    `comparison_response_id`.
     """
 
     mode: Literal["implicit", "explicit"] | None = None
@@ -168,9 +156,8 @@ UNLISTED_CHOICE_TYPES: Final = (
     "web_search_2025_08_26",
     "tool_search",
 )
-"""Types of tools that clients choose although OpenAI's types have no choice of them alone."""
+"""Clients choose these although OpenAI's types have no choice of them alone."""
 CHOICE_TYPES: Final = (*TOOL_CHOICE_TYPES, *UNLISTED_CHOICE_TYPES)
-"""Types of tools that can be chosen."""
 _NAMED: Final = frozenset({"function", "custom", "namespace"})
 
 
@@ -184,10 +171,10 @@ def _among(kinds: tuple[str, ...]) -> AfterValidator:
 
 
 class ToolName(NullableModel):
-    """A tool (or a namespace) in a list of allowed ones, by its name or by its type alone.
+    """Tool (or namespace) in a list of allowed ones, by its name or by its type alone.
 
-    A tool in a namespace is named `namespace.name`, or by name and namespace. A tool of an MCP
-    server is named with the label of the server; a label without a name means all of its tools.
+    A tool in a namespace is named `namespace.name`, or by name and namespace. For an MCP server, a
+    `server_label` without a name means all of its tools.
     """
 
     type: Annotated[str, _among(TOOL_TYPES)]
@@ -203,13 +190,11 @@ class ToolName(NullableModel):
 
 
 class ToolChoice(ToolName):
-    """The one tool that must be called."""
-
     type: Annotated[str, _among(CHOICE_TYPES)]
 
 
 class AllowedTools(NullableModel):
-    """Tools that the model may call; the prompt lists all tools."""
+    """Tools that the model may call; the prompt lists all of them."""
 
     type: Literal["allowed_tools"] = "allowed_tools"
     mode: Literal["auto", "required"] = "auto"

@@ -1,10 +1,9 @@
 """Requests that are passed through: embeddings and reranking.
 
-What says what is wanted of the model goes to the server as it came. What says how the server runs
-a request does not: its priority, its id, its cache, an adapter by path are the gateway's to choose.
-Nor does the server fetch for a client what the client cannot reach: media come as `data:` URLs.
-Sources: https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that
-vLLM and SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
+Priority, id, cache and adapter path are the gateway's to choose. Media must be `data:` URLs, so
+that the server fetches nothing that the client cannot reach. Sources:
+https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that vLLM and
+SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _CONTENT_FIELDS: Final[dict[ProxiedKind, tuple[str, ...]]] = {
     "embeddings": ("input",),
     "rerank": ("query", "documents"),
 }
-"""Fields that a model reads, by kind of request: text, or parts as in a chat."""
+"""Text, or parts as in a chat."""
 _WORDS: Final = frozenset({"", "text", "content", "type", "detail", "data", "format"})
 """Members of such a part whose strings are no addresses; empty: a string in no member."""
 _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
@@ -49,9 +48,7 @@ _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an o
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """Request for embeddings or a ranking. `fields` are those of its body that the server is sent,
-    `ignored` names of the others, as far as they are fit for a header.
-    """
+    """Request to pass on: its `fields`, and in `ignored` other names that are fit for a header."""
 
     kind: ProxiedKind
     model: str
@@ -62,11 +59,7 @@ class ProxiedRequest:
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Parse a request that another server answers.
-
-    Raises `InvalidRequest`. The server checks values, except addresses of media. If `strict`,
-    parameters are refused that are otherwise ignored.
-    """
+    """Parse a request. The other server checks all values except addresses of media."""
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():
         if fields.get(name) is None:

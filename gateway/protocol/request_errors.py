@@ -1,11 +1,8 @@
 """Errors of requests, in OpenAI's sentences, each with its code.
 
-Source: envelopes measured against api.openai.com and published (responses-api §5.2). What this
-gateway refuses on its own account says what to do instead.
-
-First a function for each sentence, then what pydantic finds: one table, by the type of the finding.
-Validators of this package that find what pydantic has no type for raise `PydanticCustomError` with
-one of the types at the end of the table; everything the sentence needs is in its context.
+Source: envelopes measured against api.openai.com and published (responses-api §5.2). Validators of
+this package raise `PydanticCustomError` with one of the types at the end of the table of
+translations.
 """
 
 from __future__ import annotations
@@ -65,13 +62,11 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
 
 
 ApprovalFault = Literal["unknown", "expired", "used", "mismatch"]
-"""Reason why an answer to an approval request does not count: there is no such request any more;
-the answer came too late; another response used it; the request was for another call, or its server
-or tool has changed."""
+"""Not stored (any more); too late; used by another response; for another call, tool or server."""
 
 
 class ApprovalUsed(InvalidRequest):
-    """Refusal of an approval that another response has already used."""
+    """Approval that another response has already used."""
 
 
 _ASK_AGAIN: Final = "Leave the answer out, and let the model ask again."
@@ -97,14 +92,12 @@ _APPROVAL_FAULTS: Final[Mapping[ApprovalFault, tuple[str, str]]] = {
 
 
 def refused_approval(request_id: str, fault: ApprovalFault) -> InvalidRequest:
-    """Return the refusal of an answer to an approval request that does not count."""
     code, what = _APPROVAL_FAULTS[fault]
     refusal = ApprovalUsed if fault == "used" else InvalidRequest
     return refusal(f"Invalid 'input': {what.format(request_id)}", code=code, param="input")
 
 
 def unknown_place(param: str = "after") -> InvalidRequest:
-    """Return the refusal of a cursor that is not the id of an item of the list."""
     return invalid(
         param,
         f"this list has no item of that id, or has it no longer. Begin again without '{param}'.",
@@ -121,7 +114,6 @@ def mutually_exclusive(first: str, second: str, *, param: str | None = None) -> 
 
 
 def missing(param: str, hint: str = "") -> InvalidRequest:
-    """Return the refusal of a missing parameter; `hint` is a sentence on what may be meant."""
     message = f"Missing required parameter: '{param}'."
     return InvalidRequest(
         f"{message} {hint}" if hint else message, code="missing_required_parameter", param=param
@@ -152,10 +144,6 @@ def wrong_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequ
 
 
 def number_out_of_range(param: str, value: float, *, bound: float, above: bool) -> InvalidRequest:
-    """Return the refusal of a number beyond `bound`, which itself is allowed.
-
-    The message says "integer" if the bound is one.
-    """
     kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
     what = f"{kind} {side} value. Expected a value {sign} {limit}, but got {value} instead."
@@ -213,10 +201,7 @@ def property_name_too_long(param: str, name: str, maximum: int) -> InvalidReques
 
 
 def unsupported(param: str, remedy: str, *, value: str | None = None) -> InvalidRequest:
-    """Return the refusal of what OpenAI documents and the gateway does not support.
-
-    `remedy` is a sentence: what to do instead.
-    """
+    """Return the refusal of a parameter that OpenAI documents; `remedy` is a sentence."""
     what = f"'{param}'" if value is None else f"'{param}' with value '{shown(value)}'"
     return InvalidRequest(
         f"Unsupported parameter: {what} is not supported by this server. {remedy}",
@@ -256,13 +241,11 @@ def dropped_tools(kinds: Sequence[str]) -> InvalidRequest:
 
 
 def duplicate_name(param: str, name: str) -> InvalidRequest:
-    """Return the refusal of two tools with the same name for the model."""
     more = f"there is more than one tool named '{shown(name)}'"
     return invalid(param, f"{more}. Give every tool a name of its own.")
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """Return the refusal of grammars, `size` bytes of UTF-8 up to the tool at `param`."""
     problem = f"the grammars of the tools up to this one have {size} bytes together"
     return invalid(param, f"{problem}. Expected at most {maximum} bytes.")
 
@@ -299,26 +282,22 @@ _OF_STRINGS: Final = frozenset(
         "tool_names",
     }
 )
-"""Fields, wherever they are, whose values are arrays of strings."""
 _MEMBER_TAGS: Final[dict[str, frozenset[str]]] = {
     **dict.fromkeys(("input", "items"), _ITEM_TAGS),
     **dict.fromkeys(("content", "output"), _PART_TAGS),
     "tools": _TOOL_TAGS,
 }
-"""By the field whose value is an array of a union's members. Elsewhere these words are fields, as
-the `function_call` of a message in a chat is."""
+"""By the field with an array of a union's members. Elsewhere these words are fields, as the
+`function_call` of a message in a chat is.
+"""
 _REMEDIES: Final = {
     "configuration_update": "Set 'reasoning' and 'text' of each request.",
 }
-"""Remedies for items that are not served, by their type."""
+"""For items that are not served, by type."""
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def validated(model: type[M], document: dict[str, Any], context: object = None) -> M:
-    """Parse the document as the model, whose validators get `context`.
-
-    Raises `InvalidRequest` for the first mistake.
-    """
     try:
         return model.model_validate(document, context=context)
     except ValidationError as error:
@@ -328,10 +307,9 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
 def validated_body(
     model: type[B], document: dict[str, Any], *, strict: bool, unreported: tuple[str, ...] = ()
 ) -> B:
-    """Parse the body of a request. Names that it has besides its parameters are `ignored`.
+    """Parse the body of a request, with the names besides its parameters in `ignored`.
 
-    `unreported` names mean nothing and are left out of it. Raises `InvalidRequest`; if `strict`,
-    for the other ones, too.
+    `unreported` names are left out. If `strict`, the others raise `InvalidRequest`.
     """
     parameters = model.parameters()
     others = tuple(name for name in document if name not in {*parameters, *unreported})
@@ -342,7 +320,6 @@ def validated_body(
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
-    """Return pydantic's first error in OpenAI's words; `within` begins its path."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
     return translate(within + param_path(details["loc"]), details)

@@ -1,5 +1,3 @@
-"""Stream events as every transport carries them: typed, numbered, already encoded."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,13 +22,11 @@ TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", 
 # Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
-    """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.
+    """Event of a stream. `data` is the JSON object, on one line.
 
-    `delta_length` is the number of characters of `delta` in a delta event and 0 otherwise: the
-    writer pads by it (`stream_options.include_obfuscation`). `text` is the JSON of such a `delta`,
-    for who writes it elsewhere; empty where there is more to tell of it (logprobs) or nobody cared.
-    `hosted_before` is how many `HOSTED_ITEMS` stand before the item that it is about: who leaves
-    those out takes so many from its `output_index`.
+    `delta_length` is the number of characters of a delta, for padding
+    (`stream_options.include_obfuscation`). `text` is the JSON of a plain `delta`, without logprobs.
+    `hosted_before` is how many `HOSTED_ITEMS` precede its item.
     """
 
     type: str
@@ -46,11 +42,10 @@ class Event:
 
 
 EventSink = Callable[[Sequence[Event]], Awaitable[None] | None]
-"""Takes events of a stream, in order, without waiting; none at all where its reader has the
-terminal one already.
+"""Takes events of a stream, in order, without waiting; none if its reader has the terminal one.
 
-Returns None when it may be called again, else what has to be awaited before that: a reader that is
-slow. What either raises is for the reader's task.
+Returns None when it may be called again, else an awaitable to wait for. What either raises is for
+the reader's task.
 """
 EventSource = Callable[[EventSink], Awaitable[None]]
 """Sends a sink all events of a stream as they come; returns when there are no more."""
@@ -58,10 +53,8 @@ EventSource = Callable[[EventSink], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPattern:
-    """Pattern that the delta events of one open part have in common.
-
-    The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
-    `hosted_before` is that of each event.
+    """Pattern of deltas: `before`, the event's number, `between`, its text as JSON, and
+    `behind`.
     """
 
     type: str
@@ -77,11 +70,9 @@ class DeltaPattern:
 
 
 class Deltas(Sequence[Event]):
-    """Delta events of one part, numbered one after the other; each is made when it is read.
+    """Delta events of one part, numbered consecutively; each is made when it is read.
 
-    Most of a long log is replayed as deltas. A writer of all of them makes no events: it makes the
-    frames from `texts`, none of which is empty, in a fraction of the time. `sequence_number` is
-    that of the first.
+    Frames of a long log are written from the nonempty `texts`, in a fraction of the time.
     """
 
     __slots__ = ("pattern", "sequence_number", "texts")
@@ -97,7 +88,6 @@ class Deltas(Sequence[Event]):
         return self.sequence_number + len(self.texts) - 1
 
     def part(self, start: int, stop: int) -> Deltas:
-        # `stop` is excluded.
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
 
     @override

@@ -1,10 +1,7 @@
 """Tools: their declarations in requests, and their descriptions for the model.
 
-A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
-shells and the patcher that OpenAI's models are trained on. To the model all of them are functions,
-under one name each. The gateway runs some of OpenAI's hosted tools (`protocol.hosted_tools`), if
-the operator serves them and the tenant may use them; all others are dropped, and the response lists
-them.
+Tools that a client executes are functions to the model. The gateway runs some of OpenAI's hosted
+tools (`protocol.hosted_tools`); all others are dropped, and the response lists them.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from gateway.protocol.hosted_tools import (
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
-    family_of,
 )
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
@@ -37,8 +33,9 @@ if TYPE_CHECKING:
 
 
 FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""OpenAI's rule and a dot, which names from MCP servers have. Names stand in Harmony headers, where
-anything else could address somebody else."""
+"""OpenAI's rule and a dot, which names from MCP servers have. In a Harmony header anything else
+could address another recipient.
+"""
 SERVED_TOOL_TYPES: Final = (
     "function",
     "custom",
@@ -50,14 +47,12 @@ SERVED_TOOL_TYPES: Final = (
 )
 HOSTED_TOOL_TYPES: Final = frozenset(TOOL_TYPES) - frozenset(SERVED_TOOL_TYPES)
 MEMBER_TYPES: Final = ("function", "custom")
-"""Types of tools that a namespace may hold."""
 
 
 class FunctionTool(WireModel):
-    """A function that the client executes. `parameters` is a JSON Schema, None for no arguments.
-
-    Only with `strict` the arguments must satisfy it; otherwise the model is merely shown it. With
-    `defer_loading` a search has to load it first (`protocol.brought_tools`).
+    """Function of the client. Without `strict` its schema is only shown to the model. With
+    `defer_loading` a search has to load it first (`protocol.brought_tools`). `parameters` is None
+    for no arguments.
     """
 
     type: Literal["function"] = "function"
@@ -69,14 +64,10 @@ class FunctionTool(WireModel):
 
 
 class PlainFormat(NullableModel):
-    """Format of a custom tool's input that is any text."""
-
     type: Literal["text"] = "text"
 
 
 class GrammarFormat(NullableModel):
-    """Language of a custom tool's input: a Lark grammar, or a regular expression."""
-
     type: Literal["grammar"] = "grammar"
     syntax: Literal["lark", "regex"]
     definition: str
@@ -86,7 +77,7 @@ CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
 
 
 class CustomTool(NullableModel):
-    """A tool that takes one text. No `format` is any text."""
+    """Tool that takes one text; without `format` any text."""
 
     type: Literal["custom"] = "custom"
     name: str
@@ -96,28 +87,24 @@ class CustomTool(NullableModel):
 
 
 class LocalShellTool(NullableModel):
-    """The older of the two shells: one command at a time, as a list of arguments."""
+    """The older shell: one command at a time, as a list of arguments."""
 
     type: Literal["local_shell"] = "local_shell"
 
 
 class Skill(NullableModel):
-    """A folder at the client with instructions for a kind of task."""
-
     name: str
     description: str
     path: str
 
 
 class LocalEnvironment(NullableModel):
-    """The client's machine, and what the model may look up there."""
-
     type: Literal["local"] = "local"
     skills: Many[Skill] | None = None
 
 
 class ShellTool(NullableModel):
-    """A shell at the client: several commands at once, as lines."""
+    """Shell that takes several commands at once, as lines."""
 
     type: Literal["shell"] = "shell"
     environment: LocalEnvironment | None = None
@@ -128,14 +115,10 @@ class ShellTool(NullableModel):
 
 
 class ApplyPatchTool(NullableModel):
-    """Tool that creates, updates and deletes files at the client."""
-
     type: Literal["apply_patch"] = "apply_patch"
 
 
 class ToolSearchTool(NullableModel):
-    """A search for tools at the client: what it finds can be called from then on."""
-
     type: Literal["tool_search"] = "tool_search"
     execution: Literal["client"]
     description: str | None = None
@@ -143,8 +126,9 @@ class ToolSearchTool(NullableModel):
 
 
 class HostedTool(NullableModel):
-    """A dropped tool: one that OpenAI runs and this gateway does not, or not for this tenant, or
-    one that only programs may call. The latter, which clients execute, have a `name`.
+    """Dropped tool: not run by this gateway or for this tenant, or callable only by programs.
+
+    The latter, which clients execute, have a `name`.
     """
 
     type: str
@@ -152,7 +136,6 @@ class HostedTool(NullableModel):
 
     @property
     def label(self) -> str:
-        """Return the tool's name in a response header."""
         is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
         return f"{self.type};name={self.name}" if is_safe else self.type
 
@@ -164,7 +147,7 @@ def _tag_of(value: object) -> str | None:
         return None
     if isinstance(value, HostedTool):
         return "hosted_tool"
-    if family := family_of(kind):
+    if family := FAMILIES.get(kind):
         return f"{family}_tool"
     return "hosted_tool" if _is_hosted(kind, value) else f"{kind}_tool"
 
@@ -208,7 +191,7 @@ NamespaceMember = Annotated[
 
 
 class NamespaceTool(NullableModel):
-    """Tools under a common name; a call says name and namespace apart (Codex does so)."""
+    """Tools under a common name; Codex sends name and namespace of a call apart."""
 
     type: Literal["namespace"] = "namespace"
     name: str
@@ -219,7 +202,6 @@ class NamespaceTool(NullableModel):
 ClientTool = (
     FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool | ToolSearchTool
 )
-"""Tool that a model can call, as one function."""
 Tool = ClientTool | NamespaceTool | WebSearchTool | CodeInterpreterTool | McpServerTool | HostedTool
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag("function_tool")]
@@ -236,14 +218,14 @@ AnyTool = Annotated[
     Discriminator(_tag_of),
     BeforeValidator(_tool),
 ]
-"""A tool as a request spells it: unlike our own values it must say its type."""
+"""Unlike tools in code, a tool in a request must have its type."""
 
 
 def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
-    """Return the raw `tools` without hosted tools that are not `served`.
+    """Return the raw `tools` without hosted tools that are not `served`, whatever else they
+    contain.
 
-    They are dropped whatever else they contain. Tools that only programs may call are dropped, too,
-    because no programs run here.
+    Tools that only programs may call are dropped too: no programs run here.
     """
     if not isinstance(tools, list | tuple):
         return tools
@@ -252,7 +234,7 @@ def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
 
 def _served(tool: object, served: Collection[HostedFamily]) -> object:
     match tool:
-        case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
+        case {"type": str(kind)} if (family := FAMILIES.get(kind)) and family not in served:
             return HostedTool(type=kind)
         case {"type": "namespace", "tools": [*members], **others}:
             called = [_called(member, MEMBER_TYPES) for member in members]
@@ -273,7 +255,6 @@ def _called(tool: object, kinds: Sequence[str]) -> object:
 
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
-    """Return the tools that are dropped, including those in namespaces."""
     hosted: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
@@ -348,7 +329,7 @@ PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     ShellTool: SHELL_PARAMETERS,
     ApplyPatchTool: APPLY_PATCH_PARAMETERS,
 }
-"""The schemas of the tools whose arguments are not for the client to choose."""
+"""Tools whose arguments the client does not choose."""
 _LOCAL_SHELL: Final = FunctionTool(
     name=LOCAL_SHELL,
     description=(
@@ -383,10 +364,9 @@ _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expressi
 
 
 class NamedTool(NamedTuple):
-    """A tool by the name that the model knows, which no other tool of its request has.
+    """Tool by the model's name, which is unique in a request.
 
-    `shown_name` and `namespace` are what the client called it, `path` is where in `tools`, as in
-    `[1].tools[0]`.
+    `shown_name` and `namespace` are the client's; `path` is its place, as in `[1].tools[0]`.
     """
 
     name: str
@@ -405,7 +385,6 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
-    """Yield every tool that a client executes, including those of namespaces."""
     for index, tool in enumerate(tools):
         path = f"[{index}]"
         match tool:
@@ -429,8 +408,7 @@ def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
 def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
     """Return the functions that the model sees.
 
-    The first function of a namespace carries its description, because a prompt has one namespace
-    for all functions.
+    A prompt has one namespace, so the first function of a namespace carries its description.
     """
     purposes = {
         tool.name: f"Tools of `{tool.name}`: {tool.description}"
@@ -491,7 +469,6 @@ def _custom(tool: CustomTool) -> FunctionTool:
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:
-    """Return True if `wanted` names `tool`, its namespace or its type."""
     match wanted.type:
         case "function" | "custom" if wanted.namespace:
             named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)
@@ -507,12 +484,11 @@ def means(wanted: ToolName, tool: NamedTool) -> bool:
 def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
     """Return True if `wanted` selects one of `tools`.
 
-    A family has several type names, one of which stands for all. For an MCP server it is the label
-    and perhaps a tool, which is not known before the tools are listed.
+    Of an MCP server any name is accepted, because its tools are not listed yet.
     """
-    family = family_of(wanted.type)
+    family = FAMILIES.get(wanted.type)
     return any(
-        family_of(tool.type) == family
+        FAMILIES.get(tool.type) == family
         and (
             not isinstance(tool, McpServerTool) or wanted.server_label in {None, tool.server_label}
         )
@@ -521,7 +497,6 @@ def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
 
 
 def allowed_names(choice: AnyToolChoice, tools: Sequence[NamedTool]) -> frozenset[str]:
-    """Return the model's names of the tools that may be called."""
     match choice:
         case "none":
             return frozenset()

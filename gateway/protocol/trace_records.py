@@ -1,8 +1,6 @@
 """`POST /v1/traces/ingest`: what agents report of their runs, as the Agents SDK exports it.
 
-A body is `{"data": [...]}`; its objects are traces and spans (`"object"`: `trace`, `trace.span`).
-Looked at is only what they are found by. They are kept as they came, keys that nobody knows
-included: what they say is between the agent and whoever reads its traces.
+Only the keys of traces and spans are checked; everything else is kept as it came.
 """
 
 from __future__ import annotations
@@ -34,21 +32,16 @@ if TYPE_CHECKING:
 TraceKind = Literal["trace", "span"]
 
 KINDS: Final[Mapping[str, TraceKind]] = {"trace": "trace", "trace.span": "span"}
-"""By what a record says it is."""
 TRACE_ID_CHARS_MAX: Final = 256
 RECORDS_MAX: Final = 1000
-"""Traces and spans of one body."""
+"""Of one body."""
 RECORD_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of one of them."""
+"""Of one trace or span."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """A trace, or a span of one. `json` is all of it.
-
-    `key` (SHA-256) is the same for what is the same record: one that comes again takes the place of
-    the former. `response` is the response of this gateway that a span tells of.
-    """
+    """Trace or span. A later record with the same `key` replaces an earlier one."""
 
     kind: TraceKind
     trace_id: str
@@ -63,10 +56,7 @@ class TraceRecord:
 
 
 def parse_traces(body: bytes, *, limits: InputLimits) -> list[TraceRecord]:
-    """Parse the records of a body; of several with the same key the last counts.
-
-    Raises `InvalidRequest` for the first malformed one; then nothing of the body is to be kept.
-    """
+    """Parse the records of a body; of several with the same key the last counts."""
     document = parse_object(body, limits)
     if document.get("data") is None:
         raise missing("data")

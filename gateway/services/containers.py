@@ -37,6 +37,7 @@ from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow
 from gateway.store.tools.files import CHUNK_BYTES, FileRow
+from gateway.tools.python.container_engine import NAME_BYTES_MAX
 from gateway.tools.python.container_pool import container_file, path_of_upload
 from gateway.tools.python.python_tool import description
 
@@ -343,7 +344,7 @@ def _path(name: str, *, param: str = "file") -> str:
     if path is None:
         raise InvalidRequest(
             f"Invalid '{param}': a file of this name cannot be put into a container. Give it a "
-            "name of printable characters.",
+            f"name of printable characters, at most {NAME_BYTES_MAX} bytes of UTF-8.",
             code="invalid_value",
             param=param,
         )

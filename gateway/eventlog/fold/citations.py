@@ -1,16 +1,13 @@
-"""Citations of an answer: pages by markers, which clients get as links, and files by their path.
+"""Citations of an answer: pages by markers, which become links, and files by their path.
 
 gpt-oss writes markers:
 
     【3†L12-L15】      the display with cursor 3, lines 12 to 15
     【3†source】       the display with cursor 3
 
-Files are those that programs wrote into their container. Their paths stay in the text as they are.
-No I/O here.
-
-Source: https://cookbook.openai.com/articles/openai-harmony, and the description of the browser tool
-in openai-harmony. Lenticular brackets are ordinary quotation marks in Chinese and Japanese, so only
-what begins with a number and a dagger is a marker.
+These brackets are quotation marks in Chinese and Japanese, so a marker must begin with a number and
+a dagger. Source: https://cookbook.openai.com/articles/openai-harmony, and the description of the
+browser tool in openai-harmony.
 """
 
 from __future__ import annotations
@@ -29,40 +26,29 @@ OPENING: Final = "【"
 CLOSING: Final = "】"
 DAGGER: Final = "†"
 MARKER_CHARS_MAX: Final = 64
-"""Characters of a marker, at most: what is longer is text."""
 CURSOR_DIGITS_MAX: Final = 6
 LINK_CHARS_MAX: Final = 80
-"""Characters of a page's title, at most, where it is the text of a link."""
 TITLE_CHARS_MAX: Final = 300
-"""Characters of a page's title, at most, in an annotation: the author of the page could write
-any."""
+"""The author of a page chooses its title."""
 _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
-"""Pattern of what would end the text of a link, or make it something else than text."""
+"""Whatever would end the text of a link, or make it something other than text."""
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
-"""Characters that stand as they are in the address of a link: no space, and no round bracket, which
-ends it."""
+"""Safe in the address of a link; a space or a round bracket ends it."""
 FILES_MAX: Final = 256
-"""Files that an answer may cite, at most: the paths of these are looked for."""
 SANDBOX: Final = "sandbox:"
-"""Prefix that may stand before a path: models write it for a link to a file."""
+"""Prefix that models write before a path in a link."""
 _PATH_END: Final = "(?![A-Za-z0-9_/-])"
-"""Pattern of the end of a path: one that goes on is the path of another file."""
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A marker: the cursor of the cited page, and its first and last line if it names them."""
-
     cursor: int
     lines: tuple[int, int] | None = None
 
 
 class CitationReader:
-    """Reader that splits streamed text into text and citations, in order, however it was cut.
-
-    What may still become a marker is held back, `MARKER_CHARS_MAX` characters at most.
-    """
+    """Reader that splits streamed text into text and citations, regardless of chunk boundaries."""
 
     __slots__ = ("_held",)
 
@@ -96,7 +82,6 @@ class CitationReader:
         return pieces
 
     def end(self) -> str:
-        """Return the held text: nothing follows, so it is plain text."""
         held, self._held = self._held, ""
         return held
 
@@ -125,8 +110,6 @@ def _parse_marker(held: str) -> Citation:
 
 
 class Pages:
-    """Pages that the browser showed to the model, by cursor, in the order in which they came."""
-
     __slots__ = ("_pages",)
 
     def __init__(self, pages: Iterable[ShownPage]) -> None:
@@ -167,15 +150,11 @@ def _find_hit(page: ShownPage, lines: tuple[int, int]) -> tuple[str, str]:
 
 
 Logprobs = list[dict[str, Any]]
-"""Entries of ids, as the API shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CitedText:
-    """More text of an answer, and its citation: then all of this text is the link. `annotation` is
-    that of the API. `logprobs` are the entries of the ids that spell the text, None where they are
-    not known or spell a marker.
-    """
+    """Text of an answer; with an `annotation`, all of it is the link."""
 
     text: str
     annotation: dict[str, Any] | None = None
@@ -183,8 +162,6 @@ class CitedText:
 
 
 class ContainerFiles:
-    """Files of the container, by path, as far as a response knows them."""
-
     __slots__ = ("_fronts", "_ids", "_longest", "_pattern", "container_id")
 
     def __init__(self) -> None:
@@ -198,7 +175,6 @@ class ContainerFiles:
         return bool(self._ids)
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
-        """Replace the files of the container: ids by path. Of too many the last are kept."""
         self.container_id = container_id
         self._ids = dict(list(files.items())[-FILES_MAX:])
         self._pattern = None
@@ -216,10 +192,7 @@ class ContainerFiles:
         return self._compile_pattern().search(text, start)
 
     def front(self, text: str, start: int) -> int | None:
-        """Return the position from `start` on of a path that may continue after the text.
-
-        None if there is none.
-        """
+        """Return the position from `start` on of a path that may continue after the text."""
         self._compile_pattern()
         begin, fronts = max(start, len(text) - self._longest), self._fronts
         return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
@@ -237,14 +210,11 @@ class ContainerFiles:
 
 
 class FileReader:
-    """Reader that splits streamed text into text and annotated file paths, however it was cut."""
-
     __slots__ = ("_files", "held")
 
     def __init__(self, files: ContainerFiles) -> None:
         self._files = files
         self.held = ""
-        """Text that may become a path."""
 
     def feed(self, text: str) -> list[CitedText]:
         return self._cite_paths(self.held + text, is_last=False)
@@ -270,11 +240,10 @@ class FileReader:
 
 
 class CitedAnswer:
-    """Answer on its way to the client: each marker becomes a link, or nothing; paths of files are
-    noted.
+    """Answer in which each marker becomes a link, and paths of files are annotated.
 
-    A marker becomes nothing where what it cites is not known, and (`links` False) wherever a link
-    would break what the answer is. Without `pages` it is text.
+    A marker is dropped if its page is not known, or if a link would break the answer's format
+    (`links` False). Without `pages` markers are text.
     """
 
     __slots__ = (
@@ -293,10 +262,8 @@ class CitedAnswer:
         self._markers = 0
         self._spelled: Logprobs | None = []
         self.unresolved = 0
-        """Number of markers that became nothing."""
 
     def feed(self, text: str) -> list[CitedText]:
-        """Return the pieces that more text decides."""
         shown: list[CitedText] = []
         for piece in (text,) if self._pages is None else self._reader.feed(text):
             if isinstance(piece, str):
@@ -310,10 +277,10 @@ class CitedAnswer:
         return list(map(self._with_offsets, shown))
 
     def feed_spelled(self, units: Iterable[tuple[str, Logprobs | None]]) -> list[CitedText]:
-        """Return the pieces that more text with logprobs decides.
+        """Return the pieces that more text decides; its units have as few ids as spell whole
+        characters.
 
-        Each unit has as few ids as spell whole characters. Logprobs go with the text as soon as it
-        is certain that none of it is a marker. Those of a marker, and of other text of its ids, are
+        Logprobs go with the text once it is certain that none of it is a marker; otherwise they are
         dropped.
         """
         shown: list[CitedText] = []
@@ -330,10 +297,9 @@ class CitedAnswer:
         return shown
 
     def end(self, *, is_complete: bool) -> list[CitedText]:
-        """Return the text that was held back.
+        """Return the text that was held back, without incomplete markers.
 
-        An incomplete marker is dropped: its target is unknown. In an answer that was cut off, an
-        open bracket is dropped, too.
+        In an answer that was cut off, an open bracket is dropped too.
         """
         held = self._reader.end()
         if held and (not is_complete or DAGGER in held):

@@ -1,8 +1,7 @@
 r"""The input of a custom tool, read from the streamed JSON of the model's call.
 
-The model sees a function with one string, so it writes `{"input": "…"}`. Text that does not begin
-like that is itself the input. Escapes that JSON lacks are kept as they are, and a quote that the
-model forgot to escape is restored once the end shows that it did not end the string.
+The model sees a function with one string, so it writes `{"input": "…"}`. Other text is itself the
+input. Escapes that JSON lacks are kept, and so is a quote that did not end the string.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import orjson
 
 _BEFORE: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _BEFORE_MAX: Final = 256
-"""More whitespace than that before the string is no JSON that anybody meant."""
+"""With more whitespace before the string, it is not meant as JSON."""
 _SQUEEZED: Final = '{"input":"'
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*")
 _MARK: Final = re.compile(r'["\\]')
@@ -35,15 +34,12 @@ class _Phase(Enum):
 
 
 class CustomInput:
-    """Reader of the arguments of one call: what it returns, joined, is the tool's input."""
-
     def __init__(self) -> None:
         self._phase = _Phase.BEFORE
         self._held = ""
         self._after: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return the input that more text completes; possibly nothing."""
         if self._phase is _Phase.RAW:
             return text
         if self._phase is _Phase.AFTER:
@@ -55,7 +51,6 @@ class CustomInput:
         return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
-        """Return the rest of the input; of arguments that were cut off, no partial JSON token."""
         if self._phase is not _Phase.AFTER:
             is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
             return "" if is_nothing else self._held

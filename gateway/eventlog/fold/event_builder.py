@@ -1,17 +1,16 @@
 """Segments to stream events: the only assigner of ids, indexes and sequence numbers.
 
-Five rules beyond the tables of `lifecycle`:
+Rules beyond the tables of `lifecycle`:
 
-* A message or reasoning that never says anything is no item: it is announced with its first text.
-* All text that one call of `feed` brings for one item is one delta event.
-* A segment that was cut off keeps its item open. If more follows, the item was not where the
-  response ended, and closes as `completed`; otherwise it closes with the response. So an
-  `incomplete` item is always the last one, and never part of a `completed` response. But a call of
-  a function that broke off stays `incomplete`: half a JSON is never told to be whole.
-* The call of a shell or of the patcher is shown when its segment has ended. One that was cut off,
-  or whose arguments have not the shape of its kind, is no item at all: a client could only run it.
-* The item of a call that the gateway runs stays open until that has its result. Without one it is
-  `incomplete`, whatever comes behind it.
+* A message or reasoning without text is no item.
+* All text that one call of `feed` has for one item is one delta event.
+* A segment that was cut off keeps its item open. If more follows, it closes as `completed`,
+  otherwise with the response. So an `incomplete` item is always the last one, and never part of a
+  `completed` response. Only a function call that broke off stays `incomplete`.
+* The call of a shell or of the patcher is not shown if it was cut off or has the wrong shape: a
+  client could only run it.
+* The item of a call that the gateway runs stays open until the result, and is `incomplete` without
+  one.
 """
 
 from __future__ import annotations
@@ -79,17 +78,13 @@ _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.CODE_INTERPRETER_CALL: {"outputs": None},
     SegmentKind.MCP_CALL: {"output": None, "error": None},
 }
-"""Fields of the item of a call that the gateway runs, as long as there is nothing to show."""
+"""Fields of a hosted call until there is a result."""
 ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteCall:
-    """A complete call that the gateway runs. `name` and `arguments` are those of
-    `UnansweredCall`.
-    """
-
     name: str
     arguments: str
     ending: SegmentEnded
@@ -98,18 +93,14 @@ class CompleteCall:
 class Builder:
     """Builder of the events of one response, from `response.created` to the terminal one.
 
-    Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `list_tools`;
-    then `feed` and, for a call that the gateway runs (`pending_call`), `run_call` and `end_call`;
-    then `finish` once.
-    A queued response may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` may be
-    called between any two of these. Any other order raises `ValueError`, and so do segment events
-    in an order that no `TokenParser` may produce.
+        queue? start compact? list_tools* (feed | run_call* end_call | break_off)* finish
 
-    `rules` name the tools as the client does, and say how much of the reasoning is its summary.
-    `seal` makes the `encrypted_content` of a reasoning item from its text and from how its segment
-    ended (None: not at all); None for no such content. `pages` and `files` are what an answer may
-    cite; without pages text like a marker of one is text. `unresolved` counts citations of pages
-    and files that do not exist.
+    `finish` may also follow `queue`, as `RESPONSE_STATUSES` allows; `alive` may come anywhere
+    between. Any other order raises `ValueError`, and so do segment events in an order that no
+    `TokenParser` may produce.
+
+    `seal` makes the `encrypted_content` of a reasoning item. `unresolved` counts citations of pages
+    that do not exist.
     """
 
     __slots__ = (
@@ -141,45 +132,35 @@ class Builder:
         self._item: OpenItem | None = None
         self._whole: list[str] = []
         self.flowing: OpenItem | None = None
-        """The open item, while more text of the open segment is a delta of it and nothing else."""
+        """The open item, while more text of its segment is a delta of it and nothing else."""
         self.output: list[dict[str, Any]] = []
-        """The items that are done, each exactly as its `output_item.done` showed it."""
+        """The items that are done, exactly as in their `output_item.done`."""
         self.includable: dict[int, dict[str, Any]] = {}
-        """Fields of an item that only `include` shows, and the request did not ask for
-        (`protocol.items`), by output index."""
+        """By output index (`protocol.items`)."""
         self.endings: dict[int, SegmentEnded] = {}
-        """End of the segment behind an item, by output index."""
+        """By output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []
-        """Kind and place of the messages that ended, as `SegmentEnded` has it, until who counts
-        them takes them out."""
+        """Kind, start and end of each message that ended; whoever counts them clears this."""
         self.is_started = False
-        """True if `response.created` was emitted."""
         self.is_waiting = True
-        """True if `start` is yet to be called."""
         self.is_visible = self.is_answered = False
-        """`is_visible`: True if a call that nobody has answered, or a message with text, came out,
-        not just reasoning. `is_answered`: True if such a message is an answer or a refusal."""
+        """`is_visible`: the output has an unanswered call or a message with text, not just
+        reasoning. `is_answered`: such a message is an answer or a refusal.
+        """
         self.is_called = False
-        """True if a call came out that nobody has answered."""
         self.awaits_client = False
-        """True if a call came out that the client has to answer."""
         self.pending_call: CompleteCall | None = None
-        """The call that the gateway is to run: the turn ends with it."""
         self.pending_approval: UnapprovedCall | None = None
-        """Call for which the last item requests the user's approval."""
         self.breaks_off = False
         """True if the last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
-        """True if the terminal event was emitted."""
 
     def queue(self) -> list[Event]:
-        """Return the events of a response that is accepted, but not started."""
         if self.is_started:
             raise ValueError("the response was started before")
         return self._open("queued")
 
     def start(self) -> list[Event]:
-        """Return the events that precede all work."""
         if not self.is_started:
             return self._open("in_progress")
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
@@ -189,7 +170,6 @@ class Builder:
     def feed(
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
-        """Return the events of these segment events; `spelling` has the ids of traced text."""
         item = self.flowing
         if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
@@ -231,7 +211,6 @@ class Builder:
         return self._item is not None
 
     def compact(self, seal: str) -> list[Event]:
-        """Return all events of a compaction. Raises `ValueError` if it is not the first item."""
         self._require_open()
         if self.output or self.has_open_item:
             raise ValueError("a compaction is the first item, or none")
@@ -245,7 +224,6 @@ class Builder:
         ]
 
     def list_tools(self, label: str, tools: object, error: object) -> list[Event]:
-        """Return the events of an MCP server's tools, or of an `error` (not None) instead."""
         self._require_open()
         index = len(self.output)
         item_id = ids.output_item_id(ids.HOSTED_PREFIXES[LISTING_ITEM], self._head.uuid, index)
@@ -271,8 +249,7 @@ class Builder:
     ) -> list[Event]:
         """Return the events of the start of a call that the gateway runs; none for a restart.
 
-        `approval` is the id of the approval request, if any; then the call is from an earlier
-        response.
+        `approval` is the id of the approval request of a call from an earlier response.
         """
         events = self._open_call(call, shown, approval)
         item = self._item
@@ -290,7 +267,6 @@ class Builder:
         *,
         approval: str | None = None,
     ) -> list[Event]:
-        """Return the events of the end of a call that the gateway ran, or never started."""
         events = self._open_call(call, shown, approval)
         item = self._item
         assert item is not None, "it was just opened"
@@ -313,10 +289,7 @@ class Builder:
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encode_body([]))]
 
     def break_off(self) -> list[Event]:
-        """Close the open item as `incomplete`; the turn is generated again.
-
-        All that was shown so far no longer counts as output for the user.
-        """
+        """Close the open item as `incomplete`; the turn is generated again."""
         events: list[Event] = []
         self._close_item("incomplete", events)
         self.is_visible = self.is_called = self.is_answered = False
@@ -326,7 +299,6 @@ class Builder:
         return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
-        """Return the closing events; `failed` has an `error` event before the terminal one."""
         self._require_open(may_wait=True)
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []

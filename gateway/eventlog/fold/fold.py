@@ -1,8 +1,8 @@
 """The fold: (request, log) to events, items, usage and the Response object. The only way to them.
 
-It knows no clock, no chance and no settings, and the cut of ids into entries shows nowhere but in
-the cut of text into deltas. So a live stream, a replay on another replica and the body of a `GET`
-are the same function, applied again.
+It depends on no clock, chance or setting, and how ids were cut into entries shows only in how text
+is cut into deltas. So a live stream, a replay on another replica and the body of a `GET` are the
+same function.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""The messages of a turn: `ModelFormat.messages_of_turn`."""
+"""Type of `ModelFormat.messages_of_turn`."""
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
-"""Reasons for the end of a turn behind which there may be another one."""
+"""Finish reasons after which another turn may follow."""
 
 __all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall", "UnapprovedCall"]
 
@@ -76,24 +76,12 @@ __all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall",
 class Fold:
     """Fold of the log of one response, entry by entry.
 
-    The first entry also brings the events that open the stream, whatever entry it is; after
-    `Queued` the next one but `Alive` says that it is in progress. Applying an entry that cannot
-    stand where it stands (anything after `Finished`, `Queued` after anything, `Compacted` twice or
-    after an item or a turn, `Tokens`, `Hold`, `TurnEnded`, a `Hop` to another backend or a `Repair`
-    that voids ids outside of a turn, `TurnStarted` inside of one, a `Repair` of ids that nobody
-    said or somebody saw; `ToolsListed` behind anything but a compaction and its like, or twice for
-    one server; `ToolStarted` without a call that nobody answered or for one that must not be run
-    again, `ToolHandle` of what does not run, `ToolEnded` of what did not begin though it had an
-    effect, `TurnStarted` where a call waits for its result or the user is asked about one; what is
-    not the JSON that an entry should have) raises `ValueError` and changes nothing.
+    The first entry also brings the events that open the stream; after `Queued` the next one but
+    `Alive` says that it is in progress. An entry that is invalid at its position raises
+    `ValueError` and changes nothing.
 
-    `hosted_call` tells the call that the gateway has to answer: the one of `head.grants` that the
-    user approved, before the first turn, or the one that the last turn ended with.
-
-    `new_parser` makes a parser that traces its text, or (False) does not. `seal` seals the content
-    of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None). `transcribe` tells
-    the messages of a turn from its ids and what was taken back of them, where `head.messages` asks
-    for them.
+    `hosted_call` is the call that the user approved, before the first turn, or the one that the
+    last turn ended with. `new_parser` makes a parser that traces its text (True) or not.
     """
 
     __slots__ = (
@@ -114,8 +102,7 @@ class Fold:
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
         self.rules = self._hosted.rules if head.grants else rules
-        """Rules behind the last result of a tool: no tool is required after one, and none is
-        allowed after too many failures or calls."""
+        """Rules after the last result."""
         self._builder = Builder(
             head,
             rules,
@@ -142,25 +129,18 @@ class Fold:
         self._recoveries: Counter[str] = Counter()
         self._ids: dict[int, tuple[int, ...] | None] = {}
         self.turns: list[Turn] = []
-        """Every model call so far; only the last one may be open."""
         self.open_turn: Turn | None = None
-        """The model call that has not ended; None between two, and after the last."""
         self.hops = 0
-        """Number of times that another backend went on."""
         self.takeovers = 0
-        """Number of times that another replica went on behind a turn that had begun."""
+        """Times that another replica continued after a turn had begun."""
         self.approved_result: tuple[int, ...] = ()
-        """The result of the call that the user approved: it stands behind the prompt."""
+        """Result ids of the call that the user approved; they follow the prompt."""
         self.is_repaired = False
-        """True if a repair stands in the log, of ids or for the record."""
         self.timeline = Timeline()
-        """Steps of the run and their times, without content."""
         self.compacted: Compacted | None = None
-        """Compaction with which the log begins; None if it begins with none."""
 
     @property
     def place(self) -> ParserPosition:
-        # Over when no turn is open.
         return self._reader.parser.place if self._reader else ParserPosition(Where.OVER, 0)
 
     @property
@@ -169,12 +149,11 @@ class Fold:
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """Return the bodies to check before the open turn ends."""
         screen = self._screen
         return tuple(screen.bodies) if screen else ()
 
     def bodies_after(self, finish: FinishReason) -> tuple[Body, ...]:
-        """Return the bodies to check if the open turn ended like this.
+        """Return the bodies to check if the open turn ended with this reason.
 
         Reads the turn again, unless it lacks nothing but its end.
         """
@@ -196,7 +175,6 @@ class Fold:
 
     @property
     def breaks_off(self) -> bool:
-        # The last item is a call whose arguments end in the middle of their JSON.
         return self._builder.breaks_off
 
     @property
@@ -205,7 +183,6 @@ class Fold:
         return self._reader.seen if self._reader else 0
 
     def is_seen_behind(self, position: int) -> bool:
-        # Mostly decided without reading the turn again.
         return self._reader is not None and self._reader.is_seen_behind(position)
 
     def is_text(self, token: int) -> bool:
@@ -214,7 +191,6 @@ class Fold:
 
     @property
     def stopped(self) -> bool:
-        """Return True if the answer contained a stop string; what follows is not shown."""
         screen = self._screen
         return self._is_stopped or (screen is not None and screen.stopped)
 
@@ -269,7 +245,6 @@ class Fold:
 
     @property
     def last_finish(self) -> FinishReason | None:
-        """Return why the last finished turn ended; None before the first."""
         for turn in reversed(self.turns):
             if turn.finish is not None:
                 return turn.finish
@@ -281,7 +256,6 @@ class Fold:
 
     @property
     def visible(self) -> bool:
-        # True once a call or a message with text came out, not for reasoning alone.
         return self._builder.is_visible
 
     @property
@@ -292,7 +266,6 @@ class Fold:
 
     @property
     def output_tokens(self) -> int:
-        """Count the generated ids, without those that were taken back."""
         reader = self._reader
         return self._usage.output_tokens + (reader.output_tokens if reader else 0)
 
@@ -307,7 +280,6 @@ class Fold:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Count the generated ids that spell reasoning."""
         reader = self._reader
         return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
@@ -317,11 +289,11 @@ class Fold:
 
     @property
     def usage(self) -> TokenUsage:
-        """Return the token counts so far, those of a compaction included.
+        """Return the token counts so far, including those of a compaction.
 
-        The output is every id of the log, or for text turns the server's count. Cached tokens count
-        only up to a turn's counted input, so that turns which the gateway continued by itself
-        cannot make them exceed the input.
+        Output is every id of the log, or the server's count for text turns. A turn's cached tokens
+        are at most its counted input, so turns that the gateway continued cannot make them exceed
+        the input.
         """
         if self._final_usage is not None:
             return self._final_usage
@@ -350,10 +322,6 @@ class Fold:
 
     @property
     def recoveries(self) -> Mapping[str, int]:
-        """Count how often each parser recovery rule and each repair fired, over all turns.
-
-        Includes the number of citations of unknown pages.
-        """
         unresolved = self._builder.unresolved
         fired = self._reader.parser.recoveries if self._reader else None
         if not (unresolved or fired):
@@ -362,7 +330,6 @@ class Fold:
         return self._recoveries + Counter({UNRESOLVED_CITATION: unresolved}) + Counter(fired)
 
     def apply(self, entry: Entry) -> list[Event]:
-        """Apply one more entry and return its events."""
         if type(entry) is Tokens:  # nearly every entry is
             reader = self._reader or self._open_reader()
             shown = reader.feed(entry)
@@ -377,8 +344,8 @@ class Fold:
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """Apply one more portion of a stored log and return its events.
 
-        Events up to number `after` may be missing. They are `Deltas` if the whole portion is text
-        of one part. Raises as `apply`; the entries before the faulty one stay applied.
+        Events up to number `after` may be missing. If it raises, entries before the faulty one stay
+        applied.
         """
         if not isinstance(portion, Singles):
             return self.apply(portion)
@@ -397,8 +364,8 @@ class Fold:
     def items(self) -> list[RenderedItem]:
         """Return the finished items, with the ids that repeat them in the next prompt.
 
-        Ids exist once the turn has ended. They are None if a recovery rule changed the message, and
-        if it was cut off; the result of a hosted call is then kept beside its item.
+        Ids are None before the end of the turn, and for a message that a recovery rule changed or
+        that was cut off; the result of a hosted call is then kept beside its item.
         """
         includable = self._builder.includable
         if not self._framing.stores_ids:
@@ -684,4 +651,4 @@ class Fold:
         Queued: _queue,
         Finished: _finish,
     }
-    """Handlers of all entries but `Tokens`; one that raises changes nothing."""
+    """For all entries but `Tokens`. A handler that raises changes nothing."""

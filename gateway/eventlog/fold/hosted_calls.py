@@ -1,7 +1,7 @@
-"""The calls that the gateway runs itself, as the log has them, and the rules after each.
+"""Calls that the gateway runs itself, and the rules after each.
 
-A call exists when the turn that contains it has ended, or from the start if the user approved it
-before. It may begin several times, and ends once.
+A call exists once its turn has ended, or from the start if the user approved it before. It may
+begin several times, and ends once.
 """
 
 from __future__ import annotations
@@ -26,32 +26,30 @@ if TYPE_CHECKING:
 _PAGE: Final = TypeAdapter(ShownPage)
 _FILES: Final = TypeAdapter(dict[str, str])
 KEPT_PAGES_MAX: Final = 64
-"""Number of the last pages, at most, that a response leaves to those that continue it."""
+"""The last pages that a response leaves to those that continue it."""
 NARROWED_MAX: Final = 8
-"""Number of ways, at most, in which the same rules are kept narrowed."""
 SEARCH: Final = f"{BUILTIN_PREFIX}browser.search"
 FAILURES: Final[frozenset[ToolOutcome]] = frozenset(
     {"tool_error", "transport_error", "timeout", "unknown"}
 )
-"""Outcomes that count against a tool. A call that was refused, cancelled or over budget tells
-nothing of it, so it neither counts nor ends a row of failures."""
+"""Outcomes that count as failures of a tool. Only "ok" resets the count; others say nothing about
+it.
+"""
 NOTHING_RAN: Final[frozenset[ToolOutcome]] = frozenset({"refused", "over_budget", "cancelled"})
-"""Outcomes of a call that may have ended before it began."""
+"""Possible for a call that never started."""
 
 _NONE: Final = Grants()
 
 Withdrawal = Literal["calls", "failures"]
-"""Reason why tools may not be called any more: all of them, because there were enough calls, or
-those of one family, because they failed."""
+"""All tools after enough calls, or one family after failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredCall:
-    """A call that the gateway has to answer.
+    """Call that the gateway has to answer.
 
-    `ordinal` counts the calls of the response that the gateway answers, from 0. `name` is the
-    tool's as rules know it. `arguments` are what the model wrote: JSON in most cases, or not even
-    that. Those of Python are the code, as its item shows it.
+    `ordinal` counts such calls of the response from 0. `arguments` are what the model wrote, JSON
+    in most cases; for Python the code.
     """
 
     ordinal: int
@@ -61,10 +59,6 @@ class UnansweredCall:
 
 @dataclass(frozen=True, slots=True)
 class UnapprovedCall:
-    """A call that waits for the user's approval: the id of the item that asks for it, and the call
-    as in `UnansweredCall`.
-    """
-
     request_id: str
     name: str
     arguments: str
@@ -74,19 +68,18 @@ GATEWAY_TOOLS: Final = {
     f"{BUILTIN_PREFIX}browser": "web_search",
     f"{BUILTIN_PREFIX}python": "code_interpreter",
 }
-"""The type of tool behind the gateway's own families; all others are of MCP servers."""
+"""Type of tool of the gateway's own families; all others are of MCP servers."""
 
 
 def family_of(name: str) -> str:
-    """Return the name of what fails together with this tool: a built-in tool or one MCP server."""
+    """Return the tool or MCP server whose failures this tool shares."""
     return name.partition(".")[0]
 
 
 class HostedCalls:
-    """The calls of one response, of which the last may not be answered yet.
+    """Calls of one response, of which the last may not be answered yet.
 
-    `start`, `hold` and `end` raise `ValueError` for an entry that cannot stand where it stands, and
-    then change nothing.
+    An entry invalid at its position raises `ValueError` and changes nothing.
     """
 
     __slots__ = (
@@ -104,29 +97,20 @@ class HostedCalls:
         self._is_over = self._budget.calls_max <= 0
         approved = grants.approved
         self.call = UnansweredCall(0, approved.name, approved.arguments) if approved else None
-        """Call that has no end yet; the gateway runs it, or is about to."""
         self.attempts = 0
-        """Number of times that `call` was begun."""
         self.started: ToolStarted | None = None
-        """`ToolStarted` of the last attempt at `call`; None before the first."""
         self.handle: bytes | None = None
-        """Handle by which the executor finds that attempt; None while it has none."""
+        """Handle by which the executor finds that attempt."""
         self.results = 0
-        """Number of calls that were answered."""
         self.result_ids = 0
-        """Number of ids of all results."""
         self.tools: Counter[str] = Counter()
-        """Number of calls that were answered, by the tool's type (`GATEWAY_TOOLS`)."""
+        """Answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0
-        """Number of calls that searched the web with success."""
         self.states: list[dict[str, Any]] = []
-        """State for later calls that the answered ones left behind, in order."""
         self.pages = None if cited is None else Pages(cited)
-        """Pages that the browser showed in this response and those before; None: it cites none."""
+        """Shown in this response and those before; None if it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
-        """Files that Python wrote to its container, which an answer may cite by their path."""
         self.rules = rules
-        """Rules behind the last result."""
         if self._is_over:
             self.rules = self._narrow_rules()
 
@@ -144,14 +128,12 @@ class HostedCalls:
         return call, shown
 
     def hold(self, entry: ToolHandle) -> None:
-        """Keep the handle by which a running call can be resumed."""
         self._require_call(entry.ordinal)
         if self.started is None:
             raise ValueError("a tool has a handle that was not started")
         self.handle = entry.handle
 
     def end(self, entry: ToolEnded) -> tuple[UnansweredCall, dict[str, Any]]:
-        """End the call; return it with the fields that its item shows at the end."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         state = _json_object(entry.state)
         page = _PAGE.validate_python(state["page"]) if state.get("page") is not None else None
@@ -173,7 +155,6 @@ class HostedCalls:
         return call, shown
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Return which tools would be withdrawn because the call ended like this; None for none."""
         if outcome == "over_budget" or self.results + 1 >= self._budget.calls_max:
             return "calls"
         if self.call is None or outcome not in FAILURES:
@@ -182,10 +163,10 @@ class HostedCalls:
         return "failures" if failures >= self._budget.failures_max else None
 
     def state_json(self) -> bytes | None:
-        """Return the tool state for responses that continue this one, as JSON.
+        """Return `pages` and `container_id` for responses that continue this one, as JSON.
 
-        It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
-        then later ones use the state that this one had.
+        None if there are none, and if this response had no tools: later ones use the state that it
+        had.
         """
         if not self._grants.has_tools:
             return None
@@ -253,4 +234,3 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
-"""The calls of every response without hosted tools: they never change."""

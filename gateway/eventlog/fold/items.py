@@ -1,7 +1,6 @@
 """Output items: one that is being written, and one that is shown in one piece.
 
-Their text, their body, and the fields of their events. The summary of a reasoning item is an
-extract of it, not the work of a second model.
+A summary of reasoning is an extract of it, not the work of a second model.
 """
 
 from __future__ import annotations
@@ -37,16 +36,12 @@ if TYPE_CHECKING:
 
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
-"""End of an event without logprobs; one with logprobs has them in its place."""
 
 
 class OpenItem:
-    """An item from its first event to its last. A message of the model has one body, so an item has
-    one content part, and one summary.
+    """Item from its first event to its last, with one content part and one summary at most.
 
-    `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. `summary`
-    is which one a reasoning item has. `shown` is what a call that the gateway runs shows behind its
-    text.
+    `shown` are the fields that a call run by the gateway shows after its text.
     """
 
     content_index: Final = 0
@@ -73,19 +68,13 @@ class OpenItem:
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
         self.is_summarized = summary != "off"
-        """True if the item has a summary, once there is something to say."""
         self.encrypted_content: str | None = None
-        """Encrypted content; it is set before the item is closed, if ever."""
         self.is_text_done = False
-        """True if all events of its text are out, though it is open: the gateway runs the call."""
+        """All events of its text are sent, though the item is open: the gateway runs the call."""
         self.is_running = False
-        """True if the gateway has begun to run the call."""
         self.annotations: list[dict[str, Any]] = []
-        """Citations of its text, in order."""
         self.hosted_before = 0
-        """Value of `hosted_before` in its events (`protocol.stream_events.Event`)."""
         self.includable: dict[str, Any] = {}
-        """Fields that only `include` shows, and the request did not ask for."""
         self._call = call
         self._shown: Mapping[str, Any] = shown or {}
         self._summarizer = (
@@ -115,8 +104,8 @@ class OpenItem:
     ) -> Event:
         """Append text and return the delta event that shows it.
 
-        `logprobs` are the entries of the ids that spell it. Once they are missing for some text,
-        the item has none, because partial logprobs could not be matched to the text.
+        If some text has no `logprobs`, the item has none: partial ones could not be matched to the
+        text.
         """
         self._text += text.encode()
         # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
@@ -139,10 +128,7 @@ class OpenItem:
         return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
-        """Append texts and return their deltas, numbered from `sequence_number` on.
-
-        Those up to number `after` are left out.
-        """
+        """Append texts and return their deltas above `after`."""
         self._text += "".join(texts).encode()
         skipped = max(0, after + 1 - sequence_number)
         before, rest = self._delta.split(b"%d")
@@ -152,7 +138,7 @@ class OpenItem:
         return Deltas(pattern, sequence_number + skipped, texts[skipped:])
 
     def summarize(self, text: str | None) -> str:
-        """Return the new part of the summary after this text, or (None) at the end."""
+        """Return the new part of the summary after this text; None ends it."""
         assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
@@ -161,7 +147,7 @@ class OpenItem:
 
     def show(self, fields: Mapping[str, Any], include: Collection[str]) -> None:
         """Set the fields that a call run by the gateway shows from now on, as far as `include`
-        asks.
+        allows.
         """
         own = {*self._call, *self._shown}
         fields = {name: fields[name] for name in fields if name in own}
@@ -176,7 +162,6 @@ class OpenItem:
         self.status = advance(ITEM_STATUSES, self.status, status)
 
     def body(self) -> dict[str, Any]:
-        """Return the item as it stands. Before any text it has no content part."""
         envelope = self.envelope
         start = {"id": self.item_id, "type": envelope.item_type, "status": self._shown_status}
         if envelope.text_field:
@@ -202,7 +187,6 @@ class OpenItem:
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
     def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
-        """Return the fields of an event of the item's summary with this `text`."""
         values = {
             "item_id": self.item_id,
             "output_index": self.output_index,
@@ -216,7 +200,6 @@ class OpenItem:
         return {**fields, "status": "incomplete"} if is_cut else fields
 
     def annotate(self, annotation: dict[str, Any]) -> dict[str, Any]:
-        """Note a citation at the end of the text; return the fields of its event."""
         self.annotations.append(annotation)
         values = {
             "item_id": self.item_id,
@@ -261,7 +244,6 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "name": OpenItem.tool_name,
     "logprobs": OpenItem.logprobs,
 }
-"""The fields of an item's events (`EVENT_FIELDS`)."""
 
 
 @cache
@@ -280,9 +262,7 @@ def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
 
 
 class WholeItem:
-    """The call of a shell, the patcher or a search for tools, with the fields that
-    `protocol.call_items` reads for it.
-    """
+    """Call of a shell, the patcher or a tool search."""
 
     def __init__(
         self, envelope: Envelope, item_id: str, output_index: int, *, call: Mapping[str, Any]
@@ -294,7 +274,6 @@ class WholeItem:
         self._call: dict[str, Any] = orjson.loads(orjson.dumps(call))
 
     def added(self) -> dict[str, Any]:
-        """Return the fields of the item's first event; a shell call has no commands there yet."""
         body = self._body("in_progress")
         if self._commands():
             body["action"] = {**body["action"], "commands": []}
@@ -320,15 +299,13 @@ class WholeItem:
 
 
 SUMMARY_CHARACTERS_MAX: Final = 300
-"""Characters of a concise summary, at most."""
 _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 
 
 class SummaryReader:
-    """Reader of the text of a reasoning item. What it returns, joined, is the summary.
+    """Reader of the text of a reasoning item; it returns the summary in parts.
 
-    A `detailed` one is all of the text. Any other is its first paragraph, cut at a word, and handed
-    out in one piece as soon as it is certain.
+    A `detailed` one is all of the text, any other its first paragraph, cut at a word.
     """
 
     def __init__(self, *, detailed: bool) -> None:
@@ -337,7 +314,6 @@ class SummaryReader:
         self._is_finished = False
 
     def feed(self, text: str) -> str:
-        """Return the new part of the summary after this text; often nothing."""
         if self._detailed:
             return text
         if self._is_finished:
@@ -347,7 +323,6 @@ class SummaryReader:
         return self.finish() if paragraph_end or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
 
     def finish(self) -> str:
-        """Return the rest of the summary at the end of the text."""
         if self._detailed or self._is_finished:
             return ""
         self._is_finished = True
@@ -361,29 +336,23 @@ class SummaryReader:
 
 
 CERTAIN: Final = TokenLogprob(0.0)
-"""Logprob of an id that the gateway wrote itself, and the model only read."""
+"""Logprob of an id that the gateway wrote itself."""
 _SINGLE: Final = struct.Struct("<f")
 
 
 class Spelling(Protocol):
-    """Bytes and logprobs of the ids of the open turn."""
-
     def piece(self, token: int) -> bytes: ...
 
-    def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """Return the id at a position, and the likelihood that the backend reported, if any."""
-        ...
+    def token_at(self, position: int) -> tuple[int, Likelihood | None]: ...
 
 
 def is_boundary(content: bytes, at: int) -> bool:
-    """Return True if a character begins or the text ends at this offset into UTF-8."""
     return at == len(content) or content[at] & 0xC0 != 0x80
 
 
 def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText]:
-    """Yield the text, split wherever both an id and a character end.
-
-    Text without known ids is one piece.
+    """Yield the text, split wherever both an id and a character end; in one piece if ids are
+    unknown.
     """
     content, start, end = text.text.encode(), 0, 0
     tokens: list[int] = []
@@ -399,8 +368,8 @@ def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText
 def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
     """Return the logprobs of a text, one entry for each token; None if some are unknown.
 
-    Their `bytes`, joined, are the text: of an id that spells more than it the rest is left out. In
-    a text without ids the entry of a token belongs to the text in which it begins.
+    Their `bytes`, joined, are the text, so an id that spells more is cut. In a text without ids, an
+    entry belongs to the text in which its token begins.
     """
     left = len(text.text.encode())
     entries: list[dict[str, Any]] = []

@@ -1,7 +1,6 @@
 """The order of stream events, and of the statuses of responses and items.
 
-Two rules. Everything that decides an order stands in this file, as a table; and the tables know
-nothing of how a body is built. The builder walks them and cannot emit anything else:
+Every order is a table here, which the builder walks:
 
     stream   = OPENING_EVENT waiting* (running+ (running | item)*)? CLOSING_EVENTS
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
@@ -10,8 +9,8 @@ nothing of how a body is built. The builder walks them and cannot emit anything 
              | LISTING_EVENTS                    before the first turn, one for each MCP server
              | opening delta* closing[:-1] Envelope.running (completed | failed) closing[-1]
                                                  a call that the gateway runs itself
-    delta    = that of the row; ANNOTATION_EVENT follows the one that shows what it is about
-    waiting  = response.queued                 STATUS_EVENTS; repeated, it says: still alive
+    delta    = that of the row; ANNOTATION_EVENT follows the one with the cited text
+    waiting  = response.queued                 STATUS_EVENTS; repeated as a keep-alive
     running  = response.in_progress            the same, anywhere between two item events
 
 Sources: the event reference of the OpenAI Responses API, recorded streams, and the prose of Open
@@ -46,7 +45,6 @@ ItemType = (
         "mcp_approval_request",
     ]
 )
-"""Types of the items that segments become."""
 PartType = Literal["output_text", "refusal", "reasoning_text"]
 _Status = TypeVar("_Status", bound=str)
 
@@ -58,7 +56,6 @@ RESPONSE_STATUSES: Final[Mapping[ResponseStatus, frozenset[ResponseStatus]]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
-"""Statuses of a response that may follow each status; a terminal one is never left."""
 
 ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "in_progress": frozenset({"completed", "incomplete", "failed"}),
@@ -66,21 +63,20 @@ ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "incomplete": frozenset(),
     "failed": frozenset(),
 }
-"""Statuses of an item that may follow each status; only what the gateway runs itself can fail."""
+"""Only what the gateway runs itself can fail."""
 
 RUNNING_STATUSES: Final[Mapping[str, str]] = {
     "web_search_call": "searching",
     "code_interpreter_call": "interpreting",
     "mcp_call": "calling",
 }
-"""Status that an item in progress shows while the gateway runs its call, by the item's type."""
+"""Status shown while the gateway runs the call, by item type."""
 
 OPENING_EVENT: Final = "response.created"
 STATUS_EVENTS: Final[Mapping[ResponseStatus, str]] = {
     "queued": "response.queued",
     "in_progress": "response.in_progress",
 }
-"""The event that says that a response has this status, or that it has it still."""
 
 ERROR_EVENT: Final = "error"
 
@@ -94,7 +90,6 @@ CLOSING_EVENTS: Final[Mapping[ResponseStatus, tuple[str, ...]]] = {
     # The API has no event of its own for it, and to the client that cancelled it is no error.
     "cancelled": ("response.failed",),
 }
-"""Events that end a stream, by the status of the response. The last event is the terminal one."""
 
 SUMMARY_OPENING_EVENT: Final = "response.reasoning_summary_part.added"
 SUMMARY_DELTA_EVENT: Final = "response.reasoning_summary_text.delta"
@@ -102,22 +97,20 @@ SUMMARY_CLOSING_EVENTS: Final = (
     "response.reasoning_summary_text.done",
     "response.reasoning_summary_part.done",
 )
-"""Events that close the summary of a reasoning item, just before the item is closed. The first text
-of a summary opens it."""
+"""Just before the item is closed. The first text of a summary opens it."""
 
 COMMAND_EVENTS: Final = (
     "response.shell_call_command.added",
     "response.shell_call_command.delta",
     "response.shell_call_command.done",
 )
-"""Events of each command of a shell call, one command after the other."""
+"""For each command of a shell call, one command after the other."""
 
 COMPACTION_EVENTS: Final = (
     "response.output_item.added",
     "response.compaction.compacting",
     "response.output_item.done",
 )
-"""Events of a compaction, which is over when it is shown."""
 
 LISTING_ITEM: Final = "mcp_list_tools"
 LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
@@ -129,10 +122,10 @@ LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
     )
     for is_listed, end in ((True, "completed"), (False, "failed"))
 }
-"""Events of the tools of an MCP server, by whether it listed them: over when they are shown."""
+"""By whether an MCP server listed its tools."""
 
 ANNOTATION_EVENT: Final = "response.output_text.annotation.added"
-"""Event of a citation in the text so far, which ends where the citation does."""
+"""Of a citation, which ends where the text so far ends."""
 
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),
@@ -185,20 +178,19 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.content_part.done": ("item_id", "output_index", "content_index", "part"),
     "response.output_item.done": ("output_index", "item"),
 }
-"""The fields of every item event after `type` and `sequence_number`, in order."""
+"""In order, after `type` and `sequence_number`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """The item and the events that show one kind of segment.
 
-    `delta` is empty for what is shown in one piece, when its segment has ended. `part` is the type
-    of its content, `text_field` where its text stands if it has no content. `needs_delta`: at least
-    one delta is sent even when there is no text, for clients that take arguments from deltas only.
-    Such an item exists without text, too; any other does not.
+    `delta` is empty for an item shown in one piece. `text_field` has the text of an item without
+    content. `needs_delta`: one delta is sent even without text, for clients that take arguments
+    from deltas only; only such an item exists without text.
 
-    Of a call that the gateway runs, `running` comes when it begins to, and `completed` or `failed`
-    when the result is there. All but the last event of `closing` come when its text is complete.
+    For a call that the gateway runs: `running` when it begins, `completed` or `failed` with the
+    result. All but the last event of `closing` come when its text is complete.
     """
 
     item_type: ItemType
@@ -329,11 +321,9 @@ ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
 }
 
 GATEWAY_KINDS: Final = HOSTED_KINDS | {SegmentKind.MCP_APPROVAL_REQUEST}
-"""Calls that no client is to answer: the gateway runs them, or asks whether it may."""
 
 
 def advance(table: Mapping[_Status, frozenset[_Status]], now: _Status, to: _Status) -> _Status:
-    """Return `to` if `table` lets it follow `now`. Raises `ValueError` otherwise."""
     if to not in table[now]:
         raise ValueError(f"status {to} cannot follow {now}")
     return to

@@ -1,8 +1,7 @@
-"""The code of a Python call, out of the JSON that some models write it in.
+"""The code of a Python call, unwrapped from the JSON that some models write it in.
 
-The model was trained to say code and nothing else, so it streams. Now and then it writes
-`{"code": "…"}` instead, as other tools are called: what begins like that waits for its end, which
-tells whether it was JSON.
+Plain code streams. Text that begins like `{"code": "…"}` waits for its end, which shows whether it
+is JSON.
 """
 
 from __future__ import annotations
@@ -13,15 +12,12 @@ from typing import Any, Final
 import orjson
 
 _FRONT: Final = re.compile(r'\s*(?:\{\s*(?:"(?:c(?:o(?:d(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?)?')
-"""Pattern of a text that may become a wrapped code."""
 FRONT_CHARS_MAX: Final = 256
-"""Characters before a wrapped code, at most: more whitespace is no JSON that anybody meant."""
+"""With more whitespace before the code, it is not meant as JSON."""
 _WRAPPED: Final = re.compile(r'\s*\{\s*"code"\s*:\s*"')
 
 
 class PythonCode:
-    """Reader of the text of one call: what it returns, joined, is the code."""
-
     def __init__(self) -> None:
         self._held = ""
         self._is_wrapped = False
@@ -29,7 +25,6 @@ class PythonCode:
         self._rest: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return the code that more text completes; possibly nothing."""
         if self._is_plain:
             return text
         if self._is_wrapped:
@@ -47,7 +42,6 @@ class PythonCode:
         return held
 
     def finish(self, *, is_complete: bool) -> str:
-        """Return the rest of the code; code that was cut off is shown as it is."""
         held = self._held + "".join(self._rest)
         self._held = ""
         self._rest = []

@@ -1,20 +1,17 @@
 """The screen between parser and builder: it shows of one turn what the request's rules allow.
 
-* A *forbidden* segment is never shown: a call that may not be made, prose where a call is demanded,
-  an answer that is not in its format and no refusal either. It violates the rules, and from it on
-  all that follows waits.
-* A *checked* body streams, but it has not ended before the turn has: somebody checks it first. The
-  call of a shell or of the patcher, which is shown in one piece, and every checked body under a
-  hold wait as a whole.
-* What follows an answer in a format is dropped, and so is prose behind the call that was demanded:
-  who reads all of the text together would find it broken.
-* What follows a call that the gateway answers is dropped: the model said it without the result. So
-  is such a call itself behind one that the client answers, or behind an answer in a format: these
-  are what the response ends with.
-* Whatever comes behind something that waits, waits, too.
-* The user is not asked about a call whose arguments are no JSON object: it is shown as one that the
-  gateway answers, with what is wrong.
-* What waits is shown when the turn ends. A turn that is broken off never shows it.
+* A *forbidden* segment is never shown: a call that may not be made, prose where a call is required,
+  an answer that is neither in its format nor a refusal.
+* A *checked* body streams, but does not end before the turn does, because it is checked first. The
+  call of a shell or of the patcher and every checked body under a hold wait as a whole.
+* Text after an answer in a format is dropped, and so is prose after the required call: joined with
+  them it would be invalid.
+* Whatever follows a call that the gateway answers is dropped, because the model wrote it without
+  the result. So is such a call itself after one that the client answers, or after an answer in a
+  format.
+* Whatever follows something forbidden or waiting waits until the end of the turn. A turn that is
+  broken off never shows it.
+* A call for approval whose arguments are no JSON object is shown as one that the gateway answers.
 """
 
 from __future__ import annotations
@@ -58,10 +55,9 @@ BodyKind = Literal["answer", "refusal", "call"]
 
 @dataclass(frozen=True, slots=True)
 class RuleViolation:
-    """A violation of the rules by the open turn, which nobody was shown.
+    """Violation of the rules by the open turn, which was not shown.
 
-    `start` is the position of the first id of the message that broke the rule, counted in prefill
-    and said.
+    `start` is the position of the message's first id, counted in prefill and output.
     """
 
     rule: Fault
@@ -70,11 +66,10 @@ class RuleViolation:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A checked body of the open turn that is complete: its end waits.
+    """Complete checked body of the open turn, whose end waits.
 
-    `name` is that of the called function, as the model knows it; `text` are its arguments, those
-    of a custom tool as the JSON that its input makes. `start` is the position of its message's
-    first id. `seen`: somebody was shown some of it.
+    `text` are the arguments of a call, for a custom tool the JSON of its input. `start` is as in
+    `RuleViolation`. `seen`: some of it was shown.
     """
 
     kind: BodyKind
@@ -86,24 +81,20 @@ class Body:
 
 @dataclass(slots=True)
 class _Open:
-    """The segment that has begun, and may be shown."""
-
     kind: SegmentKind
     name: str
     form: int
     is_checked: bool
     beginning: Beginning | None = None
     unwrapped: CustomInput | PythonCode | None = None
-    """Reader that takes its text out of the JSON that the model wrote it in."""
     stops: Stops | None = None
     seen: bool = False
     checked: bytearray = field(default_factory=bytearray)
-    """Text that is to be checked, in UTF-8."""
+    """UTF-8."""
     held: list[SegmentText] = field(default_factory=list)
-    """Texts that came before the kind of the answer was certain."""
+    """Until the kind of the answer is certain."""
 
     def body(self, start: int) -> Body:
-        """Return the body to check of the complete segment."""
         text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
@@ -114,11 +105,11 @@ class _Open:
 
 
 class Screen:
-    """The screen of one turn. `called`: a turn before it has shown a call that nobody has answered;
-    `awaits_client`: one that the client answers. `spelled` tells the bytes of the id at a position.
+    """Screen of one turn.
 
-    What it shows does not depend on how the segments were cut into texts, except for how its own
-    text is cut.
+    `called`: an earlier turn has shown an unanswered call; `awaits_client`: one that the client
+    answers. `spelled` returns the bytes of the id at a position. What is shown does not depend on
+    how segments were cut into texts.
     """
 
     def __init__(
@@ -130,13 +121,9 @@ class Screen:
         awaits_client: bool = False,
     ) -> None:
         self.called = called
-        """True if a call that may be shown came, in this turn or before."""
         self.stopped = False
-        """True if the answer came to a stop string."""
         self.fault: Fault | None = None
-        """First violation of the rules by the turn; None if there is none."""
         self.fault_start: int | None = None
-        """Position of the first id of the message with the fault; None while it is open."""
         self.bodies: list[Body] = []
         self._awaits_client = awaits_client
         self._awaits_gateway = False
@@ -150,7 +137,6 @@ class Screen:
         self._is_answered = False
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
-        """Return the segment events that may be shown now."""
         for segment in segments:
             if isinstance(segment, SegmentText):
                 self._screen_text(segment)
@@ -162,13 +148,11 @@ class Screen:
         return shown
 
     def hold(self) -> None:
-        """Show no more of a checked body before the turn has ended."""
         self._is_held = True
         if self._open is not None and self._open.is_checked:
             self._waits = True
 
     def release(self) -> list[SegmentEvent]:
-        """Return the withheld events at the end of the turn."""
         withheld, self._withheld = self._withheld, []
         self._waits = False
         return withheld
@@ -319,7 +303,6 @@ class Screen:
 
 
 def is_object(arguments: str) -> bool:
-    """Return True if the arguments are a JSON object; empty text counts as an empty object."""
     try:
         return not arguments.strip() or isinstance(orjson.loads(arguments), dict)
     except orjson.JSONDecodeError:
@@ -331,7 +314,7 @@ REFUSALS: Final = (
     *("I can't", "I cannot", "I can not", "I won't", "I will not"),
     *("I'm unable", "I am unable", "I'm not able", "I am not able"),
 )
-"""First words of what gpt-oss says when it will not. None of them can begin JSON."""
+"""How gpt-oss begins a refusal. None of them can begin JSON."""
 
 _FIRST_BY_TYPE: Final = {
     "object": "{",
@@ -346,8 +329,6 @@ _CURLY_APOSTROPHE: Final = "\u2019"
 
 
 class Verdict(Enum):
-    """Kind of an answer, as its first words show it."""
-
     UNKNOWN = auto()  # more of it must come
     JSON = auto()
     REFUSAL = auto()
@@ -355,14 +336,11 @@ class Verdict(Enum):
 
 
 class Beginning:
-    """Reader of the first words of one answer. The caller that feeds it keeps them."""
-
     def __init__(self, answer: AnswerFormat) -> None:
         self._first = _first_characters(answer)
         self._words = ""
 
     def read(self, text: str) -> Verdict:
-        """Return the verdict on the answer after this text and those before it."""
         self._words = (self._words + text).lstrip()
         words = self._words.replace(_CURLY_APOSTROPHE, "'")
         if not words:
@@ -385,11 +363,10 @@ def _first_characters(answer: AnswerFormat) -> frozenset[str]:
 
 
 class Stops:
-    """Reader of one text, up to where it stops. What may be the front of a stop string waits.
+    """Reader of one text up to a stop string.
 
     The first stop string to be complete counts; of two that end in the same place the longer one.
-    `spelled` tells the bytes of the id at a position: text that comes with the ids that spell it is
-    cut between ids, except at the stop string itself. There the last id may say more than the text.
+    Text with ids is cut between ids, except at the stop string: there the last id may spell more.
     """
 
     def __init__(self, stops: Sequence[str], spelled: Callable[[int], bytes]) -> None:
@@ -402,7 +379,6 @@ class Stops:
         self._is_traced = True
 
     def feed(self, text: SegmentText) -> list[SegmentText]:
-        """Return the text that may be shown now; nothing after a stop string."""
         if self.is_reached:
             return []
         self._text += text.text

@@ -1,5 +1,3 @@
-"""The open turn of a response: its ids, parsed and screened."""
-
 from __future__ import annotations
 
 from array import array
@@ -24,14 +22,11 @@ if TYPE_CHECKING:
 class Turn:
     """State of a model call in the log, as needed to continue it elsewhere.
 
-    `output_ids` are the ids of the model, without the prefill and those that were taken back;
-    `logprobs` has one for each of them, None for an id that came without, or is empty if all did.
-    `finish` is None while the turn is open, and stays None if it was broken off. `hops` counts the
-    backends and replicas that continued the turn; the last one began at position `hopped_at`,
-    counted in prefill and output. `taken_back` are a rule and the ids that it took back, for each
-    time, where the response shows them. `result` are the ids that answer the call that it ended
-    with, if the gateway ran that itself: they follow the turn in the next prompt. `is_text`: its
-    ids are characters (`gateway.text_ids`).
+    `output_ids` lack the prefill and ids that were taken back. `logprobs` is empty, or has one or
+    None for each. `finish` stays None if the turn was broken off. The last of the `hops` to another
+    backend or replica was at position `hopped_at`, counted in prefill and output. `result` is that
+    of the hosted call, and follows the turn in the next prompt. `is_text`: its ids are characters
+    (`gateway.text_ids`).
     """
 
     input_tokens: int
@@ -51,10 +46,7 @@ class Turn:
 
 
 class _Stages:
-    """Parser and screen of a turn. `prefilled` is what its prefill says, until it is shown.
-
-    `feed` tells what more ids show; the first of them shows what the prefill says, too.
-    """
+    """Parser and screen of a turn; the first `feed` also shows what the prefill says."""
 
     __slots__ = ("feed", "parser", "prefilled", "screen")
 
@@ -79,14 +71,11 @@ class _Stages:
 
 
 class TurnReader:
-    """Reader of one turn, from its first id to its last.
+    """Reader of one turn.
 
     The prefill is shown with the first id of the model, because a turn without ids shows nothing.
-
-    `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
-    which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
-    called again when ids are taken back: the remaining ids are read again. That changes nothing
-    that was shown, because what may be shown after some ids depends on them alone.
+    When ids are taken back, the remaining ids are read again. That changes nothing that was shown,
+    because what may be shown after some ids depends on them alone.
     """
 
     __slots__ = (
@@ -104,7 +93,6 @@ class TurnReader:
     ) -> None:
         self.turn = turn
         self.is_traced = is_traced
-        """True if text comes with its ids."""
         self._new_parser = new_parser
         self._new_screen = new_screen
         # These count ids of the model.
@@ -125,7 +113,6 @@ class TurnReader:
 
     @property
     def output_tokens(self) -> int:
-        # Without ids that were taken back.
         return self.turn.tokens(len(self.turn.output_ids))
 
     @property
@@ -134,7 +121,6 @@ class TurnReader:
 
     @property
     def violation(self) -> RuleViolation | None:
-        """Return how the turn breaks the rules; None if it does not."""
         if self.screen is None or self.screen.fault is None:
             return None
         start = self.screen.fault_start
@@ -144,7 +130,7 @@ class TurnReader:
     def seen(self) -> int:
         """Count the ids that shown output depends on: up to the one that showed the last of it.
 
-        Reads the turn again up to there, so it costs as much as the first reading.
+        Costs as much as the first reading.
         """
         begin, end = self._shown_from, self._shown_to
         if not end:
@@ -154,10 +140,7 @@ class TurnReader:
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
-        """Return True if `seen` is above `position`.
-
-        Reads the turn again only if the ids of the last output are on both sides of it.
-        """
+        """Return True if `seen` is above `position`, mostly without reading the turn again."""
         begin, end = self._shown_from, self._shown_to
         size = len(self.turn.prefill)
         if not end or size + end <= position:
@@ -165,10 +148,6 @@ class TurnReader:
         return size + begin >= position or self.seen > position
 
     def feed(self, entry: Tokens) -> list[SegmentEvent]:
-        """Return the segment events of more ids.
-
-        Raises `ValueError` if there are logprobs, but not one for each id.
-        """
         ids, output_ids = entry.ids, self.turn.output_ids
         begin = len(output_ids)
         if entry.logprobs or self.turn.logprobs:
@@ -183,10 +162,8 @@ class TurnReader:
         return shown
 
     def feed_each(self, ids: tuple[int, ...]) -> list[str]:
-        """Feed the first of these ids one by one, as long as they only add text.
-
-        Returns the text of each, as `TokenParser.feed_each`. Feeds none if there is a screen, if
-        there are logprobs, or if the prefill is still to be shown.
+        """Feed the first of these ids one by one, as long as they only add text; return the text of
+        each.
         """
         turn, stages = self.turn, self._stages
         if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
@@ -218,7 +195,9 @@ class TurnReader:
                 self.screen.hold()
 
     def take_back(self, voided: int) -> None:
-        """Forget the last `voided` ids. Raises `ValueError` if that is not possible."""
+        """Remove the last `voided` ids. Raises `ValueError` if some were seen or never
+        generated.
+        """
         turn = self.turn
         kept = len(turn.output_ids) - voided
         if not 0 <= voided <= len(turn.output_ids) or len(turn.prefill) + kept < self.seen:
@@ -229,10 +208,6 @@ class TurnReader:
         self._adopt(self._replay(turn.output_ids))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
-        """Return the segment events of the turn's end.
-
-        None means that it was broken off: what waits is never shown.
-        """
         segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.output_ids:
             return []
@@ -242,7 +217,7 @@ class TurnReader:
         return shown if finish is None else shown + screen.release()
 
     def bodies_after(self, finish: FinishReason) -> list[Body]:
-        """Return the checked bodies if the turn ended like this. Reads the turn again.
+        """Return the checked bodies if the turn ended with this reason. Reads the turn again.
 
         A cut closes an open body as if it were complete.
         """
@@ -261,7 +236,6 @@ class TurnReader:
         return self.parser.piece(token)
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """Return the id at a position, and its likelihood."""
         turn = self.turn
         at = position - len(turn.prefill)
         if at < 0:

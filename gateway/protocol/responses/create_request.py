@@ -1,14 +1,8 @@
-"""`POST /v1/responses`: its parameters, and how requests with them or some of them are checked.
+"""`POST /v1/responses`: its parameters, and the checks of requests with some of them.
 
-The order of the fields of `CreateResponse` is the order in which OpenAI's validator looks at them,
-measured: of two mistakes the one in the earlier field is reported. One mistake is reported at a
-time: a missing model, another missing parameter, unknown names, then types, bounds and values field
-by field, and last what OpenAI documents and this release refuses, and combinations that make no
-sense. Parameters of another API are reported first: with `messages` no `input` is missing.
-
-Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
-has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`
-for the first thing that is wrong.
+The order of the fields of `CreateResponse` and of the checks is that of OpenAI's validator, as
+measured: only the first mistake is reported. Whatever is accepted is honoured, or `CreateResponse`
+says that it has no effect.
 """
 
 from __future__ import annotations
@@ -114,11 +108,11 @@ TOP_K_MAX: Final = 2**31 - 1
 TOP_K_OFF: Final = -1
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
-"""With it reasoning items come sealed, so that a client can give them back."""
+"""Reasoning items come sealed, so that a client can send them back."""
 INPUT_IDS: Final = "input_messages.token_ids"
 OUTPUT_IDS: Final = "output_messages.token_ids"
 TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
-"""Values of `include` that this gateway supports beside those that OpenAI documents."""
+"""Not OpenAI's."""
 TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
@@ -135,14 +129,11 @@ def _top_k(value: object) -> object:
 
 
 class CreateResponse(BodyModel):
-    """Every documented parameter, with OpenAI's default where one is left out.
+    """Every documented parameter, with OpenAI's default.
 
-    Accepted without any effect, because there is nothing they could change here: `prompt_cache_*`
-    but for `prewarm`, and `user` (hints, `HINTS` of which are named as ignored), `include` of what
-    tools return that are not run here, and `max_tool_calls` where none are run.
-
-    Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
-    not part of it), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and, as vLLM has it,
+    Accepted without effect: `prompt_cache_*` but for `prewarm`, `user`, `include` of results of
+    tools that are not run here, and `max_tool_calls` where none are run. Not OpenAI's: `seed`,
+    `stop` (not part of the answer), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and vLLM's
     `enable_response_messages`.
     """
 
@@ -195,7 +186,7 @@ class CreateResponse(BodyModel):
 
     rejects_images: bool = Field(default=False, exclude=True)
     brought: tuple[InstanceOf[BroughtTools], ...] = Field((), exclude=True)
-    """The tools that items bring: those of the input, once it is looked up those of the context."""
+    """By items of the input; once it is looked up, by those of the context."""
 
     @property
     def visible_tools(self) -> tuple[Tool, ...]:
@@ -212,7 +203,6 @@ class CreateResponse(BodyModel):
 
     @property
     def dropped_tools(self) -> tuple[str, ...]:
-        """Return the types of the tools that this gateway or this tenant lacks, in order."""
         if not (self.tools or self.brought):
             return ()
         groups = (self.tools, *(each.tools for each in self.brought))
@@ -220,7 +210,6 @@ class CreateResponse(BodyModel):
 
     @property
     def looks_back(self) -> bool:
-        """Return True if the context has more than the input."""
         continues = self.previous_response_id is not None or self.conversation is not None
         return continues or any(isinstance(item, ItemReference) for item in self.input)
 
@@ -230,7 +219,6 @@ class CreateResponse(BodyModel):
 
     @property
     def wants_messages(self) -> bool:
-        """Return True if the response includes the Harmony messages of prompt and output."""
         if not self.include:
             return self.enable_response_messages
         return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
@@ -249,15 +237,12 @@ class CreateResponse(BodyModel):
 
     @property
     def obfuscated(self) -> bool:
-        # OpenAI pads delta events by default.
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
 PARAMETERS: Final = CreateResponse.parameters()
-"""The names a body may use."""
 HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
-"""Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
-"""
+"""Checked without effect, and named as ignored: backends cache every prefix as long as they can."""
 PREWARM: Final = "prompt_cache_options.prewarm"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
@@ -269,8 +254,8 @@ _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Names of parameters: `served` have the effect that they have on a response, `documented` are
-    no mistake, and what has a remedy is refused with it.
+    """Names of parameters that are `served`, that are `documented` (no mistake), and that have a
+    remedy.
     """
 
     served: frozenset[str]
@@ -285,13 +270,11 @@ class Parameters:
 
 
 CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS, IN_RESPONSES)
-"""`POST /v1/responses`; `image`, `access_programs` and `background_options` have no effect."""
+"""`image`, `access_programs` and `background_options` have no effect."""
 _COUNTED: Final = Parameters.from_documented(COUNT_PARAMETERS)
 # With `truncation: auto` the prompt depends on how much room the answer wants.
 COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
-"""`POST /v1/responses/input_tokens`"""
 COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTIONS)
-"""`POST /v1/responses/compact`"""
 
 
 def parse_subset(
@@ -302,10 +285,7 @@ def parse_subset(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> CreateResponse:
-    """Parse a request to an API with only these `parameters`; it is never stored.
-
-    Raises as `parse_create`.
-    """
+    """Parse a request to an API with only these `parameters`; it is never stored."""
     request = parse_create(body, parameters, limits=limits, strict=strict, served=served)
     if request.prewarms:
         raise unsupported(PREWARM, "What it is asked for has no cache. Leave the parameter out.")
@@ -324,11 +304,9 @@ def parse_create(
 ) -> CreateResponse:
     """Parse a request from JSON bytes or from its fields.
 
-    Of the tools that the gateway can run those in `served` are kept. If `needs_input`, the request
-    must have input or continue something. Unknown top-level keys and `HINTS` are listed in
-    `ignored`, unserved tools in `dropped_tools`; if `strict`, unknown keys, unserved tools, images
-    and files are refused. Raises only `InvalidRequest`, with OpenAI's message, code and param,
-    whatever the bytes are.
+    Of the hosted tools those in `served` are kept. If `needs_input`, the request must have input or
+    continue something. If `strict`, unknown keys, unserved tools, images and files are refused.
+    Raises only `InvalidRequest`, whatever the bytes are.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
@@ -480,19 +458,15 @@ def _check_model_options(request: CreateResponse) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """SHA-256 of the key, and of the body it came with."""
-
     key_hash: bytes
     fingerprint: bytes
 
 
 def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
-    """Return the idempotency key of a request (`values` of `Idempotency-Key`), None if none.
+    """Return the idempotency key of a request, from its headers.
 
-    OpenAI promises none for these routes. Here the same key with the same body stands for the same
-    response, for `retention.idempotency_key_s` seconds. `store`: the response is kept. Raises
-    `InvalidRequest` for a malformed key, for more than one, and for a response that is not stored
-    and so could not be returned again.
+    OpenAI promises none for these routes. Here the same key and body return the same response, for
+    `retention.idempotency_key_s` seconds.
     """
     if not values:
         return None
@@ -510,7 +484,7 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
 
 
 def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise `InvalidRequest` for an idempotency key that would not prevent a second run."""
+    """Refuse an idempotency key where it would not prevent a second run."""
     if any(name == b"idempotency-key" for name, _ in headers):
         raise InvalidRequest(
             f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "

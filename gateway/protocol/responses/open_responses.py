@@ -1,15 +1,9 @@
-"""The spelling of Open Responses 2026-04-24; everywhere else the spelling is OpenAI's.
+"""The dialect of Open Responses 2026-04-24; everywhere else the names are OpenAI's.
 
-Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
-list, and an optional value that is null. So what it lists under another name is renamed, the calls
-of a shell, the patcher, a search for tools and custom tools are calls of the functions that the
-model knows them as (`protocol.tool_types`), a request for approval is the call of a function that
-answers it, and what is left is left out: the tools that the gateway runs, their items and their
-events. Sequence numbers stay, with gaps where an event was: they are where a stream is resumed, in
-both dialects. The indexes of items are counted without those that are left out, so they are the
-places in `output`.
-
-Everything here takes JSON as the fold makes it or the store has it, and changes none of it.
+A strict reader of its OpenAPI document refuses events and items that it does not list, and nulls of
+optional values. So some are renamed, calls of client tools and approvals become function calls, and
+hosted tools, their items and events are left out. Sequence numbers keep gaps, because streams are
+resumed by them in both dialects; indexes of items are those in the shorter `output`.
 """
 
 from __future__ import annotations
@@ -49,24 +43,23 @@ UNCHANGED: Final = frozenset(
         "error",
     }
 )
-"""Events that are the same in both."""
+"""Events that are the same in both dialects."""
 RENAMED: Final[Mapping[str, str]] = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
 }
-"""Events that differ in nothing but their name."""
 _HEADS: Final = {
     old: (len(b'{"type":"' + old.encode()), b'{"type":"' + new.encode())
     for old, new in RENAMED.items()
 }
-"""Length of an event's data through its type, and the data in its place, by type of event."""
+"""Length of an event's data through its type, and its replacement, by type of event."""
 
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
 _ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
-"""Items that may have no `call_id`: outputs without a call, and searches of a server."""
+"""Outputs without a call, and searches of a server, have no `call_id`."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
-"""Members that the dialect has in the call of an output, not in the output."""
+"""The dialect has them in the call of an output, not in the output."""
 
 _CALL: Final[TypeAdapter[CallItem]] = TypeAdapter(Annotated[CallItem, Field(discriminator="type")])
 _OUTPUT: Final[TypeAdapter[OutputItem]] = TypeAdapter(
@@ -76,7 +69,7 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 
 
 def shown(event: Event) -> Event | None:
-    """Convert an event to the dialect, with its own number; None if the dialect lacks it."""
+    """Convert an event, with its own number; None if the dialect lacks it."""
     if event.type in UNCHANGED:
         return _with_shown_index(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
@@ -103,7 +96,7 @@ def _with_shown_index(event: Event) -> Event:
 
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
-    """Convert a run of deltas that differ from the dialect only by name; None for others."""
+    """Convert deltas that differ from the dialect only by name; None for others."""
     pattern = deltas.pattern
     if pattern.type in UNCHANGED and not pattern.hosted_before:
         return deltas
@@ -126,7 +119,6 @@ def shown_deltas(deltas: Deltas) -> Deltas | None:
 
 
 def body(document: Json) -> Json:
-    """Convert a Response object, a list of items or a compaction to the dialect."""
     match document["object"]:
         case "response":
             return response(document)

@@ -1,7 +1,5 @@
-"""Checks of a create request's items, tools and tool choice: what is refused, each with a remedy.
-
-`create_request` calls them at the places of OpenAI's order. All of them raise `InvalidRequest` for
-the first thing that is wrong.
+"""Checks of a create request's items, tools and tool choice, in OpenAI's order
+(`create_request`).
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from gateway.protocol.call_items import (
     output_text,
 )
 from gateway.protocol.hosted_tools import (
+    FAMILIES,
     HEADERS_CHARS_MAX,
     AutoContainer,
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
-    family_of,
 )
 from gateway.protocol.items import AdditionalTools, McpListTools, ToolSearchOutput, WebSearchCall
 from gateway.protocol.parameters import (
@@ -84,7 +82,6 @@ if TYPE_CHECKING:
 
 
 def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
-    """Raise `InvalidRequest` for missing members of the item at `path`, and for wrong types."""
     match item:
         case McpListTools():
             if item.server_label is None:
@@ -110,7 +107,6 @@ def _check_objects(path: str, members: object) -> None:
 
 
 def check_text(path: str, text: str | None, limits: InputLimits) -> None:
-    """Refuse a text that is too long; `path` is its parameter."""
     if text is not None and len(text) > limits.text_chars_max:
         raise string_too_long(path, len(text), limits.text_chars_max)
 
@@ -124,10 +120,8 @@ def check_name(path: str, name: str) -> None:
 def check_tools(
     tools: Sequence[Tool], limits: InputLimits, *, within: str = "", unique: bool = True
 ) -> None:
-    """Refuse too many tools, and tools that the model cannot be shown.
-
-    Those have malformed names, duplicate names (if `unique`) or texts that are too long. `within`
-    begins their paths.
+    """Refuse too many tools, malformed or (if `unique`) duplicate names, and texts that are too
+    long.
     """
     param = f"{within}tools"
     for index, tool in enumerate(tools):
@@ -180,7 +174,7 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
 
 def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
     labels = {tool.name for tool in tools if isinstance(tool, NamespaceTool)}
-    families: set[HostedFamily | None] = set()
+    families: set[HostedFamily] = set()
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         match tool:
@@ -190,7 +184,7 @@ def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
                     raise duplicate_name(f"{path}.server_label", tool.server_label)
                 labels.add(tool.server_label)
             case WebSearchTool() | CodeInterpreterTool():
-                family = family_of(tool.type)
+                family = FAMILIES[tool.type]
                 if family in families:
                     what = f"there is more than one tool of type '{family}'"
                     raise invalid(f"{path}.type", f"{what}. Leave all but one of them out.")
@@ -236,7 +230,6 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
 
 
 def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> None:
-    """Refuse tools that only OpenAI runs, or only programs call, and the gateway drops."""
     remedy = "Leave the tool out, or offer a tool that your client executes."
     groups = [("", tools), *((each.path, each.tools) for each in brought)]
     for within, group in groups:
@@ -246,9 +239,7 @@ def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = 
 
 
 class OfferedTools(NamedTuple):
-    """The tools of a request: those of the client, those that the gateway runs, and the labels of
-    those that are dropped.
-    """
+    """Tools of the client, tools that the gateway runs, and labels of dropped ones."""
 
     client: Sequence[NamedTool]
     run: Sequence[RunTool]
@@ -267,7 +258,6 @@ class OfferedTools(NamedTuple):
 
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
-    """Refuse a choice of a tool that the request lacks, or that is `dropped`."""
     offered = OfferedTools.from_tools(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
@@ -326,14 +316,11 @@ _PART_TEXTS: Final = {
     "summary_text": "text",
     "reasoning_text": "text",
 }
-"""The field with the text of a part. Images and files have none: their models bound them."""
+"""Images and files are bounded by their models."""
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """Refuse too many items, tools or metadata, before any of them is parsed.
-
-    Wrong types are left to the models.
-    """
+    """Refuse too many items, tools or metadata, before any of them is parsed."""
     items = document.get("input")
     if isinstance(items, str):
         if len(items) > limits.text_chars_max:
@@ -354,10 +341,7 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
-
-    A command or a patch counts as one text. `param` names the array of items.
-    """
+    """Refuse texts that are too long, bad names, and hosted items that could not be listed."""
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
         match item.type:
@@ -375,9 +359,8 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def check_brought(
     items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
 ) -> tuple[BroughtTools, ...]:
-    """Return the tools that items bring. Refuses tools that the model could not see.
-
-    A tool may come twice, because a search may return it twice.
+    """Return the tools that items bring, if the model can see them. A search may return a tool
+    twice.
     """
     brought: list[BroughtTools] = []
     count = 0
@@ -450,7 +433,6 @@ _UNREAD: Final = {
 
 
 def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
     check_media(items, strict=True, refused=MEDIA - FILES)
 
 
@@ -463,9 +445,9 @@ def check_media(
 ) -> None:
     """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
 
-    Media that the model has answered already are not new: a client that keeps the history itself
-    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
-    that returns one must not end a session. `param` names the items.
+    Media before an answer are not new: otherwise a client that keeps the history could never
+    continue after an image. Media in tool outputs are not checked: a tool that returns one must not
+    end a session.
     """
     is_new = strict
     fault: InvalidRequest | None = None

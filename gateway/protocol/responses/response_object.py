@@ -1,4 +1,4 @@
-"""The Response object: every field, always present, from a request and what became of it.
+"""The Response object from a request and its outcome.
 
 Sources: `Response` of the OpenAI SDK (3.52) and `ResponseResource` of Open Responses 2026-04-24,
 which requires nearly every key, null where there is nothing to say.
@@ -51,23 +51,19 @@ if TYPE_CHECKING:
 
 ServiceTier = Literal["default", "flex", "priority"]
 REASONING_CONTEXT: Final = "current_turn"
-"""Reasoning before the last answer is not shown to the model again."""
 REASONING_MODE: Final = "standard"
-"""Mode in which one run of the model answers; there is no mode that takes more."""
 ECHO_FIELDS: Final = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
     "parallel_tool_calls", "presence_penalty", "frequency_penalty", "previous_response_id",
     "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
     "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
-"""Fields that `ResponseHead.echo` must hold, in the order shown. It may hold more."""
+"""In the order shown. `ResponseHead.echo` must hold them, and may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 LONG_ECHO_BYTES: Final = 4 << 10
-"""Bytes of what events repeat of a request, from which on it is kept as JSON: less takes a few
-microseconds to make, and a stream may last for minutes."""
+"""Less takes microseconds to encode for each event, and a stream may last for minutes."""
 _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
-"""Parameters that are repeated as the request has them."""
 _copied: Final = attrgetter(*_COPIED)
 _NAME_MEMBERS: Final = {
     "function": ("name", "namespace"),
@@ -75,7 +71,7 @@ _NAME_MEMBERS: Final = {
     "namespace": ("name",),
     "mcp": ("name", "server_label"),
 }
-"""Members that identify a tool besides its type, by that type; other types suffice alone."""
+"""Members that identify a tool besides its type, which suffices for others."""
 
 
 def echo(
@@ -89,10 +85,8 @@ def echo(
 ) -> dict[str, Any]:
     """Return the parameters that the response repeats, with the values in effect.
 
-    `model` is the model that answers if the request named an alias, `service_tier` the tier in
-    effect. Without `summaries` there are none, whatever the request asks for. `unthinks`: thinking
-    can be switched off for the model. `rules_of` reads the result, so it holds every demand on the
-    output.
+    `model` replaces an alias. `unthinks`: thinking can be switched off for the model. `rules_of`
+    reads the result, so it holds every demand on the output.
     """
     choice, options = request.tool_choice, request.reasoning
     summary = (options.summary or options.generate_summary) if summaries else None
@@ -195,11 +189,7 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessages:
-    """Messages of the prompt that the terminal Response object shows, where the request asks.
-
-    `input` are the messages of the prompt (`ModelFormat.messages`). `with_output_ids`: those
-    of the output, which are shown too, come with their token ids.
-    """
+    """Messages of the prompt (`ModelFormat.messages`) for the terminal Response object."""
 
     input: list[dict[str, Any]] = field(hash=False)
     with_output_ids: bool = False
@@ -209,11 +199,8 @@ class HarmonyMessages:
 class ResponseHead:
     """Data of a response from before its first token; the fold's only other input.
 
-    `echo` holds every field of the Response object that follows from the request alone. With a
-    `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
-    Response object repeats it, and many tools are long. Empty: it is encoded for each.
-    With `messages` the Response object shows them, and those of the output, once it has ended.
-    `grants` are the hosted tools that it may use, None for none.
+    `echo` has every field of the Response object that follows from the request alone. With a
+    `binding` reasoning items are sealed. `spelled` is `kept_echo(echo)`.
     """
 
     uuid: UUID
@@ -226,10 +213,7 @@ class ResponseHead:
     grants: Grants | None = field(default=None, hash=False)
 
     def including(self, include: Collection[str]) -> ResponseHead:
-        """Return the head for a reader whose `include` is longer than the request's.
-
-        A fold with it shows those fields, too, and is otherwise the same.
-        """
+        """Return the head for a reader whose `include` is longer than the request's."""
         if self.grants is None:
             return self
         more = sorted(INCLUDABLE.intersection(include).difference(self.grants.include))
@@ -240,12 +224,10 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a response, or (status `queued`, `in_progress`) the state of one that has not ended.
+    """End or state of a response.
 
-    `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
-    unix seconds. Each is None unless the status calls for it. `messages` are `input_messages` and
-    `output_messages`, where the request asked for them and the response has ended. `web_searches`
-    is how many there were; None where the gateway ran no tool.
+    `completed_at` is in unix seconds. `messages` are `input_messages` and `output_messages`.
+    `web_searches` is None if the gateway ran no tool.
     """
 
     status: ResponseStatus = "in_progress"
@@ -260,7 +242,6 @@ class Outcome:
 def response_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the Response object. Raises `KeyError` if the `echo` lacks a field."""
     body: dict[str, Any] = orjson.loads(
         encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
     )
@@ -270,10 +251,8 @@ def response_body(
 def encoded_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
 ) -> bytes:
-    """Return the Response object as JSON; `echo` is `spelled_echo` of the head's.
-
-    The order of keys is fixed: identity and status, the output, `ECHO_FIELDS`, the rest of `echo`,
-    the usage (null until the end), the use of hosted tools and the Harmony messages if any.
+    """Return the Response object as JSON, with keys in a fixed order; `echo` is a
+    `spelled_echo`.
     """
     fate = orjson.dumps(
         {
@@ -297,10 +276,7 @@ def encoded_body(
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:
-    """Return the members of `echo` that the Response object shows, as JSON without braces.
-
-    Raises `KeyError` if it lacks a field.
-    """
+    """Return the members of `echo` that the Response object shows, as JSON without braces."""
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
     shown.pop(OFFERED, None)
@@ -308,25 +284,21 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
 
 
 def kept_echo(echo: Mapping[str, Any]) -> bytes:
-    """Return `spelled_echo` if it is long, else nothing: the part that a head keeps."""
     spelled = spelled_echo(echo)
     return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
-    """Return `usage` as the API has it. Every count is of ids, so it is exact on every exit path.
+    """Return `usage` as the API has it. Counts are of ids, so they are exact on every exit path.
 
-    * input: the ids of the rendered prompt, system and developer messages included. Text that the
-      gateway adds to make a model continue that stopped without an answer is not counted.
-    * cached: those that the backend reports as read from its prefix cache; 0 without a report.
-    * output: all ids that the model generated, headers and markers included, whatever became of
-      them.
-    * reasoning: those inside the bodies of messages that became reasoning items.
+    * input: without text that the gateway adds to make a model continue that stopped without an
+      answer.
+    * output: all ids that the model generated, headers, markers and discarded ones included.
+    * reasoning: the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
-    * estimated: the server of a model without token ids reported no usage for some turn, so its
-      characters were counted instead; shown only then.
-    * tool output: the results of tools that the gateway ran, which are part of the input; shown
-      only if it ran any (vLLM's name).
+    * estimated: some turn of a model without token ids had no usage, so its characters were
+      counted.
+    * tool output: results of hosted tools, a part of the input (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.tool_output_tokens:

@@ -1,6 +1,6 @@
-"""The rules of a response's output, from its echo and its grants.
+"""The rules of a response's output.
 
-They depend on nothing else, so that a fold on another replica or a year later has the same rules.
+They depend only on its echo and its grants, so a fold elsewhere or a year later has the same rules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _SCHEMA_BOUNDS: Final = SchemaBounds(schema_bytes_max=16 << 10, pattern_chars_max=512)
-"""Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
+"""The schema of an MCP tool beyond them does not bind the arguments of calls."""
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 
@@ -68,17 +68,15 @@ _BROWSER_SCHEMAS: Final = dict(
         strict=True,
     )
 )
-"""JSON Schemas of the arguments with which gpt-oss was trained to call the tools of web search. Its
-numbers are integers."""
+"""Arguments of the tools of web search, as gpt-oss was trained."""
 _BUILTIN_CHOICES: Final = {
     SegmentKind.WEB_SEARCH_CALL: "web_search",
     SegmentKind.CODE_INTERPRETER_CALL: "code_interpreter",
 }
-"""Prefix of the types of tool choices that select each kind of call."""
+"""Prefix of the types of tool choices."""
 
 
 def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
-    """Yield a rule for each hosted tool: built-in tools first, then those of MCP servers."""
     if grants.browser is not None:
         for name, schema in _BROWSER_SCHEMAS.items():
             shown = name.removeprefix(BUILTIN_PREFIX)
@@ -106,8 +104,7 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
 def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
     """Return True if a choice of one tool, as the response repeats it, selects this hosted tool.
 
-    Choices are `{"type": "web_search_preview"}`, `{"type": "code_interpreter"}` and `{"type":
-    "mcp", "server_label": ..., "name": ...}`, the last with or without a name.
+    An MCP choice has a `server_label`, and perhaps a `name`.
     """
     kind = choice.get("type")
     if (builtin := _BUILTIN_CHOICES.get(tool.kind)) is not None:
@@ -120,8 +117,9 @@ def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
 
 
 OFFERED: Final = "offered_tools"
-"""Key of the tools that the model sees, in an echo where they differ from `tools`: some of these
-are yet to be loaded, or items brought more. It is not shown."""
+"""Tools that the model sees, in an echo where they differ from `tools`: some are not loaded, or
+items brought more. It is not shown.
+"""
 _TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
 _FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
@@ -134,10 +132,9 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRules:
-    """Return the rules of a response with this `echo` (of the function `echo`) and `grants`.
+    """Return the rules for an echo (of the function `echo`) and grants.
 
-    They depend on nothing else, so that a fold on another replica or a year later has the same
-    rules. A function of the request with the name of a hosted tool replaces it.
+    A function of the request with the name of a hosted tool replaces it.
     """
     choice = echo["tool_choice"]
     shown = offered_tools(echo)
@@ -165,7 +162,6 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
 
 
 def offered_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that the model sees in a response with this `echo`."""
     tools: list[dict[str, Any]] = echo.get(OFFERED, echo["tools"])
     return tools
 

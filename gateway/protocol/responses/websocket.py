@@ -1,7 +1,7 @@
-"""WebSocket mode: what clients send, one JSON object a frame (responses-api §1.12).
+"""WebSocket mode: frames of clients, one JSON object each (responses-api §1.12).
 
-`response.create` is the body of `POST /v1/responses` with `type` in it, and with `stream_id` and
-`generate`, which only this transport has. `response.steer` is read, and refused elsewhere.
+`response.create` is the body of `POST /v1/responses` with `type`, and with `stream_id` and
+`generate`, which only this transport has.
 """
 
 from __future__ import annotations
@@ -33,16 +33,12 @@ STEER_FIELDS: Final = ("previous_response_id", "input")
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate"})
 _TRANSPORT: Final = ("stream", "stream_options", "background")
-"""Parameters of how an answer is sent, which the connection settles."""
+"""Parameters that the connection settles."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFrame:
-    """Frame of a client, parsed as far as it takes to tell whose turn it is.
-
-    `kind` is what it says of its type. `stream_id` names its lane, None is the one without a name.
-    `previous_response_id` is what it means to continue. `text` is all of it.
-    """
+    """Frame parsed as far as needed to find its lane; `stream_id` None is the unnamed one."""
 
     kind: object
     stream_id: str | None
@@ -51,7 +47,9 @@ class ClientFrame:
 
     @property
     def type(self) -> FrameType:
-        """Return the type. Raises `InvalidRequest`: on which lane it is refused is known by now."""
+        """Return the type. Raises `InvalidRequest`: by now the lane on which it is refused is
+        known.
+        """
         if self.kind is None:
             raise missing("type")
         if not isinstance(self.kind, str):
@@ -63,9 +61,8 @@ class ClientFrame:
 
 @dataclass(frozen=True, slots=True)
 class CreateFrame:
-    """A request to create a response; without `generate` the model is not asked.
-
-    `obfuscated`: delta events are padded, which on this transport somebody must ask for.
+    """Request of a frame. Without `generate` the model is not asked; padding (`obfuscated`) is
+    opt-in here.
     """
 
     request: CreateResponse
@@ -74,10 +71,6 @@ class CreateFrame:
 
 
 def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
-    """Parse a frame.
-
-    Raises `InvalidRequest` for anything but a JSON object on a valid lane.
-    """
     fields = parse_object(text, limits)
     previous = fields.get("previous_response_id")
     return ClientFrame(
@@ -95,11 +88,10 @@ def read_turn(
     strict: bool,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> CreateFrame:
-    """Parse the request of a frame that `read_frame` took.
+    """Parse the request of a frame that `read_frame` took. Raises as `create_request.parse_create`.
 
-    `stream`, `stream_options` and `background` must not be sent, but clients that share their code
-    with HTTP send them (Codex, OpenAI's Agents SDK). Unless `strict`, they may have the values that
-    a connection implies. Raises `InvalidRequest`, as `create_request.parse_create`.
+    Clients that share their code with HTTP send `stream`, `stream_options` and `background` (Codex,
+    OpenAI's Agents SDK). Unless `strict`, they may have the values that a connection implies.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
@@ -122,7 +114,7 @@ def read_turn(
 
 
 def read_steer(text: bytes, limits: InputLimits) -> dict[str, Any]:
-    """Return the content of a `response.steer`; it goes back to its sender, who may need it."""
+    """Return the content of a `response.steer`, which is sent back."""
     fields = parse_object(text, limits)
     for name in STEER_FIELDS:
         if name not in fields:

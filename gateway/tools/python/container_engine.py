@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DATA: Final = "/mnt/data"
 PATH_CHARS_MAX: Final = 512
+NAME_BYTES_MAX: Final = 255
+"""Linux's bound on one part of a path."""
 TIMEOUT_MAX_S: Final = 120.0
 INTERRUPT_GRACE_S: Final = 2.0
 """Until interrupted code is killed with its container."""
@@ -158,6 +160,8 @@ def data_path(name: str) -> str:
     path = normpath(name if name.startswith("/") else f"{DATA}/{name}")
     if not path.startswith(f"{DATA}/"):
         raise ValueError(f"expected a path below {DATA}")
+    if any(len(part.encode()) > NAME_BYTES_MAX for part in path.split("/")):
+        raise ValueError(f"expected names of at most {NAME_BYTES_MAX} bytes")
     return path
 
 

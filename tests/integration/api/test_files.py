@@ -437,6 +437,20 @@ async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -
     assert (await sdk.files.content(file.id)).content == b"1,2"
 
 
+async def test_a_name_that_no_container_can_hold_is_refused(sdk: openai.AsyncOpenAI) -> None:
+    container = await sdk.containers.create(name="c")
+    held = await sdk.containers.files.create(container.id, file=("é" * 127, b"1"))
+    assert held.path == f"/mnt/data/{'é' * 127}"
+    uploaded = await sdk.files.create(file=("é" * 128, b"1"), purpose="evals")
+    for refused in (
+        sdk.containers.files.create(container.id, file=("é" * 128, b"1")),
+        sdk.containers.files.create(container.id, file_id=uploaded.id),
+    ):
+        error = await refusal(refused)
+        assert error.status_code == 400
+        assert "at most 255 bytes" in error.message
+
+
 @pytest.mark.slow
 async def test_files_of_a_container(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient) -> None:
     container = await sdk.containers.create(name="c")

@@ -399,8 +399,10 @@ async def test_memory_of_all_processes_is_bounded() -> None:
         ("a.csv", "/mnt/data/a.csv"),
         ("/mnt/data/x/../y", "/mnt/data/y"),
         ("x/./y", "/mnt/data/x/y"),
+        ("é" * 127, f"/mnt/data/{'é' * 127}"),
         *((bad, None) for bad in ("", "..", "../x", "/etc/passwd", "a\0b", "a\nb", "/mnt/data")),
         *((bad, None) for bad in ("/mnt/database", "a\\b", "x" * 513, "\u202ex")),
+        *((bad, None) for bad in ("x" * 256, "é" * 128)),
     ],
 )
 def test_paths_stay_in_the_data_folder(name: str, path: str | None) -> None:
