@@ -100,7 +100,6 @@ class ChatCreateRequest(CreateRequest):
 
     @override
     def headers(self, generation: Generation) -> Headers:
-        """Add the id under which `/v1/responses` has the stored response."""
         headers = CreateRequest.headers(self, generation)
         if generation.is_stored:
             headers.append((b"x-gateway-response-id", generation.response_id.encode()))

@@ -146,7 +146,6 @@ class FileEndpoints:
 
 
 def caller(request: Request, *, is_on: bool) -> Principal:
-    """Return the caller; raises `ResourceNotFound` if Python is off."""
     if not is_on:
         raise ResourceNotFound(
             "This server runs no code, so it has neither containers nor files. Its operator "

@@ -121,10 +121,7 @@ class BodyReader:
         return fields, len(body)
 
     def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
-        """Return `parse(body, limits=…, strict=…)`, run in a thread if the body is long.
-
-        Raises what `parse` raises, and `RateLimited` if too much work waits.
-        """
+        """Return `parse(body, limits=…, strict=…)`, run in a thread if the body is long."""
         parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
         return self.executor.run(parsing, size_bytes=len(body))
 

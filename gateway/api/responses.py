@@ -1,5 +1,3 @@
-"""`/v1/responses/…`: retrieve, cancel, delete, list input items, count input tokens, compact."""
-
 from __future__ import annotations
 
 from functools import partial

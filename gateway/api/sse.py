@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 class Encoder(NamedTuple):
-    """Encoder of a stream for one client.
-
-    `event` returns the frames of one event (one, several or none), `run` those of a run of deltas:
-    the same bytes as `event` of each.
+    """Encoder of a stream for one client: `event` returns the frames of one event, or none; `run`
+    the same bytes as `event` of each delta.
     """
 
     event: Callable[[Event], bytes]

@@ -1,5 +1,3 @@
-"""Models, health, metrics, and a landing page."""
-
 from __future__ import annotations
 
 import html

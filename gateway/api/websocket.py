@@ -1,9 +1,7 @@
 """WebSocket mode of `/v1/responses`.
 
-`WebSocketConnection` lasts until its client leaves, it is old or idle, or the process ends;
-requests that have begun are answered first, unless the client has left. `Lanes` orders requests:
-one after the other on a lane, lanes in parallel. `ConnectionTurns` answers one request, frame by
-frame.
+A connection lasts until its client leaves, it is old or idle, or the process ends; unless the
+client has left, requests that have begun are answered first.
 
 Each frame is one text frame with one JSON object, never `[DONE]`. A request that fails before its
 first event is answered with exactly one `error` frame: clients take a further one for the answer to
@@ -106,7 +104,7 @@ class Ending:
     """End of a connection whose client is still there.
 
     `refusal` answers requests that come meanwhile, and with `is_announced` is sent at the end in
-    any case. `code` and `reason` go into the close frame.
+    any case.
     """
 
     refusal: Exception
@@ -273,7 +271,7 @@ class Dependencies:
 
 
 class ConnectionTurns:
-    """Answers to the requests of one connection, which may continue its unstored responses, too."""
+    """Handler of a connection's requests, which may also continue its unstored responses."""
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
         self._dependencies = dependencies
@@ -431,7 +429,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """Refuse a `response.steer`, which is not supported, and return its input."""
+    """Return the refusal of a `response.steer`, with its input."""
     return _frame(
         {
             "type": "response.steer.failed",
@@ -455,7 +453,7 @@ def _frame(fields: dict[str, Any], stream_id: str | None) -> str:
 
 
 class Lanes:
-    """Queues of frames, each of which is passed to `take_turn` in its turn.
+    """Queues of frames that `take_turn` gets one after the other on a lane, lanes in parallel.
 
     `quiet_since` is the loop's time. A busy lane has a task in `group`, which an exception would
     end: `take_turn` must raise none.

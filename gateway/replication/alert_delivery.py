@@ -61,9 +61,7 @@ class AlertChannel(Protocol):
         """Deliver once; `NotDelivered` leads to a later retry."""
         ...
 
-    async def close(self) -> None:
-        """Close connections that are kept open."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Webhook:

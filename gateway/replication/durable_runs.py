@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ENDED_MAX: Final = 4_096
-"""If the next claim cannot report a response's cost, its tenant stays charged the expected one."""
+"""Ended responses kept for the next claim's report; tenants of older ones stay charged the expected
+cost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDependencies:
-    """What all runs share; `replays` lets one log at a time be replayed."""
+    """Dependencies of all runs; `replays` lets one log at a time be replayed."""
 
     engine: Engine
     archive: Archive

@@ -1,8 +1,8 @@
 """Leases of this process's claims.
 
 A claim is lost when its epoch has moved: another replica took the response over because this one
-was silent for a lease, or the response was ended elsewhere. Runs notice at their next append,
-otherwise the lease keeper tells them.
+was silent for a lease, or the response was ended elsewhere. A run that appends nothing meanwhile is
+stopped here.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class LeaseKeeper:
     def trusted(self) -> bool:
         """Return True if a lapsed lease means a dead owner.
 
-        Leases of live owners may have lapsed before the first heartbeat, and after an outage of the
+        Live owners may have lapsed leases before the first heartbeat, and after an outage of the
         database or a pause of this process.
         """
         now = time.monotonic()

@@ -77,9 +77,7 @@ class LimitStore:
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Times. Without the database limits hold for `stale_max_s`; `refusals_per_request_max` is the
-    `refused_factor` of `Gates`.
-    """
+    """Times; without the database limits hold for `stale_max_s`."""
 
     sync_interval_s: float = 1.0
     stale_max_s: float = 900.0

@@ -307,7 +307,9 @@ class Rehash(NamedTuple):
 
 
 class KeyUses:
-    """Recent uses of keys, written from time to time together with new hashes."""
+    """Recent uses of keys, written from time to time together with new hashes. What the database
+    refuses is lost; hashes are computed again.
+    """
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
         self._database = database
@@ -328,9 +330,6 @@ class KeyUses:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write all uses and hashes. What the database refuses is lost; hashes are computed
-        again.
-        """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}
         by_tenant: dict[TenantId, list[UUID]] = {}

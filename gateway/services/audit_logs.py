@@ -68,11 +68,7 @@ class AuditLogs:
     async def list_entries(
         self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
     ) -> dict[str, Any]:
-        """Return a page in OpenAI's form, newest first.
-
-        Raises `InvalidRequest` for bounds out of range, unknown event types, and cursors that are
-        no entry of this tenant.
-        """
+        """Return a page in OpenAI's form, newest first."""
         filters = _filters(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
         page = await audit_log.page(self._database, tenant_id, filters, limit=query.limit, **places)

@@ -118,9 +118,6 @@ class Containers:
         )
 
     async def create(self, principal: Principal, new: NewContainer) -> Json:
-        """Create a container with copies of files; `RateLimited` if there are too many or no more
-        may be stored.
-        """
         require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
         memory_bytes = self._memory(principal.policy, new.memory_limit, param="memory_limit")
@@ -175,9 +172,7 @@ class Containers:
         await self._pool.forget(principal.tenant_id, uuid)
 
     async def add_file(self, principal: Principal, container_id: str, upload: Upload) -> Json:
-        """Write a file into `/mnt/data`; `InvalidRequest` if full, `RateLimited` if no more may be
-        stored.
-        """
+        """Write a file into the container's `/mnt/data`, for the code that runs next."""
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         uuid = await self._use(principal, container_id)

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEY_TRIES_MAX: Final = 3
-"""An idempotency key may be taken and free again so often while one request tries to use it."""
+"""Times that a key may be taken and free again during one request."""
 
 
 class Generation:
@@ -99,7 +99,7 @@ class Generation:
 
     @property
     def first_token_s(self) -> float | None:
-        """Return None, too, for a response that was not generated here."""
+        """Return the seconds from the request; None, too, if it was not generated here."""
         return None
 
     def cancel(self) -> None:
@@ -263,7 +263,7 @@ class RepeatedGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        """Return a background response as it is now, any other after its end, even if it failed."""
+        """Return a background response as it is now, any other after its end."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))
@@ -303,9 +303,9 @@ class Creation:
     async def create(self, command: CreateCommand) -> Generation:
         """Start a response, or return the one that the same request started before.
 
-        The generation ends whether or not anybody follows it. Raises `RequestError`,
-        `StoreUnavailable`, and `KeyTaken` if others keep using the idempotency key. If a response
-        that is stored only at its end cannot be recorded, the generation raises before any token.
+        Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` if others keep using the
+        idempotency key. If a response that is stored only at its end cannot be recorded, the
+        generation raises before any token.
         """
         if command.principal.keeps_nothing:
             command = permitted(command)

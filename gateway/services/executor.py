@@ -20,7 +20,7 @@ Args = TypeVarTuple("Args")
 INLINE_BYTES_MAX: Final = 20_000
 """Shorter requests are handled on the event loop."""
 WAITING_BYTES_MAX: Final = 256 << 20
-"""Running and waiting work; requests beyond it get a 429."""
+"""Bound of running and waiting work; requests beyond it get a 429."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 
 
@@ -49,8 +49,7 @@ class ThreadExecutor:
     ) -> None:
         """Keep separate threads for runs: requests cannot delay their end.
 
-        Work up to `inline_bytes_max` costs less on the event loop than in a thread. `nice` is added
-        to the threads' nice value.
+        Work up to `inline_bytes_max` costs less on the event loop than in a thread.
         """
         self.inline_bytes_max = inline_bytes_max
         self._held = HeldBytes(

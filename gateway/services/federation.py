@@ -1,9 +1,7 @@
 """Authentication by tokens of trusted issuers, or by the gateway's own, exchanged for such tokens.
 
 A token of the gateway is sealed and names a rule and its expiry; nothing of it is stored, and it is
-good for as long as its rule holds. PyJWT is imported with the first token: most gateways get none.
-
-Public keys of issuers are cached (`KeySets`):
+good for as long as its rule holds. Public keys of issuers are cached (`KeySets`):
 
 fresh     used for `fresh_s`; in the second half they are fetched again, and nobody waits for it
 stale     good for `stale_s` more while the issuer does not answer

@@ -1,5 +1,3 @@
-"""Served models, and their catalog for the Codex CLI."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""Embeddings and reranking, answered by a backend."""
-
 from __future__ import annotations
 
 import re
@@ -77,8 +75,8 @@ class Proxy:
     async def ask(self, principal: Principal, request: ProxiedRequest) -> ProxiedAnswer:
         """Return a server's JSON answer, with the public name of the model.
 
-        Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do this and for what its
-        server refuses, `RateLimited` and `UpstreamError`.
+        Raises `ModelNotFound`, `InvalidRequest` for what the model cannot do or its server refuses,
+        `RateLimited` and `UpstreamError`.
         """
         model = self._models.get(request.model, principal.policy, task=request.kind)
         charge = await self._limiter.enter(principal, model.id, "default")

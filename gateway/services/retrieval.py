@@ -1,6 +1,5 @@
-"""Reading, following, cancelling and deleting responses.
-
-Unknown responses, deleted ones, another tenant's, and those not stored yet look the same.
+"""Stored responses. Unknown ones, deleted ones, another tenant's, and those not stored yet look the
+same.
 """
 
 from __future__ import annotations

@@ -188,7 +188,6 @@ class SignIn:
 
 
 def name_of(claims: Mapping[str, Any]) -> str:
-    """Return the verified address of an ID token, else its user name, else its subject."""
     names = ["preferred_username", "sub"]
     if claims.get("email_verified") is not False:
         names.insert(0, "email")

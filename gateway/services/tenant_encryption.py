@@ -106,7 +106,7 @@ class TenantEncryption:
         """Reseal all content under the current key; return the number of rows written.
 
         Raises `ContentSealed` if no key opens some rows, after the others of their table were
-        written, and `InvalidRequest` if other processes may still seal with keys to be destroyed.
+        written, and `InvalidRequest` while other processes may use keys to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring
@@ -202,7 +202,6 @@ class Resealing:
         await run_periodically(self.round, INTERVAL_S, _log.warning, failure)
 
     async def round(self) -> int:
-        """Reseal tenants with a newer key than their content; return how many were finished."""
         if not await sweep.owns_partitions(self._database):
             return 0
         settled_s = self._database.keyring.policy.settled_s

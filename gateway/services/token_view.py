@@ -43,8 +43,7 @@ class Branch(NamedTuple):
     """Position from which the model may go on in another way.
 
     `kept` are the ids of its turn before it, prefill included; `rest` are the positions after it,
-    until a repair or the end of the turn. Text would go into `part` of a message. `voided` counts
-    tokens that had been taken back.
+    until a repair or the end of the turn. `voided` counts tokens taken back before.
     """
 
     at: int

@@ -137,7 +137,7 @@ class Compactor:
         *,
         context_length: int,
     ) -> bool:
-        """Return False, too, if the items that stay are too long by themselves."""
+        """Return True if the prompt is above the threshold and compaction would help."""
         if not request.context_management:
             return False
         share = int(self._limits.window_share * context_length)

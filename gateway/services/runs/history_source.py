@@ -67,9 +67,9 @@ class HistorySource:
         """Look up the history of a new response.
 
         With `with_json` the items are shown, too. `local` has responses by public id that may be in
-        no database; it lacks what its first continuation did not need. Raises
-        `PreviousResponseNotFound`; `InvalidRequest` for a response in progress or a chain that is
-        too long; `ResourceNotFound`; `ConversationLocked` if the response could not be added.
+        no database; it lacks what its first continuation did not need. Raises `InvalidRequest` for
+        a response in progress or a chain that is too long, and `ConversationLocked` if the response
+        could not be added.
         """
         repeated = may_repeat(request.input)
         needed = NeededJson(

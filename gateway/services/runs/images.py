@@ -2,7 +2,7 @@
 
 A model's server must not fetch them itself: it stands inside the operator's network. A request of a
 hundred bytes can name a hundred MiB of images, in memory until its run ends, so the bytes held are
-bounded, for all tenants and for each.
+bounded.
 """
 
 from __future__ import annotations
@@ -234,9 +234,7 @@ class ImageHold:
 
 
 class ImageBudget:
-    """Bounds of image bytes, taken on the event loop but released in any thread: whichever drops a
-    hold last.
-    """
+    """Bounds of image bytes, which any thread may release: whichever drops a hold last."""
 
     def __init__(self, *, bytes_max: int, tenant_bytes_max: int) -> None:
         self._bytes_max = bytes_max

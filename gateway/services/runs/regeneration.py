@@ -142,10 +142,8 @@ class Regenerator:
     async def generate(
         self, spec: RunSpec, prefix: Prefix, variation: Variation, *, beside: int
     ) -> Continuation:
-        """Generate a continuation, next to `beside` tokens of the original.
-
-        Raises `InvalidRequest` where nothing can be continued, and what `Pool.generate` raises
-        before a first chunk.
+        """Generate a continuation, next to `beside` tokens of the original; raises `InvalidRequest`
+        where nothing can be continued.
         """
         format_ = self.format_of(spec)
         if format_.framing.is_text and (prefix.kept or variation.text):

@@ -162,8 +162,8 @@ class CreateCommand:
 class RunInput:
     """Command, and what was looked up for it.
 
-    `stored` are referenced items. `is_opening`: it continues nothing, and its input is messages
-    without ids. `compacted` is the summary that its context ends with.
+    `is_opening`: it continues nothing, and its input is messages without ids. `stored` are
+    referenced items; `compacted` is the summary that ends the context.
     """
 
     command: CreateCommand
@@ -738,9 +738,7 @@ class RunBuilder:
     async def build(self, command: CreateCommand, model: Model) -> RunSpec | DueSummary:
         """Return the spec of a new response, or the summary that has to be made before.
 
-        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unavailable
-        logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning sealed
-        elsewhere, a prompt that is too long.
+        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix.
         """
         run_input = await self._look_up(command, model)
         request = command.request
@@ -757,8 +755,8 @@ class RunBuilder:
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
         """Make the summary and yield the spec of the run that begins with it.
 
-        If the block raises, the summary is booked by itself. Raises what `build` raises,
-        `UpstreamError` and `SummaryFailed`.
+        If the block raises, the summary is booked by itself. Raises `UpstreamError`,
+        `SummaryFailed`, and as `build` does.
         """
         summary = await self._compactor.make(due.plan.spec)
         run_input = replace(due.run_input, compacted=summary.compacted)
@@ -793,7 +791,7 @@ class RunBuilder:
         self._compactor.book(summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
-        """Count the prompt, also if it is too long to run; raises as `build` does."""
+        """Count the prompt, also if it is too long to run."""
         run_input = await self._look_up(command, model)
         return await self._executor.run(
             self._specs.count, run_input, size_bytes=self._specs.work_bytes(run_input)
@@ -889,7 +887,6 @@ def _tools_before(run_input: RunInput) -> tuple[BroughtTools, ...]:
 
 
 def opens(request: CreateResponse) -> bool:
-    """Return True if the request continues nothing and has only messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
         return False
     for item in request.input:

@@ -80,10 +80,10 @@ _OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})
 _PARAM: Final = "input"
 ASKING: Final = frozenset({"user", "system", "developer"})
 URLS_MAX: Final = 256
-"""The last ones are remembered."""
+"""URLs; the last ones are remembered."""
 _URL: Final = re.compile(r"https?://[^\s<>\"'`|\\^{}]{1,2040}")
 _BEHIND: Final = ".,;:!?*_)]}'\""
-"""Often after a URL in a text."""
+"""Characters that often follow a URL in a text."""
 
 
 class ToolSources(Protocol):
@@ -101,11 +101,7 @@ class ToolSources(Protocol):
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """Return the container of a response; `inherited` is the one of its context.
-
-        Raises `InvalidRequest` for a container that has expired or is too large, `ResourceNotFound`
-        for an unknown one.
-        """
+        """Return the container of a response; `inherited` is the one of its context."""
 
     async def servers(
         self,
@@ -148,8 +144,10 @@ class ToolGrants:
     def __init__(
         self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
     ) -> None:
-        """With `needs_listings` refuse requests if one of their MCP servers does not list its tools, as
-        OpenAI does; otherwise the response goes without them, unless a call is approved.
+        """Decide what happens if an MCP server does not list its tools.
+
+        `needs_listings`: the request is refused, as by OpenAI; otherwise the response goes without
+        them, unless a call is approved.
         """
         self._sources = sources
         self._budget = budget
@@ -176,8 +174,8 @@ class ToolGrants:
     ) -> Granted:
         """Decide what the response may use; `stored` are referenced items.
 
-        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed` for
-        a server that must list its tools, and `ResourceNotFound` for an unknown container.
+        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed`,
+        `ResourceNotFound` for an unknown container.
         """
         sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
         answers: Sequence[McpApprovalResponse] = ()
@@ -565,8 +563,8 @@ def decisions(
 ) -> tuple[ApprovalDecision, ...]:
     """Bind answers to the tools that the request itself grants.
 
-    `requests` are the context's, by id. A refusal needs no binding if its tool is not granted any
-    more. Raises `InvalidRequest` for an unknown request, and for an approved call that has changed.
+    A refusal needs no binding if its tool is not granted any more. Raises `InvalidRequest` for an
+    unknown request, and for an approved call that has changed.
     """
     decided: list[ApprovalDecision] = []
     for answer in answers:
