@@ -54,7 +54,7 @@ _STREAM_LIMITS: Final = StreamLimits()
 
 
 async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
-    """Wait until the client has taken a write. Raises `ClientDisconnected` after `timeout_s`."""
+    """Wait until the client has taken a write; raises `ClientDisconnected` after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             await sending
@@ -63,7 +63,7 @@ async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
 
 
 class TimedResponse(StreamingResponse):
-    """A body in parts. A client that does not read one within `write_timeout_s` counts as gone."""
+    """Body in parts, for a client that reads each within `write_timeout_s` or counts as gone."""
 
     write_timeout_s = WRITE_TIMEOUT_S
 
@@ -75,7 +75,7 @@ class TimedResponse(StreamingResponse):
         try:
             await super().stream_response(send_in_time)
         finally:
-            # What the source holds is let go now, not when it is collected.
+            # Release what the source holds now, not when it is collected.
             if isinstance(self.body_iterator, AsyncGenerator):
                 await self.body_iterator.aclose()
 
