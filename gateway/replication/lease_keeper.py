@@ -78,7 +78,8 @@ class LeaseKeeper:
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
         metrics.claims_held.append(lambda: len(self._held))
-        self._reserved: frozenset[Claim] = frozenset()
+        self._reserved: dict[Claim, float] = {}
+        """Claims without a run yet, and until when no other process can take each."""
         self._check_soon = ResettableEvent()
         self._may_be_ended = ResettableEvent()
         self._has_renewed = ResettableEvent()
@@ -109,7 +110,9 @@ class LeaseKeeper:
     def hold(self, claim: Claim, run: Abandonable) -> None:
         """Renew the claim until it is dropped; abandon the run if it is lost."""
         before = self._held.get(claim.uuid)
-        self._held[claim.uuid] = _Held(claim, run, time.monotonic() + self._timing.lease_s)
+        # Reading its log may have taken longer than the lease.
+        until = self._reserved.get(claim, time.monotonic() + self._timing.lease_s)
+        self._held[claim.uuid] = _Held(claim, run, until)
         if run.spec.durable:
             self._may_be_ended.set()
         if before is not None and before.claim != claim:
@@ -137,13 +140,13 @@ class LeaseKeeper:
             await self._has_renewed.wait()
 
     @contextmanager
-    def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:
-        """Renew claims whose runs have yet to begin."""
-        self._reserved = frozenset(claims)
+    def reserving(self, claims: Iterable[Claim], *, since: float) -> Iterator[None]:
+        """Renew claims whose runs have yet to begin; `since` is when they were requested."""
+        self._reserved = dict.fromkeys(claims, since + self._timing.lease_s)
         try:
             yield
         finally:
-            self._reserved = frozenset()
+            self._reserved = {}
 
     def ended(self, uuids: Iterable[UUID]) -> None:
         # Other processes may have ended them.
@@ -177,7 +180,7 @@ class LeaseKeeper:
         fails.
         """
         held = list(self._held.values())
-        claims = self._reserved.union(one.claim for one in held)
+        claims = self._reserved.keys() | {one.claim for one in held}
         sent_at = time.monotonic()
         renewed = await self._renew_with_retry(list(claims))
         if renewed is None:
@@ -193,10 +196,13 @@ class LeaseKeeper:
         self._is_away = False
         self._renewed_at = now
         claim_counts = Counter(claim.uuid for claim in claims)
+        # With two claims on one response it is unknown which of them was renewed.
+        certain = {one for one in claims if one.uuid in renewed and claim_counts[one.uuid] == 1}
+        until = sent_at + self._timing.lease_s
         for one in held:
-            # With two claims on one response it is unknown which of them was renewed.
-            if one.claim.uuid in renewed and claim_counts[one.claim.uuid] == 1:
-                one.until = sent_at + self._timing.lease_s
+            if one.claim in certain:
+                one.until = until
+        self._reserved |= dict.fromkeys(self._reserved.keys() & certain, until)
         self._has_renewed.set()
         self._has_renewed.clear()
         await self._check([one for one in held if one.claim.uuid not in renewed])

@@ -9,6 +9,7 @@ after their last attempt or without any process of their release.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -122,8 +123,9 @@ class TakeoverScheduler:
                 self._may_have_more = False
                 self._rest_s = self._seconds_until_due(work)
                 return False
+            since = time.monotonic()
             claimed = await self._claim(limit)
-            with self._lease_keeper.reserving(run.claim for run in claimed):
+            with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
                 await self._start_all(claimed)
             if len(claimed) < limit:
                 self._may_have_more = work.is_queued and (await self._work()).is_queued
