@@ -74,7 +74,8 @@ class ContainerEndpoints:
             )
             return json_response(list_body(listed, has_more=has_more))
         refuse_key(request.headers.raw)
-        require_file_storage(principal)
+        # Before the form is read: a long one is written to a temporary file.
+        require_storage(principal, "A file")
         if self._forms.is_form(request):
             return json_response(await self._add_form(request, principal, container_id))
         params, _ = await self._bodies.read_fields(
@@ -120,7 +121,7 @@ class FileEndpoints:
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
-            require_file_storage(principal)
+            require_storage(principal, "A file")  # before the form is read
             async with self._forms.read(request, UPLOAD_FIELDS) as form:
                 purpose, expires_after_s = parse_upload(form.fields)
                 made = await self._files.create(principal, form.upload, purpose, expires_after_s)
@@ -153,11 +154,6 @@ def caller(request: Request, *, is_on: bool) -> Principal:
         )
     principal: Principal = request.scope["principal"]
     return principal
-
-
-def require_file_storage(principal: Principal) -> None:
-    """Refuse before the form is read: a long form is written to a temporary file."""
-    require_storage(principal, "A file")
 
 
 async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes]:

@@ -418,10 +418,10 @@ class Files:
         self, principal: Principal, page: PageParams, *, purpose: str | None
     ) -> Page[Json]:
         database = self._database.within(principal.project)
-        containers, has_more = await file_rows.list_files(
+        files, has_more = await file_rows.list_files(
             database, principal.tenant_id, page, purpose=purpose, now=self._now()
         )
-        return Page(list(map(file_body, containers)), has_more)
+        return Page(list(map(file_body, files)), has_more)
 
     async def content(self, principal: Principal, file_id: str) -> Download:
         row = await self.find(principal, file_id)
