@@ -359,7 +359,7 @@ class Limiter:
     ) -> bool:
         # True: there was anything to send, or the last exchange failed.
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
-        # Try again even if idle: the end of an outage must not be noticed by refusing a request.
+        # Try even if idle: without an exchange, requests would be refused after `stale_max_s`.
         is_retry = is_round and self._away_since is not None
         if is_idle and not is_retry and not self._is_due_for_prices():
             return False

@@ -206,7 +206,7 @@ class Access:
         lookup = self._lookups[mark] = _Lookup()
         try:
             lookup.decision = await self._look_up(*credential, now)
-            # A change of a tenant or key since then has made this lookup outdated (`forget`).
+            # Unless `forget` has dropped it, as a tenant or key changed meanwhile.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
         except (StoreUnavailable, IssuerUnavailable) as error:

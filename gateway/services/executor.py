@@ -36,7 +36,7 @@ class ThreadExecutor:
     """Threads for large requests, which would hold up the event loop.
 
     Tokenising frees the GIL; other work competes with the loop for it. So there are few threads;
-    tenants (`WORKS_FOR`) take turns, and each always has room for one more.
+    tenants (`WORKS_FOR`) take turns, and none alone can use up the bound of waiting work.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ _HOPS_MAX: Final = 32
 
 
 def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
-    """Return None over a Unix socket, or if a proxy sends no valid address."""
+    """Return the address; None over a Unix socket, or if a proxy forwards an invalid one."""
     client = scope.get("client")
     address = _parse_address(client[0]) if client else None
     if address is None or not is_in(address, trusted):
@@ -46,6 +46,7 @@ def is_in(address: Address, networks: Iterable[Network]) -> bool:
 
 
 def _forwarded_hops(scope: Scope) -> list[str]:
+    # The last hop first.
     lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     hops = b",".join(lines).decode("latin-1").split(",") if lines else []
     return [hop.strip() for hop in hops[: -_HOPS_MAX - 1 : -1]]
