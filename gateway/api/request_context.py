@@ -198,7 +198,6 @@ class RequestRecord:
             self.facts["ignored_parameters"] = ", ".join(parameters)
 
     def send(self, send: Send, message: Message) -> Awaitable[None]:
-        """Send a message; the first one of an answer gets the common headers."""
         # Not a coroutine: most messages are parts of a body, and pass through.
         if message["type"] not in _STATUSES:
             return send(message)

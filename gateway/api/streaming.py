@@ -54,7 +54,6 @@ _STREAM_LIMITS: Final = StreamLimits()
 
 
 async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
-    """Wait until the client has taken a write; raises `ClientDisconnected` after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             await sending

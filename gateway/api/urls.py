@@ -1,5 +1,3 @@
-"""Served paths, and the message of a 404 for others."""
-
 from __future__ import annotations
 
 import re

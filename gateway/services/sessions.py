@@ -107,9 +107,7 @@ class Sessions:
         self._metrics = metrics
         self._open = 0
         self.leaving = asyncio.Event()
-        """Set when the process ends: nothing new may begin, and connections close once they are at
-        rest.
-        """
+        """Set when the process ends: connections close once they are at rest."""
 
     @contextmanager
     def connected(self) -> Iterator[None]:
