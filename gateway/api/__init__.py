@@ -1,1 +1,1 @@
-"""The HTTP edge: requests in, envelopes and frames out. The only Starlette code but the app."""
+"""The HTTP edge: the only Starlette code but the app."""

@@ -1,7 +1,6 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`, over the same runs as `/v1/responses`.
+"""`POST /v1/chat/completions` and `POST /v1/completions`, converted to Responses runs.
 
-A request is converted to a request of the Responses API, the answer is made from its events or its
-body, and every refusal names the parameters of the request that was sent.
+Errors name the parameters of the original request.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ if TYPE_CHECKING:
     from gateway.services.creation import Generation
 
 HIDDEN_EVENTS_MAX: Final = 64
-"""Events in a row that are not shown to this client before it is sent a comment."""
+"""Events in a row that send nothing before the client gets a comment."""
 ALIVE: Final = "response.in_progress"
 _STATUSES: Final = {"server_error": 500, "requests": 429, "invalid_request_error": 400}
-"""HTTP statuses of failed responses, by the type of the error."""
 
 
 class ChunkEncoder:
-    """The frames of one stream of chunks: the two functions of `sse.Encoder`."""
+    """Encoder of one stream's chunks, with both functions of `sse.Encoder`."""
 
     def __init__(self, chunks: Chunks, *, obfuscate: bool) -> None:
         self._chunks = chunks
@@ -46,9 +44,8 @@ class ChunkEncoder:
         self._hidden = 0
 
     def event(self, event: Event) -> bytes:
-        """Return the frames of the next event.
-
-        Empty for an event that the API does not show; after a run of those, a comment.
+        """Return nothing for an event that the API does not show, but a comment after many of
+        those.
         """
         chunks = self._chunks.from_event(event)
         if chunks:
@@ -68,8 +65,6 @@ class ChunkEncoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCreateRequest(CreateRequest):
-    """A request of one of the two APIs, converted. `adapter` makes its answer."""
-
     adapter: Adapter
 
     @classmethod
@@ -83,7 +78,6 @@ class ChatCreateRequest(CreateRequest):
     def parse_completion(
         cls, body: bytes, *, limits: InputLimits, strict: bool, served: Collection[HostedFamily]
     ) -> Self:
-        """Parse a body of `/v1/completions`, which has no tools, whatever is `served`."""
         del served
         return cls._of(parse_completion(body, limits=limits, strict=strict))
 
@@ -98,7 +92,6 @@ class ChatCreateRequest(CreateRequest):
 
     @override
     def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
-        """Return status and body; in these APIs a failed response is an error."""
         response = orjson.loads(content)
         failure = failure_of(response)
         if failure is None:
@@ -107,7 +100,6 @@ class ChatCreateRequest(CreateRequest):
 
     @override
     def headers(self, generation: Generation) -> Headers:
-        """Add the id under which `/v1/responses` has the stored response."""
         headers = CreateRequest.headers(self, generation)
         if generation.is_stored:
             headers.append((b"x-gateway-response-id", generation.response_id.encode()))

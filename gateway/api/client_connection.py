@@ -1,8 +1,4 @@
-"""The client of one request: its connection, and that it has left.
-
-`gateway.server` offers the connection as an ASGI extension; with another server a request is served
-without it.
-"""
+"""ASGI extension of `gateway.server`; other servers lack it, and serve requests without it."""
 
 from __future__ import annotations
 
@@ -23,56 +19,46 @@ OnDisconnect = Callable[[], None]
 
 
 class ClientDisconnected(Exception):
-    """Loss of the client: it has closed its connection, or does not read."""
+    """Disconnect of a client, or its failure to read."""
 
 
 class ClientConnection(Protocol):
-    """The connection of one request. That of a WebSocket has `trust` only.
+    """Connection of one request; that of a WebSocket has `trust` only.
 
-    Middleware that wants to see the body takes the extension out of the scope.
+    Middleware that wants to see the body must remove the extension from the scope.
     """
 
     def write_part(self, part: bytes, /) -> bool:
-        """Write bytes of the response's body, without ending it, in one call instead of a
-        coroutine.
+        """Write a part of the response's body without a coroutine.
 
-        Return False, with nothing written, if `send` would wait or refuse it.
+        Returns False, with nothing written, if `send` would wait or refuse it.
         """
         ...
 
     def watch(self, on_disconnect: OnDisconnect | None, /) -> None:
-        """Call `on_disconnect` once when the client leaves, or now if it has left; None: stop.
-
-        It replaces a task that waits in `receive`.
-        """
+        """Call back once, when the client leaves or now if it has left; None: stop."""
         ...
 
     def trust(self) -> None:
-        """Mark the connection as one whose client has shown a valid API key.
-
-        When connections are too many, those without a key are closed first.
-        """
+        """Exempt an authenticated client from being closed when connections are too many."""
         ...
 
 
 def connection_of(scope: Scope) -> ClientConnection | None:
-    """Return the connection of a request; None if the server lacks the extension."""
     extension = (scope.get("extensions") or {}).get(EXTENSION)
     return None if extension is None else extension["connection"]
 
 
 class CancelOnDisconnect:
-    """Context that cancels the task that entered it once its client has left; then
-    `ClientDisconnected` is raised, whatever the result of the work.
+    """Context that cancels its task when the client leaves, and then raises `ClientDisconnected`.
 
-    The body of the request must have been read: until then `receive` reports a disconnect. With a
-    server without the extension nothing is cancelled, and the work goes on to its end.
+    Read the body of the request before: until then `receive` reports a disconnect. With a server
+    without the extension nothing is cancelled.
     """
 
     __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")
 
     def __init__(self, connection: ClientConnection | None = None) -> None:
-        """Watch `connection` for the client's disconnect; others may call `client_gone`, too."""
         self._connection = connection
         self._task = asyncio.current_task()
         self._is_over = False
@@ -96,8 +82,8 @@ class CancelOnDisconnect:
             raise ClientDisconnected from None
 
     def client_gone(self) -> None:
-        # Later, when the task sleeps: a task that is running may be about to leave the block, and
-        # must not be cancelled after it.
+        # Not now: a running task may be about to leave the block, and must not be cancelled after
+        # it.
         asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:

@@ -1,5 +1,3 @@
-"""`/v1/containers`: create, list and delete containers, and the same for their files."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -35,23 +33,19 @@ if TYPE_CHECKING:
 _BYTES: Final = "application/octet-stream"
 _LIMITS: Final = StreamLimits()
 FILES_MAX: Final = 10_000
-"""OpenAI's bound on the files of one page, and as many as there are in one by default."""
+"""OpenAI's maximum and default for the files of one page."""
 
 
 class ContainerEndpoints:
-    """Endpoints of containers and their files. Each URL has one method here."""
-
     def __init__(
         self, containers: Containers, bodies: BodyReader, forms: FormReader, *, is_on: bool
     ) -> None:
-        """Answer 404 if `is_on` is false: Python is off."""
         self._containers = containers
         self._bodies = bodies
         self._forms = forms
         self._is_on = is_on
 
     async def all(self, request: Request) -> Response:
-        """Create or list containers, by the method of `/v1/containers`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
@@ -66,7 +60,6 @@ class ContainerEndpoints:
         return json_response(list_body(listed, has_more=has_more))
 
     async def one(self, request: Request) -> Response:
-        """Retrieve or delete `/v1/containers/{id}`, by the method."""
         principal, container_id = self._caller_and_id(request)
         if request.method == "DELETE":
             await self._containers.delete(principal, container_id)
@@ -74,7 +67,6 @@ class ContainerEndpoints:
         return json_response(await self._containers.get(principal, container_id))
 
     async def files(self, request: Request) -> Response:
-        """Add or list files, by the method of `/v1/containers/{id}/files`."""
         principal, container_id = self._caller_and_id(request)
         if request.method != "POST":
             listed, has_more = await self._containers.list_files(
@@ -82,7 +74,8 @@ class ContainerEndpoints:
             )
             return json_response(list_body(listed, has_more=has_more))
         refuse_key(request.headers.raw)
-        require_file_storage(principal)
+        # Before the form is read: a long one is written to a temporary file.
+        require_storage(principal, "A file")
         if self._forms.is_form(request):
             return json_response(await self._add_form(request, principal, container_id))
         params, _ = await self._bodies.read_fields(
@@ -93,7 +86,7 @@ class ContainerEndpoints:
         )
 
     async def _add_form(self, request: Request, principal: Principal, container_id: str) -> Json:
-        # Many releases of OpenAI's SDKs send a form in any case, and in it `file_id` alone.
+        # Many releases of OpenAI's SDKs send a form even if it has `file_id` alone.
         async with self._forms.read(request, {"file_id"}) as form:
             file_id = form.fields.get("file_id")
             if form.file is None and file_id is not None:
@@ -101,7 +94,6 @@ class ContainerEndpoints:
             return await self._containers.add_file(principal, container_id, form.upload)
 
     async def file(self, request: Request) -> Response:
-        """Retrieve or delete `/v1/containers/{id}/files/{file_id}`, by the method."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         if request.method == "DELETE":
@@ -110,7 +102,6 @@ class ContainerEndpoints:
         return json_response(await self._containers.get_file(principal, container_id, file_id))
 
     async def content(self, request: Request) -> Response:
-        """Send the bytes of a file: `GET /v1/containers/{id}/files/{file_id}/content`."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         content = await self._containers.file_content(principal, container_id, file_id)
@@ -121,20 +112,16 @@ class ContainerEndpoints:
 
 
 class FileEndpoints:
-    """Endpoints of uploaded files. Each URL has one method here."""
-
     def __init__(self, files: Files, forms: FormReader, *, is_on: bool) -> None:
-        """Take no files if `is_on` is false: nothing here needs them."""
         self._files = files
         self._forms = forms
         self._is_on = is_on
 
     async def all(self, request: Request) -> Response:
-        """Upload or list files, by the method of `/v1/files`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
-            require_file_storage(principal)
+            require_storage(principal, "A file")  # before the form is read
             async with self._forms.read(request, UPLOAD_FIELDS) as form:
                 purpose, expires_after_s = parse_upload(form.fields)
                 made = await self._files.create(principal, form.upload, purpose, expires_after_s)
@@ -148,7 +135,6 @@ class FileEndpoints:
         return json_response(list_body(listed, has_more=has_more))
 
     async def one(self, request: Request) -> Response:
-        """Retrieve or delete `/v1/files/{id}`, by the method."""
         principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
         if request.method == "DELETE":
             await self._files.delete(principal, file_id)
@@ -156,13 +142,11 @@ class FileEndpoints:
         return json_response(await self._files.get(principal, file_id))
 
     async def content(self, request: Request) -> Response:
-        """Send the bytes of a file: `GET /v1/files/{id}/content`."""
         principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
         return download_response(request, await self._files.content(principal, file_id))
 
 
 def caller(request: Request, *, is_on: bool) -> Principal:
-    """Return the caller. Raises `ResourceNotFound` if Python is off."""
     if not is_on:
         raise ResourceNotFound(
             "This server runs no code, so it has neither containers nor files. Its operator "
@@ -170,14 +154,6 @@ def caller(request: Request, *, is_on: bool) -> Principal:
         )
     principal: Principal = request.scope["principal"]
     return principal
-
-
-def require_file_storage(principal: Principal) -> None:
-    """Raise `InvalidRequest` if nothing may be stored for the caller.
-
-    Call it before the form is read: a long form is written to a temporary file.
-    """
-    require_storage(principal, "A file")
 
 
 async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes]:
@@ -189,10 +165,7 @@ async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[
 def download_response(
     request: Request, download: Download, limits: StreamLimits = _LIMITS
 ) -> Response:
-    """Send an uploaded file as an attachment: browsers must never show it as a page of ours.
-
-    `HEAD` reads nothing of it.
-    """
+    """Send an uploaded file as an attachment: browsers must never show it as a page of ours."""
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(download.name, safe='')}",
         "content-length": str(download.size_bytes),

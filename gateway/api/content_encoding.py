@@ -1,7 +1,6 @@
-"""Compressed request bodies: what `Content-Encoding` may say, and the body as it was before.
+"""Compressed request bodies: one gzip member or one zstd frame.
 
-A body is one gzip member or one zstd frame, with nothing behind it. How much is made of it is
-bounded before it is made: compressed data of a few bytes may stand for gigabytes.
+The size is bounded before decoding: a few compressed bytes may stand for gigabytes.
 """
 
 from __future__ import annotations
@@ -19,26 +18,21 @@ if TYPE_CHECKING:
 Coding = Literal["gzip", "zstd"]
 
 RATIO_MAX: Final = 1_032
-"""Ratio of the size of a decoded body to its compressed size, at most: deflate cannot do more.
-Conversations have a ratio of about ten.
-"""
+"""Ratio of decoded to compressed size: deflate's maximum. Conversations have about ten."""
 FREE_BYTES: Final = 1 << 20
-"""Decoded bytes that any body may have: the ratio of a short one tells nothing."""
+"""Decoded bytes that any body may have, whatever its ratio."""
 WINDOW_BYTES_MAX: Final = 8 << 20
-"""Bytes of the window of a zstd frame, at most. Clients of HTTP may not use more (RFC 9659)."""
+"""The maximum for clients of HTTP (RFC 9659)."""
 ZSTD_PART_BYTES: Final = 256
-"""Bytes of a zstd frame that are decoded at a time. Every four of them may stand for 128 KiB, so a
-body may have 8 MiB too many before that is noticed."""
+"""Bytes decoded at a time. Four of them may stand for 128 KiB, so a body may exceed its bound by 8
+MiB before that is noticed.
+"""
 
 _CODINGS: Final[Mapping[bytes, Coding]] = {b"gzip": "gzip", b"x-gzip": "gzip", b"zstd": "zstd"}
 _MAGIC: Final[Mapping[Coding, bytes]] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
-    """Return how the body of a request is compressed, None if it is not.
-
-    Raises `UnsupportedEncoding`.
-    """
     applied = _applied(headers)
     if not applied:
         return None
@@ -52,7 +46,6 @@ def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
 
 
 def check_unencoded(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a compressed body by its headers. Raises `UnsupportedEncoding`."""
     if _applied(headers):
         raise UnsupportedEncoding(
             "Files are not taken compressed: send the form as it is, without Content-Encoding.",
@@ -70,15 +63,11 @@ def _applied(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def bytes_max_of(body: bytes, bytes_max: int) -> int:
-    """Return how many bytes a compressed body may decode to: `bytes_max` at most."""
     return min(bytes_max, max(FREE_BYTES, RATIO_MAX * len(body)))
 
 
 def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
-    """Decode a compressed body, to `bytes_max` bytes at most.
-
-    Raises `PayloadTooLarge`, and `InvalidRequest` for malformed or truncated data.
-    """
+    """Decode a body; raises `PayloadTooLarge`, or `InvalidRequest` for bad or truncated data."""
     room = bytes_max_of(body, bytes_max)
     try:
         content, rest = _DECODERS[coding](body, room)
@@ -102,10 +91,7 @@ def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
 
 
 def check_plain(body: bytes) -> None:
-    """Refuse a body that is compressed although its headers do not say so.
-
-    Raises `InvalidRequest`.
-    """
+    """Refuse a body that is compressed although its headers do not say so."""
     for coding, magic in _MAGIC.items():
         if body.startswith(magic):
             raise _invalid(
@@ -114,7 +100,7 @@ def check_plain(body: bytes) -> None:
 
 
 def _gunzip(body: bytes, room: int) -> tuple[bytes, bytes | None]:
-    # At most one byte more than `room`. Behind the content: what follows it; None: it has no end.
+    # Returns one byte more than `room` at most, and what follows the member (None: it is cut off).
     decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     content = decoder.decompress(body, room + 1)
     return content, decoder.unused_data if decoder.eof else None

@@ -1,5 +1,3 @@
-"""`/v1/conversations`: create, retrieve, update, delete, and the same for their items."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -20,17 +18,13 @@ if TYPE_CHECKING:
 
 
 class ConversationEndpoints:
-    """Endpoints of conversations and their items.
-
-    Each URL has one method here: with a route for each HTTP method a 405 would name one only.
-    """
+    """Endpoints with one method per URL: with a route per HTTP method a 405 would name one only."""
 
     def __init__(self, conversations: Conversations, bodies: BodyReader) -> None:
         self._conversations = conversations
         self._read = bodies.read_fields
 
     async def create(self, request: Request) -> Response:
-        """Create a conversation, with the items in the body: `POST /v1/conversations`."""
         refuse_key(request.headers.raw)
         new, size_bytes = await self._read(request.scope, request.receive, parse_conversation)
         principal = request.scope["principal"]
@@ -38,10 +32,6 @@ class ConversationEndpoints:
         return json_response(created.body())
 
     async def one(self, request: Request) -> Response:
-        """Retrieve, change or delete `/v1/conversations/{id}`, by the method.
-
-        A change replaces the metadata. Responses of a deleted conversation stay.
-        """
         principal, conversation_id = _caller_and_id(request)
         if request.method == "DELETE":
             await self._conversations.delete(principal, conversation_id)
@@ -57,7 +47,6 @@ class ConversationEndpoints:
         return json_response(conversation.body())
 
     async def items(self, request: Request) -> Response:
-        """Add or list items, by the method of `/v1/conversations/{id}/items`."""
         if request.method != "POST":
             query = request.query_params
             page = await self._conversations.list_items(
@@ -73,7 +62,6 @@ class ConversationEndpoints:
         return json_response(list_body(map(orjson.loads, added), has_more=False))
 
     async def item(self, request: Request) -> Response:
-        """Retrieve or delete `/v1/conversations/{id}/items/{item_id}`, by the method."""
         item_id = request.path_params["item_id"]
         if request.method == "DELETE":
             conversation = await self._conversations.delete_item(*_caller_and_id(request), item_id)

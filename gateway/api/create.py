@@ -1,4 +1,4 @@
-"""Create a response: `POST /v1/responses`, and what `api.chat` shares with it."""
+"""`POST /v1/responses`, and the endpoint that `api.chat` shares."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 
 
 DROPPED_NAMES_MAX: Final = 32
-"""Tools that a response header names: proxies take some kilobytes of headers."""
+"""Proxies accept only some kilobytes of headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A create request that was parsed, and how it is answered: here as the Responses API does.
+    """Parsed create request and its way of answering, here the Responses API's.
 
-    `places` has the names that a request of another API gives to the parameters; None: its own are
-    those of `request`.
+    `places` maps parameters to their names in the request of another API.
     """
 
     request: CreateResponse
@@ -61,11 +60,6 @@ class CreateRequest:
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
-        """Return headers of the answer: dropped tools, dropped input, replay and limits.
-
-        Tools are dropped that this gateway does not run, or not for this tenant; input is dropped
-        that the model is not shown (images, files).
-        """
         headers: Headers = []
         if self.request.dropped_tools:
             headers.append((b"x-gateway-dropped-tools", _named(self.request.dropped_tools)))
@@ -80,10 +74,7 @@ class CreateRequest:
 
 
 class CreateEndpoint:
-    """Answers requests that create a response, with its JSON or its events.
-
-    Plain ASGI: a request has one task, and a write for each time that something comes.
-    """
+    """Plain ASGI endpoint: one task per request, one write for each arrival of events."""
 
     def __init__(
         self,
@@ -93,10 +84,7 @@ class CreateEndpoint:
         *,
         start_grace_s: float,
     ) -> None:
-        """Parse requests with the `parse(body, limits=…, strict=…, served=…)` of the API served.
-
-        The status of a stream waits for the first token, for `start_grace_s` at most.
-        """
+        """Hold back the status of a stream until the first token, for `start_grace_s` at most."""
         self._creation = creation
         self._bodies = bodies
         self._parse = parse
@@ -109,7 +97,7 @@ class CreateEndpoint:
             create = await self._bodies.parse_request(body, self._parse, policy)
             places = create.places
             work = self._answer(scope, receive, send, create, body)
-            # Release the long values once the prompt is made: an answer may take minutes.
+            # Release the long values once the prompt is built: an answer may take minutes.
             del create, body
             try:
                 await work
@@ -144,11 +132,11 @@ class CreateEndpoint:
             if request.stream:
                 stream = EventStream(scope, send, create.encoder(scope))
                 del create, body, request
-                # Until the first token shows that a backend took the request, or for so long, the
-                # status is held back: a failure can still be an HTTP status, which clients retry.
+                # Hold back the status until the first token shows that a backend took the request:
+                # a failure until then can still be an HTTP status, which clients retry.
                 grace_s = self._start_grace_s
                 if generation.is_durable:
-                    # Comments into its silence come after a status.
+                    # A status must precede the comments that are written during silence.
                     await generation.produced(grace_s)
                     await stream.write(generation.stream, headers=headers, comments=True)
                 else:

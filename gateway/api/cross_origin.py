@@ -1,9 +1,7 @@
-"""Answer browsers that ask whether a page of another origin may call (CORS).
+"""CORS (https://fetch.spec.whatwg.org/#http-cors-protocol), only installed if origins are allowed.
 
-The rules are at https://fetch.spec.whatwg.org/#http-cors-protocol; Starlette's middleware has them.
-It stands before everything else, so that the page can read refusals, too, and only where origins
-are allowed: others do not pay for it. Only preflights are answered within the request context: they
-have an id, a line in the log and the envelope of errors like all requests.
+It is outermost, so that pages can read refusals, but preflights are answered within the request
+context, which gives them an id, a log line and error envelopes.
 """
 
 from __future__ import annotations
@@ -30,17 +28,15 @@ EXPOSED: Final = (
     *("idempotent-replayed", "allow", "accept-encoding", "content-disposition"),
     *(name.decode() for name in LIMIT_HEADERS),
 )
-"""Headers that a page can read beside those that it always can: the SDKs retry by some of them."""
+"""Readable for pages beside the safelisted ones; the SDKs retry by some of them."""
 MAX_AGE_S: Final = 600
-"""For which browsers remember that they may."""
 
 
 class CrossOrigin(CORSMiddleware):
-    """Adds the headers with which pages of these origins can read answers; `*` is any origin.
+    """Middleware that lets pages of these origins read answers; `*` is any origin.
 
     All headers are allowed: the SDKs send some twenty (`x-stainless-…`), and more with each
-    release. Credentials of the browser are not: a page needs a key or a token, which protects the
-    API.
+    release. Browser credentials are not: a page needs a key or a token.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
@@ -62,8 +58,6 @@ class CrossOrigin(CORSMiddleware):
             await self.app(scope, receive, send)
 
     def with_preflights(self, app: ASGIApp) -> ASGIApp:
-        """Return `app` behind the answers to preflights; it stands within the request context."""
-
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["method"] != "OPTIONS":
                 await app(scope, receive, send)

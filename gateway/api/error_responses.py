@@ -1,9 +1,8 @@
-"""Exceptions → HTTP: one table of status, type and code, and the envelope that carries them.
+"""Exceptions → HTTP: status, type, code and error envelope.
 
-The envelope has four keys, always. Never 409 or 422: OpenAI's SDKs retry the first by themselves
-and know the second from no OpenAI route (responses-api §5). The message of a `RequestError` is for
-the caller; that of an upstream, a database or a bug is for the operator's log, and the caller
-gets advice instead.
+Never 409 or 422: OpenAI's SDKs retry the first by themselves and know the second from no OpenAI
+route. Only the message of a `RequestError` is for the caller; that of an upstream, a database or a
+bug is for the operator's log.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 
 RETRY_AFTER_S_MAX: Final = 120
-"""Seconds of `Retry-After`, at most: OpenAI's SDKs do not retry after a longer one."""
+"""OpenAI's SDKs ignore a longer `Retry-After`."""
 
 LIMIT_RETRY_AFTER_S_MAX: Final = 60
-"""Seconds of `Retry-After` for a limit, at most: a client that waits longer looks as if it hung."""
+"""A client that waits longer for a limit looks as if it hung."""
 
 _TRY_AGAIN: Final = "Please try again."
 _BUG: Final = (
@@ -48,7 +47,7 @@ _NO_UPGRADE: Final = (
     " A WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`; a proxy has to pass "
     "both on."
 )
-"""Hint about two headers that many proxies drop unless they are configured not to."""
+"""Hint about two headers that many proxies drop by default."""
 _NO_ORIGINS: Final = (
     " A browser asks so before a page of another origin may call: the operator of this server "
     "allows origins with the setting `server.cors_origins`."
@@ -57,11 +56,10 @@ _NO_ORIGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:
-    """The status and the envelope's `type` of the answer to one class of exceptions.
+    """Status and envelope of one class of exceptions.
 
-    `code`, `message` and `retry_after_s` are defaults for exceptions without their own. `retry`
-    False keeps OpenAI's SDKs from a retry that they would otherwise make. `headers` are further
-    ones.
+    `code`, `message` and `retry_after_s` are defaults. `retry=False` keeps OpenAI's SDKs from
+    retrying.
     """
 
     status: int
@@ -76,8 +74,6 @@ class ErrorStatus:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """The fields of the error envelope that differ between errors of one class."""
-
     message: str
     code: str | None = None
     param: str | None = None
@@ -229,21 +225,18 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         retry_after_s=5,
     ),
 }
-"""Every class of `gateway.errors`, and what stands for all others. The nearest base class wins."""
+"""Every class of `gateway.errors`; the nearest base class counts for others."""
 
 
 def status_of(error: BaseException) -> ErrorStatus:
-    """Return the row of `ERROR_STATUSES` for `error`."""
     return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
 def error_response(error: BaseException) -> Response:
-    """Return the HTTP response for `error`: status, envelope, and headers that control retries."""
     return _response(*described(error))
 
 
 def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
-    """Return the status row and the envelope's fields of `error`, for HTTP and WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = math.ceil(min(max(1, error.retry_after_s), RETRY_AFTER_S_MAX))
@@ -261,8 +254,8 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
 
 
 def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
-    # A request that can never fit (the budget is spent, or it is too large by itself) has no time
-    # after which to retry, and clients are advised not to.
+    # A request that can never fit (the budget is spent, or it is too large by itself) gets no retry
+    # time, and clients are advised not to retry.
     if error.is_final or error.code == INSUFFICIENT_QUOTA:
         kind = INSUFFICIENT_QUOTA if error.code == INSUFFICIENT_QUOTA else error.kind
         return replace(answer, type=kind, retry_after_s=None, retry=False, headers=error.headers)
@@ -276,7 +269,6 @@ def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorS
 
 
 def routing_error_response(scope: Scope, error: HTTPException) -> Response:
-    """Return the answer to Starlette's own errors: unknown URL, or wrong method."""
     place = f"{scope['method']} {shown(scope['path'])}"
     if error.status_code == 404:
         answer = ErrorStatus(404, INVALID_REQUEST)
@@ -296,7 +288,6 @@ def routing_error_response(scope: Scope, error: HTTPException) -> Response:
 
 
 def envelope(*, message: str, type: str, code: str | None, param: str | None) -> bytes:  # noqa: A002 - the key's name
-    """Return the body of every error: `{"error": {message, type, param, code}}`."""
     return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
 
 
@@ -306,10 +297,8 @@ def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
 
 
 def retry_headers(answer: ErrorStatus) -> dict[str, str]:
-    """Return headers that say if, when and how to send a request again.
-
-    No other code may make a `Retry-After`: not for HTTP, WebSocket frames, or answers before the
-    application is called.
+    """Return the headers that control retries, which no other code may make, neither for WebSocket
+    frames nor for answers before the application is called.
     """
     headers = {}
     if answer.status == 401:

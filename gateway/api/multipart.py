@@ -1,8 +1,4 @@
-"""Uploads: the form of a request with a file, within bounds, its bytes in a file of this machine.
-
-Bytes are parsed as they come: no more of them are in memory than one part of a body and what a file
-that is spooled keeps there.
-"""
+"""Multipart uploads, parsed as they arrive and spooled to disk."""
 
 from __future__ import annotations
 
@@ -39,32 +35,30 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 FORM_BYTES: Final = 64 * 1024
-"""Bytes of a form around its file, at most: other fields, and the heads of all."""
+"""Bytes of a form around its file: fields and part headers."""
 FIELDS_MAX: Final = 16
 FILE_TIMEOUT_S: Final = 300.0
 HELD_BYTES_MAX: Final = 768 << 20
-"""Bytes of forms that a process holds at once, most of them in temporary files, for which the chart
-has 1 GiB (`tmpSizeLimit`): Kubernetes evicts a pod that has more."""
+"""Bytes of a process's forms, mostly in temporary files. The chart's `tmpSizeLimit` is 1 GiB, and
+Kubernetes evicts a pod that exceeds it.
+"""
 _NO_ROOM: Final = (
     "More files are sent at once than this server takes. Send them one after the other, or try "
     "again in a moment."
 )
 _CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
-"""Pattern of a charset, which is removed: the names and fields of a form are UTF-8 (RFC 7578 §5.1).
-Python would read them in any codec that it has, of which some fail, and others make what no answer
-could repeat: lone surrogates."""
+"""Removed: forms are UTF-8 (RFC 7578 §5.1). Python would decode with any codec that it has; some
+fail, and some make lone surrogates, which no answer can repeat.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The file of a form, if it has one, and its other fields."""
-
     file: Upload | None
     fields: Mapping[str, str]
 
     @property
     def upload(self) -> Upload:
-        """Return the file. Raises `InvalidRequest` if there is none."""
         if self.file is None:
             raise missing("file")
         return self.file
@@ -72,11 +66,6 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class FormReader:
-    """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`.
-
-    `strict`: fields that mean nothing are refused.
-    """
-
     file_bytes_max: int
     timeout_s: float = FILE_TIMEOUT_S
     strict: bool = False
@@ -88,10 +77,11 @@ class FormReader:
 
     @asynccontextmanager
     async def read(self, request: Request, served: Collection[str]) -> AsyncIterator[Form]:
-        """Read the form of a request; its file is deleted at the end of the block.
+        """Read a form; its file is deleted at the end of the block.
 
-        Fields beside the file that are not `served` are noted as ignored. Raises `InvalidRequest`,
-        `PayloadTooLarge`, `UnsupportedEncoding`, `RateLimited`, `ClientDisconnected`.
+        Other fields than `served` ones are reported as ignored, or refused if `strict`. Raises
+        `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `RateLimited`,
+        `ClientDisconnected`.
         """
         check_unencoded(request.headers.raw)
         if not self.is_form(request):

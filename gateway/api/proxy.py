@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class ProxyEndpoint:
-    """Reads a body, and answers what the server answers. Nothing is stored."""
-
     def __init__(self, kind: ProxiedKind, proxy: Proxy, bodies: BodyReader) -> None:
         self._kind = kind
         self._proxy = proxy

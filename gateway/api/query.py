@@ -1,4 +1,4 @@
-"""Query parameters, typed, with the same envelopes as body parameters; JSON answers and lists."""
+"""Typed query parameters and lists, with the error envelopes of body parameters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ PAGE_ITEMS_DEFAULT: Final = 20
 ORDERS: Final[tuple[Order, ...]] = ("asc", "desc")
 _INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,64}")
-"""Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
+"""Narrower than `int`: bounded, and without spaces, underscores or digits of other scripts."""
 _INDEX: Final = re.compile(r"\[[0-9]+\]\Z")
 
 
 def integer(
     query: Mapping[str, str], name: str, *, minimum: int, maximum: int | None = None
 ) -> int | None:
-    """Return the integer `name`, None if absent. Raises `InvalidRequest`."""
     text = query.get(name)
     if text is None:
         return None
@@ -52,16 +51,11 @@ def integer(
 
 
 def boolean(query: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return True if `name` is `true`, `default` if absent.
-
-    Raises `InvalidRequest` for words other than `true` and `false`.
-    """
     word = choice(query, name, ("true", "false"))
     return default if word is None else word == "true"
 
 
 def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word | None:
-    """Return the one of `values` under `name`, None if absent. Raises `InvalidRequest`."""
     text = query.get(name)
     if text is None:
         return None
@@ -77,22 +71,17 @@ def several(name: str) -> tuple[str, str]:
 
 
 def without_index(name: str) -> str:
-    """Return the name of a parameter, with `name[0]` written as `name[]`."""
+    """Replace `name[0]` by `name[]`."""
     return _INDEX.sub("[]", name)
 
 
 def values_of(query: QueryParams, name: str) -> list[str]:
-    """Return the values of a list parameter, in their order."""
     names = several(name)
     return [value for key, value in query.multi_items() if without_index(key) in names]
 
 
 def include_of(query: QueryParams) -> frozenset[str]:
-    """Parse `include[]`: further details of items to show.
-
-    Some values that the API knows add nothing here (`protocol.items` has those that
-    do). Raises `InvalidRequest` for an unknown value.
-    """
+    """Parse `include[]`. Some valid values add nothing here; `protocol.items` has those that do."""
     values = values_of(query, "include")
     for index, value in enumerate(values):
         if value not in _INCLUDE_VALUES:
@@ -107,7 +96,6 @@ def page_query(
     limit_max: int = PAGE_ITEMS_MAX,
     order: Order = "desc",
 ) -> PageParams:
-    """Parse the page that a query asks for, with these defaults. Raises `InvalidRequest`."""
     after, before = query.get("after") or None, query.get("before") or None
     if after is not None and before is not None:
         raise mutually_exclusive("after", "before", param="before")
@@ -124,7 +112,6 @@ def json_response(body: object, *, status: int = 200) -> Response:
 
 
 def list_body(items: Iterable[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Return the list object of a page; an empty one has no ids."""
     listed = list(items)
     return {
         "object": "list",

@@ -1,4 +1,4 @@
-"""The body of a request: read as it arrives, decoded and parsed, all of it bounded."""
+"""Request bodies: read, decoded and parsed within bounds."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ T = TypeVar("T")
 AnyBody = TypeVar("AnyBody", bound="BodyModel")
 
 ARRIVING_BYTES_MAX: Final = 512 << 20
-"""Bytes of request bodies that a process holds while the rest of them is on its way: senders may
-take as long as they are allowed to, on as many connections."""
+"""Bytes of a process's incomplete bodies: senders may be slow, on many connections."""
 _NO_ROOM: Final = (
     "More large requests are sent at once than this server takes. Please retry in a moment."
 )
 TYPICAL_RATIO: Final = 10
-"""About how many times its size a compressed body has once it is decoded."""
+"""Typical ratio of decoded to compressed size."""
 
 
 @dataclass(slots=True)
 class BodyBounds:
-    """A body has at most `bytes_max` bytes, which must arrive within `timeout_s`, and as many once
-    it is decoded. A reload of the configuration changes both.
-    """
+    """Bounds of bodies, received and decoded. A reload of the configuration changes them."""
 
     bytes_max: int
     timeout_s: float
@@ -49,10 +46,8 @@ class BodyBounds:
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads and parses request bodies, for every endpoint that takes one.
-
-    `own_bytes_max` is instead of that of the `bounds`. `input_limits` and `strict` are what every
-    parser is given, `served` tells which families of tools requests of a tenant may offer.
+    """Reader and parser of bodies. `own_bytes_max` replaces that of `bounds`; `served` returns the
+    families of tools that a tenant's requests may offer.
     """
 
     executor: ThreadExecutor
@@ -68,11 +63,11 @@ class BodyReader:
         return self.own_bytes_max or self.bounds.bytes_max
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """Read the whole body of a request; a compressed one is decoded in a thread.
+        """Read a body; a compressed one is decoded in a thread.
 
-        Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` for a
-        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` if too many
-        arrive at once, or as `parse` does.
+        Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` if the
+        body stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` if too many arrive
+        at once or too much work waits for threads.
         """
         coding = content_encoding.coding_of(scope["headers"])
         for name, value in scope["headers"]:
@@ -107,7 +102,7 @@ class BodyReader:
             return bytes(body)
 
     async def _part(self, receive: Receive, size_bytes: int) -> tuple[bytes, bool]:
-        # One part behind so many bytes, and True if there are more.
+        # Return one part after `size_bytes` bytes, and True if there are more.
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
@@ -119,27 +114,21 @@ class BodyReader:
     async def read_fields(
         self, scope: Scope, receive: Receive, parse: Callable[..., AnyBody]
     ) -> tuple[AnyBody, int]:
-        """Read and parse a body, note what it has without effect, and return its length, too.
-
-        Raises as `read` and `parse` do.
-        """
+        """Return a body's fields and its length, and note those without effect."""
         body = await self.read(scope, receive)
         fields = await self.parse(body, parse)
         scope["record"].note_ignored(fields.ignored)
         return fields, len(body)
 
     def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
-        """Return `parse(body, limits=…, strict=…)`; a long body is parsed in a thread.
-
-        Raises what `parse` raises, and `RateLimited` if too much work waits.
-        """
+        """Return `parse(body, limits=…, strict=…)`, run in a thread if the body is long."""
         parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
         return self.executor.run(parsing, size_bytes=len(body))
 
     def parse_request(
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
-        # For requests that may offer tools: `parse` gets the ones that this policy allows.
+        # Requests may offer only the tools that the tenant's policy allows.
         parsing = partial(
             parse,
             body,
@@ -150,7 +139,6 @@ class BodyReader:
         return self.executor.run(parsing, size_bytes=len(body))
 
     def too_large(self, what: str) -> PayloadTooLarge:
-        # `what`: a request body or a frame.
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."

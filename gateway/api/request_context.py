@@ -1,8 +1,4 @@
-"""The outermost frame of a request: its id, its headers, its one log line, its errors.
-
-Pure ASGI. An error before the response started becomes an envelope; after that the stream has its
-own way to say so, and what still escapes can only be logged.
-"""
+"""The outermost frame of a request: id, headers, log line, metrics, error envelopes."""
 
 from __future__ import annotations
 
@@ -38,50 +34,45 @@ if TYPE_CHECKING:
     from gateway.tenancy import Network
 
 API_VERSION: Final = b"2020-10-01"
-"""Value of OpenAI's header `openai-version`."""
 CLIENT_GONE: Final = 499
-"""Status in the log when a client left before there was one."""
+"""Logged if the client left before there was a status."""
 SWITCHING_PROTOCOLS: Final = 101
 WEBSOCKET: Final = "WEBSOCKET"
-"""Method in the log of requests over a WebSocket connection, and of its upgrade."""
+"""Logged as the method of requests over a WebSocket, and of its upgrade."""
 POLICY_VIOLATION: Final = 1008
-"""The close code of a connection that is refused (RFC 6455 §7.4.1)."""
+"""RFC 6455 §7.4.1."""
 
 CLIENT_REQUEST_ID: Final = "X-Client-Request-Id"
-"""A client's own name for a request, for the logs."""
 CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
 _CLIENT_REQUEST_ID: Final = re.compile(rb"[ -~]{0,%d}" % CLIENT_REQUEST_ID_CHARS_MAX)
-"""Pattern of such a name: OpenAI's rule is ASCII of this length; a log has no use for what cannot
-be printed."""
+"""OpenAI requires ASCII of at most this length; the log needs it printable."""
 
 _LOGGED_PARAMETERS: Final = (
     CREATE_PARAMETERS | COUNT_PARAMETERS | COMPACT_PARAMETERS | CHAT_PARAMETERS
 ) | {"client_metadata"}
-"""Names that clients did not make up; the last one is Codex's."""
+"""Names that clients did not make up. `client_metadata` is Codex's."""
 _STATUSES: Final[dict[str, int | None]] = {
     "http.response.start": None,
     "websocket.http.response.start": None,
     "websocket.accept": SWITCHING_PROTOCOLS,
 }
-"""The messages that an answer starts with, and their status; None: they say it themselves."""
+"""Messages that start an answer, and their status; None: in the message."""
 
 HTTP_ERROR_MIN: Final = 500
-"""Statuses from here on are errors of the gateway, not of its clients."""
 _API_TYPES: Final = {"/v1/responses": "responses", "/v1/chat/completions": "chat_completions"}
 _ATTRIBUTES: Final[dict[Literal["tenant", "response_id", "reason"], str]] = {
     "tenant": "harmony.tenant",
     "response_id": "gen_ai.response.id",
     "reason": "harmony.reason",
 }
-"""Facts of the log line that the span has, too."""
 
 _log = logs.EventLog(__name__)
 
 
 class RequestContext:
-    """ASGI application around another: gives every request an id, counts and logs it, answers its
-    exceptions. For the router and for the message of a 404 it is the application, with the
-    `routes`.
+    """Middleware that counts, logs and traces requests, and answers their exceptions.
+
+    As `scope["app"]` it shows its `routes` to the router and to 404 messages.
     """
 
     def __init__(
@@ -93,7 +84,6 @@ class RequestContext:
         tracing: Tracing | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        # `tracing` None: no request is traced.
         self._app = app
         self._metrics = metrics
         self.routes = routes
@@ -124,7 +114,7 @@ class RequestContext:
                 await _refuse(error, scope, receive, send)
         finally:
             record.finish(self._metrics)
-            # The two refer to each other, and would stay until a collection finds that out.
+            # Break the reference cycle: it would last until the next garbage collection.
             del scope["record"]
 
     def _begin_span(self, tracing: Tracing, scope: Scope) -> OtelSpan | None:
@@ -153,8 +143,6 @@ async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) 
 
 
 class Facts(TypedDict, total=False):
-    """Facts that endpoints add to the log line of a request."""
-
     tenant: str
     client_request_id: str
     model: str
@@ -166,10 +154,7 @@ class Facts(TypedDict, total=False):
 
 
 def loggable_names(ignored: str) -> str:
-    """Return parameter names for the log; undocumented ones are only counted.
-
-    A client may write content into a name.
-    """
+    """Count unknown names instead of returning them: they may contain content."""
     names = ignored.split(", ")
     loggable = [name for name in names if name in _LOGGED_PARAMETERS]
     if len(loggable) < len(names):
@@ -178,11 +163,10 @@ def loggable_names(ignored: str) -> str:
 
 
 class RequestRecord:
-    """Record of one request for log and metrics, whatever carries it; `scope["record"]` of every
-    HTTP request and upgrade.
+    """Record of a request, for log and metrics.
 
-    `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it is
-    a metric's label, too. `span` is that of the request, and ends with it; None: it is not traced.
+    `began` is in seconds of `time.perf_counter`. `facts["model"]` must be a served model: it is a
+    metric label.
     """
 
     __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "span", "status")
@@ -202,7 +186,7 @@ class RequestRecord:
 
     @property
     def path(self) -> str:
-        """Return the path for the log, without content that a client may have written into it."""
+        """Return the path for the log, without content if nothing of the caller's may be kept."""
         path: str = self._scope["path"]
         principal = self._scope.get("principal")
         if principal is None or not principal.keeps_nothing:
@@ -210,17 +194,11 @@ class RequestRecord:
         return loggable_path(path, self._scope["app"].routes)
 
     def note_ignored(self, parameters: Sequence[str]) -> None:
-        # They are logged, and named in a header.
         if parameters:
             self.facts["ignored_parameters"] = ", ".join(parameters)
 
     def send(self, send: Send, message: Message) -> Awaitable[None]:
-        """Send a message; the first one of an answer gets the common headers.
-
-        They include ignored parameters, so that nothing is lost silently. The organization is the
-        key's, not the one that the client names. Its status is recorded.
-        """
-        # Not a coroutine of its own: most messages are a part of a body, and pass through.
+        # Not a coroutine: most messages are parts of a body, and pass through.
         if message["type"] not in _STATUSES:
             return send(message)
         self.status = _STATUSES[message["type"]] or int(message["status"])
@@ -241,7 +219,6 @@ class RequestRecord:
         return send(message)
 
     def finish(self, metrics: Metrics) -> None:
-        """Count and log the request. Repeating it is safe."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -256,7 +233,7 @@ class RequestRecord:
             self.facts["tenant"] = principal.tenant_name
             metrics.tenant_requested(principal.tenant_id.hex, principal.tenant_name, self.status)
             if principal.keeps_nothing:
-                # Clients may write anything into it, which is content then.
+                # Clients may write content into it.
                 self.facts.pop("client_request_id", None)
         if "ignored_parameters" in self.facts:
             self.facts["ignored_parameters"] = loggable_names(self.facts["ignored_parameters"])
@@ -274,7 +251,7 @@ class RequestRecord:
             self.span.end()
 
     def _describe(self, span: OtelSpan) -> None:
-        # The path is that of the route: what clients write into theirs may be content.
+        # Use the route's path: clients may write content into theirs.
         method, route = _method(self._scope), self._scope.get("route")
         described: dict[str, str | int] = {
             "http.request.method": method,
@@ -295,7 +272,6 @@ class RequestRecord:
 
 
 def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:
-    # The id goes into the log line, so only printable ASCII is allowed.
     for name, value in scope["headers"]:
         if name == b"x-client-request-id":
             if not _CLIENT_REQUEST_ID.fullmatch(value):

@@ -1,7 +1,3 @@
-"""`/v1/responses/…`: retrieve (JSON or stream), cancel, delete, list input items; count input
-tokens and compact, which take a part of a request for a response.
-"""
-
 from __future__ import annotations
 
 from functools import partial
@@ -37,19 +33,15 @@ if TYPE_CHECKING:
 
     Headers = Sequence[tuple[bytes, bytes]]
     Answer = Callable[[Scope, CreateCommand], Awaitable[tuple[bytes, Headers]]]
-    """Makes the JSON that answers a request, and headers for it."""
 
 
 class ResponseEndpoints:
-    """Reads, streams, cancels and deletes responses that are there."""
-
     def __init__(self, responses: Retrieval) -> None:
         self._responses = responses
 
     async def one(self, request: Request) -> ASGIApp:
-        """Return the Response object, stream its events (`stream=true`), or delete it.
-
-        `DELETE` has no route of its own: then a 405 would name only one of the methods.
+        """Retrieve, stream or delete: with a route for each method a 405 would name only one of
+        them.
         """
         if request.method == "DELETE":
             return await self._delete(request)
@@ -65,8 +57,7 @@ class ResponseEndpoints:
     async def _stream(
         self, request: Request, include: frozenset[str], *, obfuscate: bool
     ) -> ASGIApp:
-        # `GET /v1/responses/{id}?stream=true&starting_after=N`: recorded events after number N,
-        # then those to come.
+        # Sends recorded events after `starting_after`, then new ones.
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
         source = await self._responses.stream(
@@ -88,19 +79,16 @@ class ResponseEndpoints:
         return answer
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a response: `POST /v1/responses/{id}/cancel`. The body is not read."""
         response_id = request.path_params["response_id"]
         body = await self._responses.cancel(request.scope["principal"], response_id)
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
-        # 400 while the response is generated.
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
-        """Return one page of input items: `GET /v1/responses/{id}/input_items`."""
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],
@@ -113,7 +101,7 @@ class ResponseEndpoints:
 
 
 class SubsetEndpoint:
-    """`POST` of a part of a create request, whose work ends when the client hangs up."""
+    """Endpoint for a subset of the create parameters; a disconnect cancels the work."""
 
     def __init__(self, bodies: BodyReader, parameters: Parameters, answer: Answer) -> None:
         self._bodies = bodies
@@ -137,11 +125,6 @@ class SubsetEndpoint:
 
 
 def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
-    """Return the endpoint `POST /v1/responses/input_tokens`: the prompt's length.
-
-    Nothing is stored.
-    """
-
     async def answer(_scope: Scope, command: CreateCommand) -> tuple[bytes, Headers]:
         count, headers = await creation.count(command)
         return orjson.dumps({"object": "response.input_tokens", "input_tokens": count}), headers
@@ -150,11 +133,6 @@ def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
 
 
 def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
-    """Return the endpoint `POST /v1/responses/compact`.
-
-    It compacts a conversation, to be sent as input from then on.
-    """
-
     async def answer(scope: Scope, command: CreateCommand) -> tuple[bytes, Headers]:
         compacted, headers = await creation.compact(command)
         scope["record"].facts["model"] = compacted.model

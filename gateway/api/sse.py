@@ -1,11 +1,9 @@
-"""Events → server-sent events: frames, padding, the end mark. Pure bytes.
+"""Events → server-sent events.
 
-One frame is `event:` and `data:` lines with LF only; several frames may share a write, but none is
-ever cut in two (responses-api §4.1: one published parser loses what is split). No frame holds
-another character that readers of lines take for the end of one.
-
-What a frame holds follows from its event alone, padding too, so that a stream which is resumed goes
-on with the bytes that the first one would have had, on any replica.
+A frame is `event:` and `data:` lines with LF only. Writes never end within a frame, since some
+parsers lose split ones, and no frame contains another character that some readers take for a line's
+end. A frame, padding included, follows from its event alone: any replica resumes a stream with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
 
 
 class Encoder(NamedTuple):
-    """Functions that encode a stream for one client, as whole frames.
-
-    `event` makes the frames of one event: one, several or none. `run` makes those of a run of
-    deltas: the same bytes as `event` of each, joined.
+    """Encoder of a stream for one client: `event` returns the frames of one event, or none; `run`
+    the same bytes as `event` of each delta.
     """
 
     event: Callable[[Event], bytes]
@@ -38,51 +34,47 @@ class Encoder(NamedTuple):
 
 DONE: Final = b"data: [DONE]\n\n"
 COMMENT_AFTER_S: Final = 15.0
-"""Seconds of silence before a comment: half of what impatient proxies wait for a byte."""
+"""Half of what impatient proxies wait for a byte."""
 COMMENT: Final = b": keep-alive\n\n"
-"""Comment that shows clients nothing and keeps proxies from closing a silent connection."""
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
 PADDING_STEP: Final = 16
-"""Number of characters of which a delta and its padding together have a multiple."""
+"""A delta and its padding have a multiple of this many characters."""
 
-# Looks random, so that compression does not undo the padding; the same in every release, because
+# Looks random, so that compression does not undo the padding. It must not change between releases:
 # replicas of two of them may serve one stream.
 _POOL: Final = base64.urlsafe_b64encode(hashlib.shake_256(b"obfuscation").digest(3 * 2048))
 _STARTS: Final = len(_POOL) - PADDING_STEP
 _STRIDE: Final = 2741
-"""Distance of the starts of successive paddings in the pool. It shares no divisor with the number
-of starts: neighbours differ, and all are used."""
+"""Distance between successive paddings in the pool. Coprime to `_STARTS`, so that all are used."""
 
 _heads: Final[dict[str, bytes]] = {}
-"""Bytes before the data of an event, by its type; types are few."""
 
 _THOUSAND: Final = 1000
 _DIGITS: Final = [b"%d" % number for number in range(_THOUSAND)]
 _LAST_DIGITS: Final = [b"%03d" % number for number in range(_THOUSAND)]
 _SEPARATOR: Final = "\x7f"
-"""Character between texts that are encoded at once: it stands in JSON as it is, and in hardly any
-text."""
+"""Separator of texts that are encoded at once: JSON does not escape it, and texts rarely
+have it.
+"""
 
 
 def plain(event: Event) -> bytes:
-    """Return the frame of one event, without padding."""
     head = _heads.get(event.type) or _head(event.type)
     return b"".join((head, one_line(event.data), b"\n\n"))
 
 
 def unnamed(parts: Iterable[bytes]) -> bytes:
-    """Return one frame without an event name for each JSON object."""
     return one_line(b"data: %b\n\n" % b"\n\ndata: ".join(parts))
 
 
 def obfuscated(event: Event) -> bytes:
-    """Return the frame of one event, padded like `padded`, but with one copy less."""
+    """Return the frame, with one copy less than `padded`."""
     head = _heads.get(event.type) or _head(event.type)
-    # Most are ASCII: there a call per token is saved.
+    # Most are ASCII, which saves a call per token.
     data = event.data if event.data.isascii() else one_line(event.data)
     length = event.delta_length
     if not length:
@@ -93,10 +85,7 @@ def obfuscated(event: Event) -> bytes:
 
 
 def padded(data: bytes, event: Event) -> bytes:
-    """Add padding to `data`, the JSON of an event with a delta.
-
-    It hides the length of the token from an observer of the size of frames.
-    """
+    """Add padding to a delta event's JSON, to hide the length of the token."""
     if not event.delta_length:
         return data
     padding = _padding(event.sequence_number, event.delta_length)
@@ -106,7 +95,7 @@ def padded(data: bytes, event: Event) -> bytes:
 def writes(
     events: Sequence[Event], encode: Callable[[Event], bytes], *, bytes_max: int
 ) -> Iterator[bytes]:
-    """Join frames into writes of about `bytes_max` bytes; a frame is never split."""
+    """Join frames into writes of about `bytes_max` bytes."""
     frames = list(map(encode, events))
     if events and events[-1].is_terminal:
         frames.append(DONE)
@@ -128,7 +117,7 @@ def _head(type_: str) -> bytes:
 
 
 def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
-    # Paddings of consecutive numbers are adjacent in the list, and need only be cut to length.
+    # Paddings of consecutive numbers are adjacent in the list, and only need cutting to length.
     every, step = _every_padding(), PADDING_STEP
     begin = sequence_number % _STARTS * step
     end = begin + len(texts) * step
@@ -140,7 +129,6 @@ def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
 
 @cache
 def _every_padding() -> bytes:
-    # The longest padding of each number; numbers repeat after `_STARTS`.
     return b"".join([_padding(number, 0) for number in range(_STARTS)])
 
 
@@ -149,18 +137,16 @@ def _padding(sequence_number: int, delta_length: int) -> bytes:
     return _POOL[start : start + PADDING_STEP - delta_length % PADDING_STEP]
 
 
-# The frames of a run of deltas are made all at once, as columns: one column for each part that
-# differs from frame to frame, and repeating ones for the common parts. Read row by row, the columns
-# are the frames. That takes a fraction of the time of single events and frames.
+# Frames of a run of deltas are built by columns, one for each part that differs between frames and
+# constant ones for the rest; the rows are the frames. That takes a fraction of the time of one
+# event and frame after another.
 
 
 def plain_run(deltas: Deltas) -> bytes:
-    """Return the frames of a run of deltas, without padding."""
     return _frames(deltas, [], b'"' + deltas.pattern.behind + b"\n\n")
 
 
 def obfuscated_run(deltas: Deltas) -> bytes:
-    """Return the frames of a run of deltas, padded."""
     columns = [
         [b'"' + deltas.pattern.behind[:-1] + b',"obfuscation":"'] * len(deltas),
         _paddings(deltas.sequence_number, deltas.texts),
@@ -183,8 +169,7 @@ def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes
 
 
 def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
-    # All but the last digits are shared by a thousand frames, so no number has to be formatted per
-    # frame.
+    # A thousand frames share all but the last digits, so no number is formatted per frame.
     start, stop = deltas.sequence_number, deltas.sequence_number + len(deltas)
     heads: list[bytes] = []
     digits: list[bytes] = []

@@ -1,7 +1,6 @@
-"""Events on their way to one client: event → frame (`sse`) → bytes on the connection.
+"""Stream of events to one client.
 
-The client may read as slowly as it likes within one bound, and costs nothing meanwhile but its
-socket and the events of one list: the source of the events waits with it or lets it fall behind.
+A client may read slowly within one bound; it costs only its socket and the events of one list.
 """
 
 from __future__ import annotations
@@ -36,17 +35,14 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event, EventSource
 
 WRITE_TIMEOUT_S: Final = 60.0
-"""Seconds after which a client that does not read one write counts as gone."""
 DELTA_FRAME_BYTES: Final = 256
-"""Bytes of the frame of one delta, about: they decide how many are joined to one write."""
+"""Approximate; decides how many deltas are joined to one write."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Bounds of one stream.
-
-    A client that does not read one write of about `write_bytes_max` within `write_timeout_s` counts
-    as gone. After `comment_after_s` of silence a stream that has comments gets one.
+    """Bounds of one stream. A client that does not read one write of about `write_bytes_max` within
+    `write_timeout_s` counts as gone.
     """
 
     write_timeout_s: float = WRITE_TIMEOUT_S
@@ -58,7 +54,6 @@ _STREAM_LIMITS: Final = StreamLimits()
 
 
 async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
-    """Wait until the client has taken a write. Raises `ClientDisconnected` after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             await sending
@@ -67,7 +62,7 @@ async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
 
 
 class TimedResponse(StreamingResponse):
-    """A body in parts. A client that does not read one within `write_timeout_s` counts as gone."""
+    """Body in parts, for a client that reads each within `write_timeout_s` or counts as gone."""
 
     write_timeout_s = WRITE_TIMEOUT_S
 
@@ -79,16 +74,16 @@ class TimedResponse(StreamingResponse):
         try:
             await super().stream_response(send_in_time)
         finally:
-            # What the source holds is let go now, not when it is collected.
+            # Release what the source holds now, not when it is collected.
             if isinstance(self.body_iterator, AsyncGenerator):
                 await self.body_iterator.aclose()
 
 
 class EventStream:
-    """Answer of server-sent events, which is the event sink of its source.
+    """Sink of an event source.
 
-    What comes is written in the same call, with one system call for all of it, and the request's
-    task sleeps until there is an end, or a client to wait for.
+    Events are written in the call that brings them, with one system call for all; the request's
+    task sleeps until the end, or while the client's buffer is full.
     """
 
     __slots__ = (
@@ -116,11 +111,11 @@ class EventStream:
     ) -> None:
         """Write status 200, the events as they come, and the end.
 
-        The status is written with the first events, or at once with `comments`; before that, errors
-        of the source can still be answered with another status. The end mark follows the terminal
-        event, or an empty list if that was sent before. A stream without it was cut off, and its
-        client may resume it. `comments` during silence are for streams of other replicas; a local
-        run sends signs of life itself. Raises `ClientDisconnected`.
+        The status is written with the first events, so that errors of the source before them can be
+        answered with another one; with `comments` at once. The end mark follows the terminal event,
+        or an empty list if that was sent before; a stream without it was cut off, and may be
+        resumed. `comments` during silence are for streams of other replicas; a local run sends
+        signs of life itself. Raises `ClientDisconnected`.
         """
         headers = [*sse.HEADERS, *headers]
         head = {"type": "http.response.start", "status": 200, "headers": headers}
@@ -138,10 +133,6 @@ class EventStream:
             await self._wait(rest)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Write events as an `EventSink`.
-
-        Returns None, or what to await until the client has read on.
-        """
         if self._head is not None:
             head, self._head = self._head, None
             if (rest := begin(self._send(head))) is not None:
@@ -149,7 +140,7 @@ class EventStream:
         if type(events) is Deltas:
             return self._write_all(self._runs(events))
         if len(events) == 1 and events[0].delta_length:
-            # Nearly always it is one more delta, and its client keeps up.
+            # The usual case: one more delta, for a client that keeps up.
             frames = self._encode(events[0])
             return self._write(frames) if frames else None
         chunks = sse.writes(events, self._encode, bytes_max=self._limits.write_bytes_max)
@@ -164,7 +155,6 @@ class EventStream:
             await rest
 
     def _runs(self, deltas: Deltas) -> Iterator[bytes]:
-        # Frames are joined to writes of about `write_bytes_max`.
         together = max(1, self._limits.write_bytes_max // DELTA_FRAME_BYTES)
         for start in range(0, len(deltas), together):
             if frames := self._encode_run(deltas.part(start, start + together)):
@@ -195,8 +185,8 @@ class EventStream:
         self._written_at = self._clock()
 
     async def _write_commented(self, source: EventSource) -> None:
-        # Comments keep proxies from closing a silent connection. The timer needs no task, and
-        # writes do not move it: when it fires it waits for the rest of the interval.
+        # The timer needs no task, and writes do not move it: when it fires it waits for the rest of
+        # the interval.
         with CancelOnDisconnect() as client:
             interval_s, check = self._limits.comment_after_s, self._comment_if_silent
             self._comment_timer = self._loop.call_later(interval_s, check, client)
@@ -206,7 +196,6 @@ class EventStream:
                 self._comment_timer.cancel()
 
     def _comment_if_silent(self, client: CancelOnDisconnect) -> None:
-        # A client that reads no comment for `write_timeout_s` counts as gone.
         interval_s = self._limits.comment_after_s
         left_s = interval_s - (self._clock() - self._written_at)
         if left_s <= 0:
@@ -218,9 +207,9 @@ class EventStream:
             client.client_gone()
 
     def _write_comment(self) -> bool:
-        # False: the client has more to read first, and the comment was not written.
+        # False: the client has more to read first, and no comment was written.
         if self._write_part is None:
-            # If the server waits now, the cause may be the client or the server itself.
+            # A wait may be due to the client or to the server itself.
             body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
             if (rest := begin(self._send(body))) is not None:
                 rest.close()
@@ -231,11 +220,9 @@ class EventStream:
 
 
 def begin(sending: Awaitable[None]) -> Rest | None:
-    """Do as much of `sending` as is possible now, without a task.
+    """Do as much of `sending` as is possible now, and return the rest, to be awaited.
 
-    Returns None if that was all, otherwise the rest, to be awaited in a task. Raises what `sending`
-    raises. A server's `send` waits only while the client's buffer is full, so that nearly always
-    everything is done here, without waking up a task.
+    A server's `send` waits only while the client's buffer is full, so that a task is rarely woken.
     """
     steps = sending.__await__()
     try:
@@ -246,8 +233,6 @@ def begin(sending: Awaitable[None]) -> Rest | None:
 
 
 class Rest:
-    """Rest of a coroutine that has come to its first wait."""
-
     __slots__ = ("_steps", "_waited_for")
 
     def __init__(self, waited_for: Any, steps: Generator[Any, Any, None]) -> None:
@@ -255,7 +240,6 @@ class Rest:
         self._steps = steps
 
     def close(self) -> None:
-        # It is not awaited any more.
         self._steps.close()
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -268,7 +252,7 @@ class Rest:
 
 
 class Later:
-    """A coroutine that is made when it is awaited, so one that is not awaited needs no close."""
+    """Coroutine that is created when it is awaited, and so needs no close if it never is."""
 
     __slots__ = ("_work",)
 

@@ -1,5 +1,3 @@
-"""Endpoints for operators and their tools: models, health, metrics, and a landing page."""
-
 from __future__ import annotations
 
 import html
@@ -37,8 +35,6 @@ code,pre{{background:#f4f4f4;border-radius:4px;padding:.1em .3em}}pre{{padding:1
 
 
 class SystemEndpoints:
-    """Endpoints that tell about the gateway itself."""
-
     def __init__(self, models: Models, health: Health) -> None:
         self._models = models
         self._health = health
@@ -48,7 +44,6 @@ class SystemEndpoints:
         return json_response({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
-        """Return a model: `GET /v1/models/{id}`; the id may have slashes."""
         model = self._models.get(request.path_params["model_id"], _policy(request))
         return json_response(model.body())
 
@@ -60,7 +55,6 @@ class SystemEndpoints:
         return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """Answer `GET /readyz`: 200 if requests can be served, otherwise 503 with reasons."""
         report = await self._health.check()
         return json_response(report.body(), status=200 if report.is_ready else 503)
 
@@ -72,7 +66,6 @@ class SystemEndpoints:
         return Response(body, media_type=media_type)
 
     async def landing(self, request: Request) -> Response:
-        """Return a page with an example request and links: `GET /`."""
         models = self._models.list()
         page = _LANDING.format(
             version=__version__,

@@ -1,4 +1,4 @@
-"""`POST /v1/traces/ingest`: where the Agents SDK sends its traces."""
+"""`POST /v1/traces/ingest`, for the Agents SDK's traces."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
     Keep = Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
-    """Keeps all of these, or none: then raises `StoreUnavailable`. The same again changes nothing
-    but the time that they are kept from: exporters repeat what they do not know to have arrived."""
+    """Stores all records, or none and raises `StoreUnavailable`. A repeated record only restarts
+    its retention: exporters repeat what may not have arrived.
+    """
 
 
 class TracesEndpoint:
-    """Answers 204 once all records of the body are stored; exporters look at the status only."""
+    """Endpoint that answers 204 once all records are stored; exporters look only at the status."""
 
     def __init__(self, keep: Keep, bodies: BodyReader) -> None:
         self._keep = keep

@@ -1,5 +1,3 @@
-"""Paths that no route leads to: which ones are served, and what a 404 says about the others."""
-
 from __future__ import annotations
 
 import re
@@ -21,17 +19,14 @@ if TYPE_CHECKING:
 BASE: Final = "/v1"
 _ADMIN: Final = f"{BASE}/organization/"
 COMPARED_CHARS_MAX: Final = 256
-"""Characters of a path that is compared with those that are served, at most."""
 ALIKE_MIN: Final = 0.8
-"""Similarity of two paths, as `difflib` computes it, from which on one is taken for the other."""
+"""Similarity (`difflib`) from which on a path is suggested."""
 _HIDDEN: Final = "…"
 _OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
 _TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
 class WebSocketElsewhere:
-    """Endpoint of upgrades on any other path: it answers with 404."""
-
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ResourceNotFound(
             f"Invalid URL (WebSocket {shown(scope['path'])}). WebSocket mode is at /v1/responses."
@@ -39,15 +34,13 @@ class WebSocketElsewhere:
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path below the root path, which routes are matched against."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
 def loggable_path(path: str, routes: Routes) -> str:
-    """Return the path for the log, without content that a client may have written into it.
-
-    Words of routes and ids made here are kept; everything else becomes `…`.
+    """Replace parts that a client may have written content into; words of routes and ids made here
+    are kept.
     """
     words = {word for route in routes if isinstance(route, Route) for word in route.path.split("/")}
     return "/".join(
@@ -56,12 +49,11 @@ def loggable_path(path: str, routes: Routes) -> str:
 
 
 def is_served(path: str, routes: Routes) -> bool:
-    """Return True if a route, of any method, matches the path."""
     return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
 
 
 def unknown_url(place: str, path: str, routes: Routes) -> str:
-    """Return the message of the 404 for `path`; `place` is method and path as shown in it."""
+    """Return the message of a 404; `place` shows method and path."""
     meant = _suggest(path, routes)
     if meant is not None:
         return f"Invalid URL ({place}). {meant}"
@@ -80,7 +72,6 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
 
 
 def _suggest(path: str, routes: Routes) -> str | None:
-    # None if no likely URL is found.
     once = _TWICE.sub(BASE, path)
     if once != path:
         return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
@@ -103,7 +94,7 @@ def _nearest(path: str, routes: Routes) -> str | None:
         if len(names) == len(parts) and ":path}" not in names[-1]:
             filled = [p if n.startswith("{") else n for n, p in zip(names, parts, strict=True)]
             templates.setdefault("/".join(filled), "/".join(names))
-    # Compare without the common beginning, which would make any two alike.
+    # Leave out the common beginning, which would make any two alike.
     matches = get_close_matches(
         path[len(BASE) :], [one[len(BASE) :] for one in templates], n=1, cutoff=ALIKE_MIN
     )

@@ -1,15 +1,11 @@
-"""`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
+"""WebSocket mode of `/v1/responses`.
 
-    WebSocketConnection   one client: ends when it leaves, when the connection is old or idle, and
-                          when the process ends; unless the client has left, requests that have
-                          begun are answered first
-    Lanes                 the order of requests: one after the other on a lane, lanes in parallel
-    ConnectionTurns       a request, from its frame to its last event, and the frames that answer it
+A connection lasts until its client leaves, it is old or idle, or the process ends; unless the
+client has left, requests that have begun are answered first.
 
-Each frame is one text frame with one JSON object, never `[DONE]`. An event goes out as it is
-everywhere else, and says on which lane it came. A request that fails before its first event is
-answered with one `error` frame and nothing else: clients take frames behind it for the answer to
-their next request (responses-api §6.4).
+Each frame is one text frame with one JSON object, never `[DONE]`. A request that fails before its
+first event is answered with exactly one `error` frame: clients take a further one for the answer to
+their next request.
 """
 
 from __future__ import annotations
@@ -55,28 +51,23 @@ if TYPE_CHECKING:
 
 
 LIFETIME_S: Final = 3600.0
-"""Seconds until a connection must be opened anew: OpenAI's 60 minutes."""
+"""OpenAI's 60 minutes."""
 IDLE_TIMEOUT_S: Final = 900.0
-"""Seconds without a request after which a connection is closed."""
 GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
-"""Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
+"""Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK reconnects by itself."""
 
 _log = logs.EventLog(__name__)
 OK = 200
 REMEMBERED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the unstored responses that one connection remembers, at most."""
+"""Unstored responses that a connection can continue."""
 LANES_MAX: Final = 32
-"""Lanes with a name of one connection."""
+"""Named lanes."""
 IN_FLIGHT_MAX: Final = 16
-"""Requests of one connection that are worked on at once."""
 WAITING_MAX: Final = 64
-"""Requests of one connection that wait."""
 
 
 class WebSocketEndpoint:
-    """Endpoint that accepts connections, and serves each until it ends."""
-
     def __init__(self, dependencies: Dependencies, sessions: Sessions) -> None:
         self._dependencies = dependencies
         self._sessions = sessions
@@ -103,8 +94,8 @@ class WebSocketEndpoint:
                     count=connection.turns.count,
                     reason=connection.reason,
                 )
-                # The two refer to each other: all that they remember, and what the client has sent
-                # of a frame, would stay until a collection.
+                # Break the reference cycle: the remembered responses and a partial frame would stay
+                # until a garbage collection.
                 del connection.turns
 
 
@@ -112,8 +103,8 @@ class WebSocketEndpoint:
 class Ending:
     """End of a connection whose client is still there.
 
-    Requests that come meanwhile are answered with `refusal`; with `is_announced` it is sent at the
-    end in any case. `code` and `reason` are those of the close frame.
+    `refusal` answers requests that come meanwhile, and with `is_announced` is sent at the end in
+    any case.
     """
 
     refusal: Exception
@@ -123,7 +114,6 @@ class Ending:
 
 
 def expired(lifetime_s: float) -> Ending:
-    """Return the end of a connection that reached its lifetime, in OpenAI's words."""
     refusal = InvalidRequest(
         f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -133,7 +123,6 @@ def expired(lifetime_s: float) -> Ending:
 
 
 def idle(idle_timeout_s: float) -> Ending:
-    """Return the end of a connection without a request for `idle_timeout_s`."""
     refusal = InvalidRequest(
         f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
         "new websocket connection to continue.",
@@ -143,8 +132,6 @@ def idle(idle_timeout_s: float) -> Ending:
 
 
 class WebSocketConnection:
-    """Connection of one client, from the accepted upgrade to the end. `reason` is why it ended."""
-
     def __init__(
         self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
     ) -> None:
@@ -159,12 +146,11 @@ class WebSocketConnection:
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
-        # Requests in progress are cancelled when the connection ends.
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
-            # The server ends, and its grace is over. The cancellation is intended: raised again, it
-            # would be logged as an error.
+            # The server's grace is over. The cancellation is intended: raised again, it would be
+            # logged as an error.
             with suppress(ClientDisconnected):
                 await self._send_message({"type": "websocket.close", "code": SERVICE_RESTART})
 
@@ -215,7 +201,6 @@ class WebSocketConnection:
         return encoded
 
     async def _end(self, lanes: Lanes) -> None:
-        # Does not raise.
         ending = await self._ending(lanes)
         self.reason = ending.reason
         try:
@@ -234,7 +219,6 @@ class WebSocketConnection:
         self._hang_up()
 
     async def _ending(self, lanes: Lanes) -> Ending:
-        # Returns only if the connection has to end while its client is there.
         clock = asyncio.get_running_loop().time
         while True:
             quiet_since = lanes.quiet_since if lanes.is_at_rest else clock()
@@ -258,8 +242,8 @@ class WebSocketConnection:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._send(message)
         except (TimeoutError, OSError, RuntimeError):
-            # It does not read, it is gone (uvicorn raises an OSError), or the server itself has
-            # closed the connection meanwhile, because a ping was not answered.
+            # The client does not read or is gone (uvicorn raises an OSError), or the server has
+            # closed the connection because a ping was not answered.
             self.reason = "the client did not read or was gone"
             self._hang_up()
             raise ClientDisconnected from None
@@ -273,10 +257,10 @@ class WebSocketConnection:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Services of all connections. `bodies` parses frames as it does request bodies.
+    """Services of all connections.
 
-    `start_grace_s` is how long the first event waits for output: until then a failure is an `error`
-    frame, which clients try again. `tracing` None: no request is traced.
+    The first event waits up to `start_grace_s` for output: until then a failure is an `error`
+    frame, which clients retry.
     """
 
     creation: Creation
@@ -287,23 +271,20 @@ class Dependencies:
 
 
 class ConnectionTurns:
-    """Handler of the requests of one connection. In contrast to `POST /v1/responses` they may also
-    continue the unstored responses of the connection.
-    """
+    """Handler of a connection's requests, which may also continue its unstored responses."""
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
-        """Send frames with `send_text`, which raises `ClientDisconnected`."""
         self._dependencies = dependencies
         self._scope = scope
         self._send_text = send_text
         self._memory = Memory(REMEMBERED_BYTES_MAX)
         self.count = 0
-        """The number of requests so far, refused ones included."""
+        """Refused requests included."""
         self.is_closed = False
-        """True once turns are cancelled because the connection is closed."""
+        """True while turns are cancelled because the connection is closed."""
 
     async def take(self, frame: ClientFrame) -> None:
-        """Answer one request. Raises only if cancelled, which ends the generation."""
+        """Answer a request. Raises only if cancelled, which ends the generation."""
         record = self._begin_record()
         try:
             await self._answer(frame, record)
@@ -321,7 +302,6 @@ class ConnectionTurns:
         record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
-        """Answer a frame without a turn with an error. Raises `ClientDisconnected`."""
         record = self._begin_record()
         try:
             await self._fail(error, stream_id, record)
@@ -418,7 +398,6 @@ class ConnectionTurns:
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:
-    """Return the frame of an event with the JSON `data`, on the lane `stream_id`."""
     if stream_id is None:
         return data.decode()
     return (b'%s,"stream_id":"%s"}' % (data[:-1], stream_id.encode())).decode()
@@ -450,7 +429,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """Return the refusal of any `response.steer`, with its input: steering is not supported."""
+    """Return the refusal of a `response.steer`, with its input."""
     return _frame(
         {
             "type": "response.steer.failed",
@@ -474,16 +453,15 @@ def _frame(fields: dict[str, Any], stream_id: str | None) -> str:
 
 
 class Lanes:
-    """Calls `take_turn` with each frame in its turn.
+    """Queues of frames that `take_turn` gets one after the other on a lane, lanes in parallel.
 
-    `quiet_since` (the loop's time) is when the last turn ended. While a lane has work it has a task
-    in `group`, which must not be left by an exception: `take_turn` raises none.
+    `quiet_since` is the loop's time. A busy lane has a task in `group`, which an exception would
+    end: `take_turn` must raise none.
     """
 
     def __init__(
         self, group: asyncio.TaskGroup, take_turn: TakeTurn, *, waiting_bytes_max: int
     ) -> None:
-        """Bound the requests that wait to `waiting_bytes_max` bytes together."""
         self._group = group
         self._take_turn = take_turn
         self._waiting_bytes_max = waiting_bytes_max
@@ -502,10 +480,8 @@ class Lanes:
         return self._rest.is_set()
 
     def put(self, frame: ClientFrame) -> None:
-        """Queue a frame for its turn.
-
-        Raises `InvalidRequest` for too many lanes, `RateLimited` for too many requests, and after
-        `refuse` its `refusal`.
+        """Queue a frame. Raises `InvalidRequest` for too many lanes, `RateLimited` for too many
+        requests, and the `refusal` after `refuse`.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -518,10 +494,7 @@ class Lanes:
             self._busy[lane] = self._group.create_task(self._work(lane))
 
     def refuse(self, refusal: Exception) -> list[ClientFrame]:
-        """Refuse every later frame with `refusal`; drop and return the frames that wait.
-
-        Requests that have begun go on.
-        """
+        """Refuse later frames; drop and return the waiting ones. Requests that have begun go on."""
         self._refusal = refusal
         dropped = [frame for queue in self._queues.values() for frame in queue]
         for queue in self._queues.values():

@@ -1,1 +1,0 @@
-"""Several replicas: leases of runs, takeover of abandoned work, and expiry."""

@@ -1,8 +1,7 @@
-"""Delivery of spend alerts: by a webhook of the operator, and by e-mail.
+"""Spend alerts, by webhook and e-mail.
 
-Each alert fires once an interval, and is delivered by the first process that takes it; failed
-deliveries are tried again. A webhook is signed as in Standard Webhooks 1.0
-(https://www.standardwebhooks.com), so that its receiver can use a library.
+An alert fires once per interval. Webhooks follow Standard Webhooks 1.0
+(https://www.standardwebhooks.com), so that receivers can use a library.
 """
 
 from __future__ import annotations
@@ -38,22 +37,19 @@ if TYPE_CHECKING:
     from gateway.tools.egress.transport import EgressClient
 
 INTERVAL_S: Final = 30.0
-"""Between two looks whether an alert was reached."""
 OK_BELOW: Final = 300
 LATE_S: Final = 600.0
-"""Seconds for which an interval that has ended is still checked."""
+"""An ended interval is still checked for so long: replicas report spending late."""
 SMTP_TIMEOUT_S: Final = 20.0
 
 _log = EventLog(__name__)
 
 
 class NotDelivered(Exception):
-    """Failure to deliver an alert; the message says why, for operators."""
+    """Failed delivery; the message is for operators."""
 
 
 class AlertChannel(Protocol):
-    """Channel that delivers alerts. `name` is a word."""
-
     @property
     def name(self) -> str: ...
 
@@ -62,16 +58,14 @@ class AlertChannel(Protocol):
         ...
 
     async def tell(self, firing: Firing) -> None:
-        """Deliver the firing once. Raises `NotDelivered`, after which it is retried later."""
+        """Deliver once; `NotDelivered` leads to a later retry."""
         ...
 
-    async def close(self) -> None:
-        """Close the connections that the channel keeps open. No firing is delivered after that."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Webhook:
-    """Webhook of the operator, for every alert of every tenant."""
+    """The operator's webhook, for every alert."""
 
     name = "webhook"
 
@@ -89,15 +83,11 @@ class Webhook:
         self._now = now
 
     def takes(self, firing: Firing) -> bool:
-        # The operator's webhook gets every alert.
         del firing
         return True
 
     async def tell(self, firing: Firing) -> None:
-        """Post the firing, signed with the time of this attempt, because receivers refuse old ones.
-
-        Raises `NotDelivered` unless the answer's status is below 300.
-        """
+        """Sign with the time of this attempt: receivers refuse old ones."""
         content = orjson.dumps(described(firing))
         headers = signed(content, delivery_id(firing), self._now(), self._secret)
         try:
@@ -112,19 +102,16 @@ class Webhook:
 
 
 class Mail:
-    """E-mail, for alerts that name recipients, and for others to the operator's."""
-
     name = "mail"
 
     def __init__(self, server: Smtp) -> None:
         self._server = server
 
     def takes(self, firing: Firing) -> bool:
-        # Only alerts with recipients.
         return bool(self._recipients(firing))
 
     async def tell(self, firing: Firing) -> None:
-        # In a thread, because smtplib blocks.
+        # smtplib blocks.
         try:
             await asyncio.to_thread(self._send, written(firing, self._recipients(firing)))
         except (OSError, smtplib.SMTPException) as error:
@@ -150,8 +137,6 @@ class Mail:
 
 
 class AlertDelivery:
-    """Rounds of one process that deliver alerts."""
-
     def __init__(
         self,
         database: Database,
@@ -177,7 +162,7 @@ class AlertDelivery:
             await channel.close()
 
     async def round(self) -> int:
-        """Deliver due firings; return how many reached all channels. Raises `StoreError`."""
+        """Deliver due firings; return how many have reached all their channels."""
         await alerts.reached(self._database, spans(self._now()))
         delivered = 0
         while (firing := await alerts.take(self._database)) is not None:
@@ -185,7 +170,7 @@ class AlertDelivery:
         return delivered
 
     async def _tell(self, firing: Firing) -> bool:
-        # Through all channels that have not delivered it yet. True: all have now.
+        # Use the channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
         delivered = set(firing.delivered)
         for name in wanted.keys() - delivered:
@@ -210,10 +195,6 @@ async def _deliver(channel: AlertChannel, firing: Firing) -> bool:
 
 
 def spans(now: datetime) -> set[DatedInterval]:
-    """Return the current intervals, and those that ended within `LATE_S`.
-
-    Replicas report what was spent at the end of an interval a moment later.
-    """
     moments = (now, now - timedelta(seconds=LATE_S))
     return {
         DatedInterval(one, begins(one, at), ends(one, at))
@@ -223,16 +204,13 @@ def spans(now: datetime) -> set[DatedInterval]:
 
 
 def delivery_id(firing: Firing) -> str:
-    """Return the id of a delivery: the same at each attempt, so that receivers can drop repeats.
-
-    A changed threshold makes another id.
-    """
+    """Return the same id for all attempts, so that receivers can drop repeats."""
     alert = firing.alert
     return f"{ids.spend_alert_id(alert.id)}_{int(firing.starts_at.timestamp())}_{alert.threshold}"
 
 
 def described(firing: Firing) -> dict[str, Any]:
-    """Return the body of the webhook. Amounts are nano-dollars, or tokens."""
+    """Return the webhook's body, with amounts in nano-dollars or tokens."""
     alert = firing.alert
     scope = alert.scope if alert.scope in {"project", "key"} else "organization"
     return {
@@ -268,7 +246,6 @@ def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, s
 
 
 def written(firing: Firing, recipients: Sequence[str]) -> EmailMessage:
-    """Write the mail, without its sender."""
     alert = firing.alert
     amount = (
         f"{dollars(alert.threshold)} USD" if alert.unit == "usd" else f"{alert.threshold} tokens"

@@ -1,5 +1,3 @@
-"""Durable runs of this process: how one is put together, begun here or taken over."""
-
 from __future__ import annotations
 
 import asyncio
@@ -43,15 +41,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ENDED_MAX: Final = 4_096
-"""Ended responses whose costs are kept for the next claim. Of more the oldest are dropped: their
-tenants stay charged the expected cost."""
+"""Ended responses kept for the next claim's report; tenants of older ones stay charged the expected
+cost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDependencies:
-    """Dependencies that all runs of a process share. `replays`: the lock for replays of their logs.
-    `adopt_charge` takes over what another process charged (`Gates.adopt`).
-    """
+    """Dependencies of all runs; `replays` lets one log at a time be replayed."""
 
     engine: Engine
     archive: Archive
@@ -65,8 +62,6 @@ class RunDependencies:
 
 
 class DurableRuns:
-    """Starts the durable runs of this process: of responses accepted here, and of claimed ones."""
-
     def __init__(
         self,
         dependencies: RunDependencies,
@@ -75,21 +70,18 @@ class DurableRuns:
         claimable: Callable[[], int] | None = None,
     ) -> None:
         # `claimed_max` bounds the background responses that run here at once. `claimable` returns
-        # how many more the backends have room for: further ones wait in the database, where another
-        # replica can claim them.
+        # for how many more the backends have room: others wait in the database, for any replica.
         self._dependencies = dependencies
         self.claimed_max = claimed_max
         self._claimable = claimable
         self._accepting = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
-        """Background responses that were generated here, until a claim reports their cost."""
+        """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
-        """Charges of responses that were accepted here and begin somewhere."""
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
     def room(self) -> int:
-        """Return how many more responses may be claimed."""
         claimed = self._dependencies.supervisor.claimed
         room = self.claimed_max - claimed
         if self._claimable is not None:
@@ -102,21 +94,14 @@ class DurableRuns:
 
     @property
     def is_draining(self) -> bool:
-        # While draining, nothing more may be claimed.
         return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> Run:
-        """Start a response that was accepted here, for a request that may wait for it.
-
-        `requested_at` is in seconds of `time.perf_counter`.
-        """
+        """Start a response accepted here; `requested_at` is of `time.perf_counter`."""
         return self._start(spec, claim, self._new_live(spec), requested_at=requested_at)
 
     async def queue(self, spec: RunSpec) -> None:
-        """Accept a background response; start it here if there is room and none waits before it.
-
-        Raises what `Archive.accept` does.
-        """
+        """Accept a background response; start it here if there is room and none waits before it."""
         archive = self._dependencies.archive
         if self.room <= 0 or self.is_draining:
             await archive.accept(spec, None, owned=False)
@@ -145,7 +130,7 @@ class DurableRuns:
         )
 
     async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
-        """Rebuild the live log from its committed rows. Raises `ValueError` for a damaged log."""
+        """Rebuild the live log from committed rows; raises `ValueError` if damaged."""
         new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
@@ -159,9 +144,8 @@ class DurableRuns:
         )
 
     def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
-        """Return the spec with the charge that its key paid.
-
-        Raises `ValueError`, `TypeError` or `LookupError` for a damaged plan.
+        """Return the spec with its charge; a damaged plan raises `ValueError`, `TypeError` or
+        `LookupError`.
         """
         charged = charged_of(plan)
         if charged is None or (adopt := self._dependencies.adopt_charge) is None:
@@ -169,20 +153,16 @@ class DurableRuns:
         return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
 
     async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
-        """Return the spec with the secrets its request sent for MCP servers.
-
-        Raises `StoreError`.
-        """
+        """Return the spec with the request's secrets for MCP servers."""
         if not has_kept_secrets(spec):
             return spec
         return replace(spec, secrets=await self._dependencies.archive.secrets(claim))
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
-        # Continues from where the log ends.
+        # Continue behind the last entry of the log.
         self._start(spec, claimed.claim, live, counted=claimed.counted)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
-        # Raises `StoreError`.
         await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
@@ -195,11 +175,11 @@ class DurableRuns:
         counted: float | None = None,
         fence: int | None = None,
     ) -> Run:
-        # `counted`: the run has a slot among the claimed ones, and its tenant was charged that much
-        # of its share.
+        # `counted`: the share cost charged to the tenant when the response was claimed; None: not
+        # claimed.
         shared, head = self._dependencies, spec.head
         if spec.added:
-            # They were stored when it was accepted, and a run may take minutes.
+            # These were stored with the response, and would take memory until the run ends.
             spec = replace(spec, added=())
 
         async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
@@ -209,9 +189,8 @@ class DurableRuns:
             run.abandon()
 
         def release() -> None:
-            # The run is over, with an end or without one.
             channel.close()
-            # Does nothing to one that has its end.
+            # No effect if the log has its end.
             live.hand_over()
             shared.live_logs.discard(head.uuid, live)
             if counted is not None:
@@ -246,9 +225,9 @@ class DurableRuns:
 
 
 def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
-    """Return a background response's cost, weighted as admission does: by tier and tenant share.
+    """Return the cost by which tenants are compared, weighted as in admission.
 
-    At least that of one token: the next one's expected cost is a mean, and divides.
+    It is at least that of one token, because the mean of costs is used as a divisor.
     """
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
@@ -256,5 +235,5 @@ def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
 
 
 def _nothing() -> None:
-    # In a process without a scheduler no task waits for room.
+    # Without a scheduler no task waits for room.
     pass

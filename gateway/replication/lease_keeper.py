@@ -1,8 +1,8 @@
-"""The claims that this process holds: renews them, and stops the runs whose claim is lost.
+"""Leases of this process's claims.
 
-A claim is lost when its epoch has moved: another replica went on with the response, because this
-one was silent for a lease, or somebody ended it. The run learns of it from its next append, too;
-the lease keeper tells it when it has nothing to say.
+A claim is lost when its epoch has moved: another replica took the response over because this one
+was silent for a lease, or the response was ended elsewhere. A run that appends nothing meanwhile is
+stopped here.
 """
 
 from __future__ import annotations
@@ -31,26 +31,24 @@ if TYPE_CHECKING:
     ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
 HEARTBEATS_OF_DISTRUST: Final = 2.0
-"""After the database was away. Each of the others may be waiting for an answer that never comes,
-and has to notice that before it renews."""
+"""After an outage: others may have to notice first that an answer never comes."""
 HEARTBEATS_OF_DOUBT: Final = 0.5
-"""After this process was held up itself. If the others were as well, as on a machine that was
-paused, they renew at the same moment as this one; if not, their leases tell the truth."""
+"""After a pause of this process: others that paused with it renew at the same moment; otherwise
+their leases are right.
+"""
 RETRIES_PER_HEARTBEAT: Final = 6
-"""A heartbeat that failed is tried again after this part of the time between two."""
 
 ASSURED_S: Final = 2.0
-"""Seconds that data from a process to somebody else's server is under way, at most, as a rule."""
+"""Time that normally suffices for data to reach another server."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Times of leases: a claim lapses after `lease_s` (`background.lease_s`) without a heartbeat,
-    which comes every `heartbeat_s`.
+    """Lease of claims, which lapse after `lease_s` without a heartbeat.
 
-    `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
+    `poll_s` bounds how long a run goes on that was ended elsewhere, if the notification is lost.
     """
 
     lease_s: float
@@ -60,7 +58,7 @@ class LeaseTiming:
 
 @dataclass(slots=True)
 class _Held:
-    """Claim that this process holds: by its clock the lease does not lapse before `until`."""
+    """Claim that no other process can take before `until`, by this process's clock."""
 
     claim: Claim
     run: Abandonable
@@ -68,19 +66,20 @@ class _Held:
 
 
 class LeaseKeeper:
-    """Heartbeats for all runs of a process, those of foreground responses included."""
+    """Heartbeats of all runs of a process, foreground ones included."""
 
     def __init__(
         self, renew: Renew, heads: ReadHeads, timing: LeaseTiming, metrics: Metrics
     ) -> None:
-        # `renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`.
+        # `renew` and `heads` are `store.claims.heartbeat` and `store.claims.heads`.
         self._renew = renew
         self._heads = heads
         self._timing = timing
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
         metrics.claims_held.append(lambda: len(self._held))
-        self._reserved: frozenset[Claim] = frozenset()
+        self._reserved: dict[Claim, float] = {}
+        """Claims without a run yet, and until when no other process can take each."""
         self._check_soon = ResettableEvent()
         self._may_be_ended = ResettableEvent()
         self._has_renewed = ResettableEvent()
@@ -93,45 +92,43 @@ class LeaseKeeper:
     def trusted(self) -> bool:
         """Return True if a lapsed lease means a dead owner.
 
-        That is not so before the first heartbeat, while the database is away, or after this process
-        was held up itself, nor shortly after that: then leases of live owners have lapsed, and will
-        be renewed.
+        Live owners may have lapsed leases before the first heartbeat, and after an outage of the
+        database or a pause of this process.
         """
         now = time.monotonic()
         return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
 
     @property
     def cut_off_s(self) -> float | None:
-        """Return the seconds until the database is tried again, after a heartbeat that failed.
-
-        Nothing can be stored until then. None: the last heartbeat reached the database.
+        """Return the seconds until the next attempt to reach the database, before which nothing can
+        be stored; None if it is reachable.
         """
         if not self._is_away:
             return None
         return max(0.0, self._retry_at - time.monotonic())
 
     def hold(self, claim: Claim, run: Abandonable) -> None:
-        """Renew this claim until it is dropped; abandon `run` when the claim is lost."""
+        """Renew the claim until it is dropped; abandon the run if it is lost."""
         before = self._held.get(claim.uuid)
-        self._held[claim.uuid] = _Held(claim, run, time.monotonic() + self._timing.lease_s)
+        # Reading its log may have taken longer than the lease.
+        until = self._reserved.get(claim, time.monotonic() + self._timing.lease_s)
+        self._held[claim.uuid] = _Held(claim, run, until)
         if run.spec.durable:
             self._may_be_ended.set()
         if before is not None and before.claim != claim:
-            # It lapsed here and came back before anybody noticed.
+            # The claim lapsed and the response was claimed again before anybody noticed.
             self._abandon(before)
 
     def drop(self, claim: Claim) -> None:
-        """Stop renewing a claim. Another claim on the same response stays."""
         held = self._held.get(claim.uuid)
         if held is not None and held.claim == claim:
             del self._held[claim.uuid]
 
     async def assured(self, claim: Claim) -> None:
-        """Return once no other process can take the claim for `ASSURED_S`, or half a shorter lease.
+        """Wait until no other process can take the claim for `ASSURED_S` (or half a shorter lease).
 
-        Call it before sending out something that must not be done twice. It goes by the clock of
-        this process, which may have been held up since the last heartbeat; then it waits for the
-        next one. Raises `ClaimLost` for a claim that is not held here.
+        Required before sending anything that must not be sent twice: after a pause of this process
+        its claim may have been taken. Raises `ClaimLost`.
         """
         margin_s = min(ASSURED_S, self._timing.lease_s / 2)
         while True:
@@ -143,16 +140,16 @@ class LeaseKeeper:
             await self._has_renewed.wait()
 
     @contextmanager
-    def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:
-        """Renew these claims for the block as well: their runs have yet to begin."""
-        self._reserved = frozenset(claims)
+    def reserving(self, claims: Iterable[Claim], *, since: float) -> Iterator[None]:
+        """Renew claims whose runs have yet to begin; `since` is when they were requested."""
+        self._reserved = dict.fromkeys(claims, since + self._timing.lease_s)
         try:
             yield
         finally:
-            self._reserved = frozenset()
+            self._reserved = {}
 
     def ended(self, uuids: Iterable[UUID]) -> None:
-        # Other processes may have ended them: check at once if one of them runs here.
+        # Other processes may have ended them.
         if any(uuid in self._held for uuid in uuids):
             self._check_soon.set()
 
@@ -172,16 +169,18 @@ class LeaseKeeper:
             await self._may_be_ended.wait()
             await self._check_soon.within(self._timing.poll_s)
             self._check_soon.clear()
-            # A foreground response is not cancelled by other processes.
+            # Other processes do not cancel foreground responses.
             durable = [one for one in self._held.values() if one.run.spec.durable]
             if not durable:
                 self._may_be_ended.clear()
             await self._check(durable)
 
     async def heartbeat(self) -> bool:
-        """Renew all claims once, or at least contact the database. Return False if it is away."""
+        """Renew all claims, and test the connection even if there are none; return False if it
+        fails.
+        """
         held = list(self._held.values())
-        claims = self._reserved.union(one.claim for one in held)
+        claims = self._reserved.keys() | {one.claim for one in held}
         sent_at = time.monotonic()
         renewed = await self._renew_with_retry(list(claims))
         if renewed is None:
@@ -197,19 +196,21 @@ class LeaseKeeper:
         self._is_away = False
         self._renewed_at = now
         claim_counts = Counter(claim.uuid for claim in claims)
+        # With two claims on one response it is unknown which of them was renewed.
+        certain = {one for one in claims if one.uuid in renewed and claim_counts[one.uuid] == 1}
+        until = sent_at + self._timing.lease_s
         for one in held:
-            # With two claims on one response it is unknown which of them was renewed.
-            if one.claim.uuid in renewed and claim_counts[one.claim.uuid] == 1:
-                one.until = sent_at + self._timing.lease_s
+            if one.claim in certain:
+                one.until = until
+        self._reserved |= dict.fromkeys(self._reserved.keys() & certain, until)
         self._has_renewed.set()
         self._has_renewed.clear()
         await self._check([one for one in held if one.claim.uuid not in renewed])
         return True
 
     async def _renew_with_retry(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
-        # None: the database is away, as it was before, or failed twice. After a pause of this
-        # process the server has given up its statements, or its own clock is past the deadline,
-        # which says nothing about the database, so one retry is made.
+        # None: the database is away, as before, or failed twice. A pause of this process fails
+        # statements by timeout, which says nothing about the database, hence one retry.
         for is_last in (self._is_away, True):
             try:
                 return await self._renew(claims)
@@ -227,7 +228,7 @@ class LeaseKeeper:
         return self._renewed_at is None or now - self._renewed_at > self._timing.lease_s
 
     async def _check(self, suspects: Sequence[_Held]) -> None:
-        # A response that ended under its own epoch was ended by its own run, which will report it.
+        # A response that ended under its own epoch was ended by its own run, which reports it.
         if not suspects:
             return
         try:

@@ -1,8 +1,8 @@
-"""The limits of this process, in step with those of the others.
+"""Limits of this process, in step with other replicas.
 
-A request whose gate has not enough waits for one exchange with the database, with all others that
-wait. Once a second a round exchanges all that has changed. While the database is away each process
-goes on with its share of every limit, for a bounded time.
+Requests that their gate cannot serve wait for one exchange with the database together. A round per
+second exchanges all changes. Without the database each process uses its share of every limit, for a
+bounded time.
 """
 
 from __future__ import annotations
@@ -49,27 +49,25 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal, TenantId
 
 WAIT_MAX_S: Final = 2.0
-"""Seconds after which a database that does not answer counts as away."""
 JITTER: Final = 0.2
 PRICES_S: Final = 10.0
-"""Seconds after which prices are read again."""
 PRICES_LACKING_S: Final = 1.0
-"""Seconds after which prices are read again while something is used that has no price."""
+"""While something without a price is used."""
 CLEANED_EVERY: Final = 30
-"""Number of rounds of which one removes the reports of processes that are gone."""
+"""Rounds between removals of reports of dead processes."""
 
 _log = EventLog(__name__)
 
 
 class SyncCounters(Protocol):
-    """`store.limits.counters.exchange`, of one database and replica."""
+    """`store.limits.counters.exchange` of a replica."""
 
     def __call__(self, request: SyncRequest, *, is_round: bool) -> Awaitable[SyncReply]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LimitStore:
-    """Functions of the database that the limiter needs; each raises `StoreError`."""
+    """Database functions; each raises `StoreError`."""
 
     exchange: SyncCounters
     prices: Callable[[], Awaitable[Sequence[Price]]]
@@ -79,9 +77,7 @@ class LimitStore:
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Times of the limiter: rounds are `sync_interval_s` apart; without a database limits hold for
-    `stale_max_s`. `refusals_per_request_max` is the `refused_factor` of `Gates`.
-    """
+    """Times; without the database limits hold for `stale_max_s`."""
 
     sync_interval_s: float = 1.0
     stale_max_s: float = 900.0
@@ -89,9 +85,8 @@ class LimitTiming:
 
 
 class _Round:
-    """The next exchange, for all requests that wait for it. Its grants are reserved for them until
-    they were woken and took them: no other exchange begins before, or it would give the grants back
-    as unused.
+    """Next exchange. Its grants are reserved until all waiting requests have woken and taken
+    theirs: an earlier exchange would give them back as unused.
     """
 
     __slots__ = ("_over", "_taken", "_waiting")
@@ -121,8 +116,6 @@ class _Round:
 
 
 class Limiter:
-    """The gates, and the task that keeps them in step."""
-
     def __init__(
         self,
         store: LimitStore,
@@ -161,11 +154,10 @@ class Limiter:
         stores: int | None = None,
         is_background: bool = False,
     ) -> Charge | None:
-        """Pass gate 1. Return None if the key has no limit.
+        """Pass gate 1; return None if the key has no limit.
 
-        `stores` is the number of bytes that will be stored of the request. Limits of concurrent
-        responses count none in background. Raises `RateLimited`, and `StoreUnavailable` if the
-        database has been away for too long.
+        `stores` is in bytes. Background responses do not count as concurrent. Raises `RateLimited`,
+        and `StoreUnavailable` after a long outage.
         """
         rules = principal.terms.rules(model)
         if rules is None:
@@ -198,10 +190,7 @@ class Limiter:
 
     @asynccontextmanager
     async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
-        """Count a request without a model, and `size` bytes stored in the block.
-
-        The bytes are not counted if the block raises. Raises `RateLimited` if either does not fit.
-        """
+        """Count a request without a model, and its stored bytes unless the block raises."""
         terms = principal.terms
         if terms.stored or terms.writes:
             self._check_age()
@@ -228,9 +217,8 @@ class Limiter:
     async def reserve(
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
     ) -> None:
-        """Pass gate 2 for `tokens` of input and at most `most` of output.
-
-        Raises `RateLimited`; the charge is then settled with nothing used and nothing stored.
+        """Pass gate 2 for `tokens` of input and at most `most` of output; if refused, settle the
+        charge.
         """
         if charge is None:
             return
@@ -253,23 +241,20 @@ class Limiter:
             attempt += 1
 
     async def figures(self, tenant_id: TenantId, terms: Terms) -> Figures:
-        """Return the headroom of limits and budgets of a tenant. Raises `StoreError`."""
         if not terms.limits and not terms.budgets:
             return Figures()
         elsewhere = await self._store.read(tenant_id, terms)
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     def refused(self, what: What) -> None:
-        # For refusals by limits elsewhere than at a gate.
+        # Count refusals by limits elsewhere than at a gate.
         self._observer.limit_refused(what)
 
     def would_refuse(self, what: What) -> None:
-        # For limits that are only observed.
         self._observer.limit_would_refuse(what)
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:
-        """Hold a slot for a WebSocket connection for the block. Raises `RateLimited`."""
         gates, tenant_id = self.gates, principal.tenant_id
         with ExitStack() as places:
             for limit in principal.terms.at_once("websockets"):
@@ -288,7 +273,6 @@ class Limiter:
             await self.once(is_round=is_round)
 
     async def once(self, *, is_round: bool = True) -> None:
-        """Exchange with the database now, and wake the requests that waited for it."""
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
@@ -305,7 +289,6 @@ class Limiter:
         await current.taken()
 
     async def flush(self) -> None:
-        """Write the spending before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
             # A meter whose row was read just now is written in the second round.
@@ -319,12 +302,12 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        # Returns also if the database gave no answer: detached buckets go on without it.
+        # Returns without an answer of the database, too: detached buckets go on without it.
         self._wanted.set()
         await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
-        # Buckets that a request waits for come first, without a limit on their number.
+        # Buckets that requests wait for come first, in any number.
         asks: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
         for key, bucket in sorted(self.gates.live_buckets(), key=lambda one: not one[1].is_needed):
@@ -358,7 +341,8 @@ class Limiter:
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asks: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
-        # In parts. True: there was anything to send. `asks` is empty afterwards.
+        # In parts of `BUCKETS_MAX`. True: there was anything to send. Empties `asks`, to end the
+        # loop.
         was_written = False
         while True:
             part = dict(islice(asks.items(), BUCKETS_MAX))
@@ -375,7 +359,7 @@ class Limiter:
     ) -> bool:
         # True: there was anything to send, or the last exchange failed.
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
-        # An outage refuses requests in the end, so it must not take one to see that it is over.
+        # Try even if idle: without an exchange, requests would be refused after `stale_max_s`.
         is_retry = is_round and self._away_since is not None
         if is_idle and not is_retry and not self._is_due_for_prices():
             return False

@@ -1,7 +1,6 @@
-"""Snapshots of replicas for operators: rates, backends, queue, and responses in flight.
+"""Snapshots of replicas for operators, without content.
 
-Each replica samples its own counts all the time, which costs nothing. It writes them to the
-database, once a second, only while somebody looks at any replica. No snapshot has content.
+They are written to the database only while somebody looks at any replica.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
     from gateway.upstreams.pool import Pool
 
 TICK_S: Final = 1.0
-"""Seconds between two snapshots while somebody looks."""
+"""Between snapshots."""
 LOOK_EVERY: Final = 2
-"""Ticks between two looks whether somebody does."""
+"""Ticks between checks whether somebody looks."""
 SAMPLE_EVERY: Final = 5
-"""Ticks between two samples."""
+"""Ticks between samples."""
 SAMPLES_MAX: Final = 60
-"""Samples that are kept: five minutes."""
+"""Five minutes."""
 TENANTS_MAX: Final = 50
-"""Tenants whose requests in flight a snapshot counts: those of which the most wait."""
+"""Those with the most waiting requests are shown."""
 RESPONSES_MAX: Final = 100
-"""Responses in flight that a snapshot has: the newest."""
+"""The newest are shown."""
 WATCHED_S: Final = 4.0
-"""Seconds that other replicas go on to write after a look."""
+"""Other replicas continue to write for so long after a look."""
 SHARED_S: Final = 0.9
-"""Seconds for which all that look at one replica share what was read."""
+"""Readers of this replica share what was read for so long."""
 QUANTILE: Final = 0.95
 _ANSWERING: Final = frozenset(
     {SegmentKind.FINAL, SegmentKind.COMMENTARY, SegmentKind.REFUSAL, None}
@@ -60,7 +59,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rates and times of one interval; `first_token_s` and `wait_s` are what 95 % stayed below."""
+    """Rates of an interval; `first_token_s` and `wait_s` are 95th percentiles."""
 
     requests_per_s: float
     errors_per_min: float
@@ -71,9 +70,9 @@ class Sample:
 
 
 def quantile(counts: Sequence[float], bounds: Sequence[float]) -> float:
-    """Return the bound below which `QUANTILE` of the observations are; 0 without any.
+    """Return the bound below which `QUANTILE` of the observations are.
 
-    `counts` are observations up to each bound, and in the last place all.
+    `counts` are cumulative, one for each bound and last the total.
     """
     if not counts or not counts[-1]:
         return 0.0
@@ -82,10 +81,8 @@ def quantile(counts: Sequence[float], bounds: Sequence[float]) -> float:
 
 
 def sample_between(before: Totals, after: Totals, seconds: float, in_flight: int) -> Sample:
-    """Return the rates of an interval of so many seconds."""
-
     def below(old: Sequence[float], new: Sequence[float]) -> float:
-        # No label had an observation before the first one.
+        # A histogram is empty until its first observation.
         counts = list(map(sub, new, old)) if old else new
         return quantile(counts, FIRST_TOKEN_SECONDS)
 
@@ -101,16 +98,12 @@ def sample_between(before: Totals, after: Totals, seconds: float, in_flight: int
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Snapshot of a replica, `age_s` old; `body` is what `Snapshots.body` returned there."""
-
     replica: str
     age_s: float
     body: dict[str, Any]
 
 
 class Snapshots:
-    """Snapshots of this replica and of all others."""
-
     def __init__(  # noqa: PLR0913 - what is shown
         self,
         database: Database,
@@ -121,7 +114,6 @@ class Snapshots:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # `clock` gives seconds and never goes back.
         self._database = database
         self._replica = replica
         self._supervisor = supervisor
@@ -137,7 +129,6 @@ class Snapshots:
         self._reading = asyncio.Lock()
 
     async def run(self) -> None:
-        """Sample, and write snapshots while another replica is looked at."""
         is_watched, tick = False, 0
         while True:
             await asyncio.sleep(TICK_S)
@@ -158,11 +149,7 @@ class Snapshots:
                 _log.warning("no snapshot was written, will be tried again", error=error)
 
     async def read(self) -> list[Snapshot]:
-        """Return the snapshots of all replicas, at most a tick old; those of others as much more.
-
-        All that look at this replica at the same time share one statement. Raises
-        `StoreUnavailable`.
-        """
+        """Return all replicas' snapshots. Concurrent callers share one statement."""
         async with self._reading:
             now = self._clock()
             if now - self._read_at >= SHARED_S:
@@ -180,7 +167,6 @@ class Snapshots:
             return self._fleet
 
     def body(self) -> dict[str, Any]:
-        """Return the snapshot of this replica, as JSON."""
         admission = self._pool.admission
         state = None if admission is None else admission.state()
         runs = self._supervisor.runs
@@ -247,7 +233,7 @@ def _backend_of(run: Run) -> str:
 
 
 def _by_tenant(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    # The tenants with the most requests that wait for a backend.
+    # Tenants with the most requests that wait for a backend come first.
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     for run in runs:
@@ -261,7 +247,7 @@ def _by_tenant(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _phase(run: Run) -> str:
-    # Before the first token it waits: for a backend, or for that one to read the prompt.
+    # Before its first token a run waits for a backend, or for its prompt to be read.
     fold = run.live.fold
     if fold.tool_started is not None:
         return "tool"

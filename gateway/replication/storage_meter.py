@@ -1,11 +1,9 @@
-"""Measure the bytes that a tenant and each of its projects have stored, in the tables themselves.
+"""Measured sizes of what tenants with a limit of stored bytes have stored.
 
-Only tenants with a limit of stored bytes are measured, one at a time by whichever process comes
-first, and page by page, so that no statement takes long however much there is. The sum is of the
-size of content as it is kept (compressed, sealed where it is), without indexes and what a row needs
-besides; a file counts as long as it is. One measurement is one row of `stored_bytes` for each
-project, and one for all of the tenant, under the nil project, which also says when the next one is
-due.
+A process measures one tenant at a time, page by page, so that no statement takes long. Content
+counts as stored (compressed, sealed), without indexes and row overhead. `stored_bytes` gets a row
+per project and one for the tenant, under the nil project, which also says when the next measurement
+is due.
 """
 
 from __future__ import annotations
@@ -27,16 +25,14 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FIRST: Final = UUID(int=0)
-"""An id before all others."""
 INTERVAL_S: Final = 300.0
-"""Seconds between two measurements of a tenant."""
 PAUSE_FACTOR: Final = 20
-"""Measuring takes no more than one part in so many of the time: a large tenant is measured less
-often."""
+"""Measuring takes at most this part of the time (1 in 20), so large tenants are measured less
+often.
+"""
 ROWS_MAX: Final = 1_000
-"""Rows that one statement reads."""
 TURN_S: Final = 600.0
-"""Seconds that others wait for a process that has begun to measure a tenant."""
+"""A tenant is reserved for so long."""
 
 
 def _size(columns: str) -> str:
@@ -44,7 +40,7 @@ def _size(columns: str) -> str:
 
 
 _ITEM: Final = _size("item ids name includable")
-# The tenant that was measured the longest ago; others that look at the same moment find the next.
+# Take the tenant that was measured the longest ago; concurrent callers get others.
 _TURN: Final = Statement("""
 INSERT INTO stored_bytes AS known (tenant_id, project_id, due_at)
 SELECT wanted.tenant_id, CAST(:whole AS uuid), clock_timestamp() + make_interval(secs => :turn_s)
@@ -92,7 +88,7 @@ CROSS JOIN LATERAL (
 ) AS items
 GROUP BY page.project_id
 """)  # noqa: S608 - constants only
-# A file of a container is of the container's project.
+# A container's file belongs to the container's project.
 _FILES: Final = Statement("""
 WITH page AS MATERIALIZED (
     SELECT id, container_id, project_id, size_bytes AS size
@@ -139,7 +135,7 @@ ORDER BY one.project_id
 ON CONFLICT (tenant_id, project_id)
 DO UPDATE SET bytes = excluded.bytes, at = excluded.at, due_at = excluded.due_at
 """)
-# Projects that have nothing any more, and tenants whose limits were taken away.
+# Projects without content, and tenants without limits.
 _FORGET: Final = Statement("""
 DELETE FROM stored_bytes AS one
 WHERE tenant_id = :tenant AND at < :begun_at
@@ -161,24 +157,21 @@ LEFT JOIN limits AS l
 
 
 class MeasuredTenant(NamedTuple):
-    """A tenant that this process measures, and when it began to, by the database's clock."""
+    """Tenant to measure; `begun_at` is by the database's clock."""
 
     tenant_id: TenantId
     begun_at: datetime
 
 
 class StoredState(NamedTuple):
-    """Stored bytes of all measured tenants, and the use of the fullest limit, as a share of it."""
+    """Total, and the highest use of a limit as a share of it."""
 
     size_bytes: int
     fullest: float
 
 
 async def take_turn(database: Database) -> MeasuredTenant | None:
-    """Reserve a tenant that is due for measuring. Return None if there is none.
-
-    Raises `StoreError`, as the functions below do.
-    """
+    """Reserve a tenant that is due."""
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_TURN, {"whole": WHOLE_TENANT, "turn_s": TURN_S})
         row = rows.one_or_none()
@@ -188,7 +181,7 @@ async def take_turn(database: Database) -> MeasuredTenant | None:
 async def measure(
     database: Database, tenant_id: TenantId, *, rows_max: int = ROWS_MAX
 ) -> dict[UUID, int]:
-    """Return the bytes of each project of a tenant, and of the whole under `WHOLE_TENANT`."""
+    """Return bytes by project; `WHOLE_TENANT` is the total."""
     sizes: dict[UUID, int] = defaultdict(int)
     for statement in _BY_ID:
         after: UUID | None = FIRST
@@ -216,7 +209,7 @@ async def _page(
     rows_max: int,
     sizes: dict[UUID, int],
 ) -> UUID | None:
-    # Adds one page to `sizes`. Returns where the next page begins, None behind the last.
+    # Add one page to `sizes`. Returns where the next page begins, None after the last.
     parameters = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = list(await connection.execute(statement, parameters))
@@ -244,21 +237,17 @@ async def write(
 
 
 LOOK_S = 10.0
-"""Seconds between two looks whether a tenant is to be measured, such as one with a new limit."""
+"""Interval of checks for due tenants, such as those with a new limit."""
 
 _log = EventLog(__name__)
 
 
 class StorageObserver(Protocol):
-    """Counts measurements: the metrics."""
-
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None: ...
 
 
 class StorageMeter:
-    """The rounds of one process. Content is summed by the database, as `tenants` sees it; turns are
-    taken and figures written by `counters`.
-    """
+    """Rounds of one process. `tenants` reads content; `counters` reserves and writes."""
 
     def __init__(
         self,
@@ -283,7 +272,6 @@ class StorageMeter:
             pass
 
     async def once(self) -> bool:
-        """Measure one tenant. Return False if none is due. Raises `StoreError`."""
         turn = await take_turn(self._counters)
         if turn is None:
             return False

@@ -1,17 +1,15 @@
-"""Take over durable responses that no process generates, and continue them in this one.
+"""Takeover of durable responses that no process generates: queued, released, or with a lapsed
+lease.
 
-These are queued responses, responses that another process released, and those of a process whose
-lease has lapsed. Each is claimed, its log is folded, and its run goes on behind the last committed
-entry. A fault of one response does not delay the others.
-
-The orphan reaper ends responses that cannot be continued, so that none is in progress for ever: a
-foreground response is lost with its process; a durable one after its last attempt, or when no
-process of the release that began it is left.
+Each is claimed, its log is folded, and its run continues after the last committed entry. The orphan
+reaper ends responses that cannot be continued: foreground ones whose process died, and durable ones
+after their last attempt or without any process of their release.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -41,20 +39,19 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 CLAIMED_AT_ONCE_MAX: Final = 32
-"""Runs that are claimed at once, at most: other processes could start more of them sooner."""
+"""Other processes could start more of them sooner."""
 READ_AT_ONCE_MAX: Final = 4
-"""Logs that are read at once; more would keep requests waiting for connections."""
+"""More would keep requests waiting for connections."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """Terms on which a process claims, and how often it looks for more.
+    """Terms of claims, and how often to look for claimable responses.
 
-    `quiet_s` is the longest pause while there is nothing to claim and no lease is about to lapse:
-    new work is announced, so a look finds some only where the notification was lost.
-    `read_bytes_max` bounds what it reads of a log at once.
+    `quiet_s` is the pause while nothing is claimable and no lease is about to lapse; it delays work
+    only if a notification is lost.
     """
 
     terms: ClaimTerms
@@ -64,8 +61,6 @@ class ClaimLimits:
 
 
 class TakeoverScheduler:
-    """Claims responses for a process, under the name `owner`."""
-
     def __init__(
         self,
         database: Database,
@@ -87,14 +82,14 @@ class TakeoverScheduler:
         self._rest_s = limits.interval_s
         self._claiming = asyncio.Lock()
         self._rest_due: float | None = None
-        """When nobody waits for `at_rest` any more, in the loop's time; None: nobody has yet."""
+        """Deadline of all `at_rest` calls, in the loop's time."""
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
         self._wake.set()
 
     def run_ended(self) -> None:
-        # The ended run leaves room for one more.
+        # There is room for one more.
         if self._may_have_more:
             self._wake.set()
 
@@ -106,7 +101,7 @@ class TakeoverScheduler:
                 await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
-        # Returns when all claimed runs were started or released, or `wait_s` after the first call:
+        # Wait until all claimed runs are started or released, or `wait_s` after the first call:
         # leases of claims without an answer lapse by themselves.
         if self._rest_due is None:
             self._rest_due = asyncio.get_running_loop().time() + wait_s
@@ -128,8 +123,9 @@ class TakeoverScheduler:
                 self._may_have_more = False
                 self._rest_s = self._seconds_until_due(work)
                 return False
+            since = time.monotonic()
             claimed = await self._claim(limit)
-            with self._lease_keeper.reserving(run.claim for run in claimed):
+            with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
                 await self._start_all(claimed)
             if len(claimed) < limit:
                 self._may_have_more = work.is_queued and (await self._work()).is_queued
@@ -164,7 +160,7 @@ class TakeoverScheduler:
             return ClaimableWork(is_queued=True, is_left=True)
 
     async def _start_all(self, claimed: Sequence[ClaimedRun]) -> None:
-        # If the process drains meanwhile, claims that were not started are released.
+        # Releases claims that were not started because the process drains.
         async with asyncio.TaskGroup() as group:
             started = [group.create_task(self._start_claimed(run)) for run in claimed]
         spare = [run.claim for run, task in zip(claimed, started, strict=True) if not task.result()]
@@ -183,12 +179,12 @@ class TakeoverScheduler:
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
 
     async def _start_claimed(self, claimed: ClaimedRun) -> bool:
-        # Starts it, ends it, or leaves it to its lease. False: the claim is to be released.
+        # Starts it, ends it, or leaves it to its lease. False: release the claim.
         try:
             async with self._reading:
                 return not self._runs.is_draining and await self._start(claimed)
         except StoreError as error:
-            # Its log or its row could not be reached: it is free again when its lease lapses.
+            # Its log or row is unreachable: it can be claimed again when its lease lapses.
             self._report("a claimed response waits for its lease", claimed, error)
         except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
             self._report("a claimed response cannot go on", claimed, error)
@@ -198,7 +194,7 @@ class TakeoverScheduler:
     async def _start(self, claimed: ClaimedRun) -> bool:
         spec = rebuild(claimed)
         if spec is None:
-            # Another process may know this plan. If none does, the attempts come to an end.
+            # Another process may know this plan; otherwise its attempts run out.
             _log.warning(
                 "a response has a plan of another release",
                 response_id=ids.response_id(claimed.claim.uuid),
@@ -251,12 +247,10 @@ class TakeoverScheduler:
 REAPED_AT_ONCE_MAX: Final = 100
 REAPING_INTERVAL_S: Final = 5.0
 ORPHAN_S: Final = 3600.0
-"""Seconds that a response of another release waits for a process that can go on with it."""
+"""A response waits so long for a process of its release."""
 
 
 class OrphanReaper:
-    """Rounds of one process over the whole database; whichever finds a response first ends it."""
-
     def __init__(
         self,
         database: Database,
@@ -279,9 +273,8 @@ class OrphanReaper:
         await run_periodically(self.round, self._interval_s, _log.debug, failure)
 
     async def round(self) -> int:
-        """End the responses abandoned now; return their number. Raises `StoreError`.
-
-        Does nothing while a lapsed lease does not mean a dead owner.
+        """End abandoned responses and return their number; none while lapsed leases may have live
+        owners.
         """
         if not self._lease_keeper.trusted:
             return 0

@@ -1,1 +1,0 @@
-"""Use cases of the gateway, for its edge: one function is one use case."""

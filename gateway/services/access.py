@@ -1,9 +1,8 @@
-"""Authentication of requests, by keys and by tokens.
+"""Authentication by keys and tokens.
 
-A key's secret is 256 random bits, so one keyed hash (HMAC-SHA256 under the pepper) is enough to
-store it, costs microseconds, and is what the key is found by. Decisions are cached for a few
-seconds, which is how long a disabled key keeps working on other replicas; while the database is
-down, known keys keep working for a bounded time.
+Secrets are 256 random bits, so a keyed hash (HMAC-SHA256 under the pepper) is safe to store and to
+look up. Decisions are cached for seconds, for which a disabled key still works on other replicas;
+known keys work through a bounded outage of the database.
 """
 
 from __future__ import annotations
@@ -55,22 +54,20 @@ if TYPE_CHECKING:
 
 CACHE_KEYS_MAX: Final = 10_000
 KEY_USE_INTERVAL_S: Final = 60.0
-"""Between two times that a replica writes down which keys were used."""
+"""Between writes of which keys were used."""
 MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
-"""Share of the time that a decision counts: if a request uses an older one, the key is
-looked up again."""
+"""Share of `cache_ttl_s` after which a used key is looked up again."""
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _log = EventLog(__name__)
 
 
 @dataclass(slots=True)
 class _Decision:
-    """Owner of a secret (None: nobody), as the database had it `at` (seconds of the clock).
+    """Principal of a secret (None: unknown) as of `at`.
 
-    `is_renewed`: a lookup of a newer decision has begun. `refusal`: why a token is nobody's.
-    `ends_at` (Unix seconds) is when its key or token expires: the database checks that at each
-    lookup; between lookups, and during an outage, this process does.
+    `is_renewed`: a newer lookup has begun. `ends_at` (Unix time) is the expiry of key or token:
+    this process checks it between lookups.
     """
 
     principal: Principal | None
@@ -86,9 +83,7 @@ class _Decision:
 
 @dataclass(slots=True)
 class _Lookup:
-    """A look into the database, shared by all requests that would do the same meanwhile.
-
-    Once it is `over` there is a `decision` or a `failure`, or the request that did it was
+    """Database lookup that concurrent requests share. Once `over` without a result, its request was
     cancelled.
     """
 
@@ -98,8 +93,6 @@ class _Lookup:
 
 
 class Access:
-    """Owners of the keys and tokens of requests."""
-
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
         database: Database,
@@ -114,15 +107,10 @@ class Access:
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Cache known keys for `cache_ttl_s`, and `cache_stale_s` longer while the database is
-        down.
+        """Cache for `cache_ttl_s`, and `cache_stale_s` longer during an outage.
 
-        `defaults` apply where a tenant has no policy value of its own. Keys hashed with
-        `previous_pepper` are accepted, too. Every `key_use_interval_s` (seconds) it is recorded
-        which keys were used (`uses`). Without `federation` tokens are unknown keys.
-
-        At most `cache_keys_max` known keys are cached, and separately as many unknown ones: a flood
-        of wrong keys must not evict the right ones.
+        Known and unknown keys are cached apart, `cache_keys_max` each: a flood of wrong keys must
+        not evict the right ones. Without `federation` tokens are unknown keys.
         """
         self._database = database
         self.peppers = Peppers(
@@ -130,7 +118,7 @@ class Access:
         )
         self.uses = KeyUses(database, interval_s=key_use_interval_s)
         self._federation = federation
-        # Copied for each request, which is quicker than to begin one.
+        # Copied for each request, which is quicker than a new one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
         self._cache_stale_s = cache_stale_s
@@ -145,7 +133,7 @@ class Access:
         self._has_aged = asyncio.Event()
 
     def cached(self, secret: str, organization: str | None = None) -> Principal | None:
-        """Return the principal of a key from the cache; None: call `authenticate`."""
+        """Return the principal of a cached key; None: call `authenticate`."""
         mark = self._mark(secret, organization)
         decision = self._accepted.get(mark)
         if decision is None:
@@ -163,8 +151,7 @@ class Access:
         return principal
 
     async def run(self) -> None:
-        # Keys in use are looked up again before their decision expires, so that no request waits
-        # for it.
+        # Look up keys in use again before their decision expires, so that no request waits.
         while True:
             await self._has_aged.wait()
             self._has_aged.clear()
@@ -179,10 +166,10 @@ class Access:
     async def authenticate(self, secret: str, organization: str | None = None) -> Principal:
         """Return the principal of a key or token.
 
-        `organization`, as the request names it, selects whose a token is; a key belongs to one
-        tenant. Raises `AuthenticationError`, the same for a key that is unknown or disabled or
-        whose tenant is, `StoreUnavailable` if the database is down and the key is not cached, and
-        `IssuerUnavailable` if the issuer of a token is.
+        `organization`, from the request's header, selects the tenant of a token.
+        `AuthenticationError` is the same for unknown and disabled keys and for those of disabled
+        tenants. Raises `StoreUnavailable` if the database is down and the key is not cached, and
+        `IssuerUnavailable`.
         """
         if (principal := self.cached(secret, organization)) is not None:
             return principal
@@ -219,7 +206,7 @@ class Access:
         lookup = self._lookups[mark] = _Lookup()
         try:
             lookup.decision = await self._look_up(*credential, now)
-            # Not what the database said before a tenant or a key was changed.
+            # Unless `forget` has dropped it, as a tenant or key changed meanwhile.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
         except (StoreUnavailable, IssuerUnavailable) as error:
@@ -258,10 +245,7 @@ class Access:
         return replace(principal, terms=terms)
 
     def forget(self) -> None:
-        """Drop all decisions, after a change of a tenant or a key.
-
-        Lookups in progress do not count for later requests either.
-        """
+        """Drop all decisions, also of lookups in progress, after a change of a tenant or key."""
         self._accepted.clear()
         self._unknown.clear()
         self._lookups.clear()
@@ -277,8 +261,8 @@ class Access:
             cache.popitem(last=False)
 
     def _mark(self, secret: str, organization: str | None = None) -> bytes:
-        # The cache is keyed by a digest, so that no secret stays in memory; it costs a quarter of
-        # an HMAC. The same token may be sent with different organizations.
+        # A digest, so that no secret stays in memory; it costs a quarter of an HMAC. The same token
+        # may be sent with different organizations.
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
         if organization is not None and is_token(secret):
@@ -287,7 +271,7 @@ class Access:
 
 
 def _incorrect(secret: str) -> AuthenticationError:
-    # Quotes only as much of the secret as its owner needs to recognise it.
+    # Quote only as much of the secret as its owner needs to recognise it.
     shown = f"{secret[:5]}***{secret[-HINT_CHARS:]}" if _SHOWABLE.match(secret) else "***"
     return AuthenticationError(
         f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "
@@ -297,7 +281,7 @@ def _incorrect(secret: str) -> AuthenticationError:
 
 
 class NewSecret(NamedTuple):
-    """A secret, which nobody can have again, and what of it is stored."""
+    """Secret, which cannot be read again, and what is stored of it."""
 
     value: str
     hint: str
@@ -307,9 +291,7 @@ class NewSecret(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peppers:
-    """Peppers of the hashes of keys: `current` for new keys. Keys hashed under `previous` stay
-    valid, and each is hashed again once it is used.
-    """
+    """Peppers of key hashes. Keys under `previous` are hashed again when used."""
 
     current: Pepper
     previous: Pepper | None = None
@@ -320,17 +302,13 @@ class Peppers:
 
 
 class Rehash(NamedTuple):
-    """The hash of a key under the current pepper."""
-
     hash: bytes
     pepper_id: int
 
 
 class KeyUses:
-    """Keys that were used since they were last written down, at most as many as are cached.
-
-    They are written once in a while, all together, with the new hashes of keys that were found by
-    the hash of the previous pepper.
+    """Recent uses of keys, written from time to time together with new hashes. What the database
+    refuses is lost; hashes are computed again.
     """
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
@@ -344,7 +322,6 @@ class KeyUses:
             self._used[principal.key_id] = principal
 
     def hash_again(self, principal: Principal, rehash: Rehash) -> None:
-        # For keys that were matched by the hash of the previous pepper.
         self._rehashes[principal.key_id] = rehash
 
     async def run(self) -> None:
@@ -353,10 +330,6 @@ class KeyUses:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write all noted uses and new hashes.
-
-        What the database refuses is lost. Hashes are computed again at the key's next use.
-        """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}
         by_tenant: dict[TenantId, list[UUID]] = {}
@@ -374,17 +347,13 @@ class KeyUses:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Usage of a key for `total`, `day`, `week` and `month`, as the ledger has it; `figures` of its
-    limits and budgets, as requests are held to them.
-    """
+    """Usage for `total`, `day`, `week` and `month`, and state of the limits."""
 
     usage: Mapping[str, KeyUsage]
     figures: Figures
 
 
 class OwnKey:
-    """Usage and limits of keys, in one database of tenants."""
-
     def __init__(self, database: Database, limiter: Limiter) -> None:
         self._database = database
         self._limiter = limiter

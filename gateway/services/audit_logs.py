@@ -1,5 +1,3 @@
-"""The audit log as it is read: pages of it as OpenAI lists them, and whether its chains hold."""
-
 from __future__ import annotations
 
 import asyncio
@@ -27,21 +25,18 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
 VALUES_MAX: Final = 100
-"""Values of one filter, at most."""
 CHECKED_AT_ONCE: Final = 1_000
 ANCHOR_S: Final = 3600.0
 ANCHORED_MAX: Final = 1_000
 KEPT: Final = timedelta(days=KEPT_DAYS - 1)
-"""For so long entries have to be there; a day less than they are kept, because clocks differ."""
+"""Entries must exist for this time: a day less than they are kept, because clocks differ."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Query for a page, not validated yet. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
-    seconds; `after` and `before` are ids of entries. `projects` are ids as the store has them.
-    """
+    """Unvalidated query. `effective_at` has `gt`, `gte`, `lt`, `lte` in Unix seconds."""
 
     limit: int = LIMIT_DEFAULT
     after: str | None = None
@@ -56,9 +51,7 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """Result of `verify` for the chain of `tenant_id` (the nil id: the operator's): how many
-    entries it has, the number, hash and time of the last one, and the faults.
-    """
+    """State of a chain (nil tenant: the operator's); number, hash and time are the last entry's."""
 
     tenant_id: UUID
     count: int
@@ -69,19 +62,13 @@ class ChainState:
 
 
 class AuditLogs:
-    """Use cases of the audit log of one database; all raise `StoreUnavailable`."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def list_entries(
         self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
     ) -> dict[str, Any]:
-        """Return one page as OpenAI's list object, the newest entry first.
-
-        Raises `InvalidRequest` for bounds out of range, unknown event types, and cursors that are
-        no entry of this tenant.
-        """
+        """Return a page in OpenAI's form, newest first."""
         filters = _filters(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
         page = await audit_log.page(self._database, tenant_id, filters, limit=query.limit, **places)
@@ -114,8 +101,8 @@ class AuditLogs:
     ) -> list[ChainState]:
         """Check one chain, or all of them (None), from the oldest entry on.
 
-        `kept` are states from earlier checks, several per chain allowed: their entries must still
-        exist, unless retention may have removed them.
+        The entries of the earlier states in `kept` must still exist unless retention may have
+        removed them.
         """
         chains = {*await audit_log.chains(self._database), *(one.tenant_id for one in kept)}
         return [
@@ -132,8 +119,7 @@ class AuditLogs:
         ]
 
     async def run(self) -> None:
-        # The process log records the head of each chain, so that a chain that was rebuilt can be
-        # detected later.
+        # With its head in the process log a chain that was rebuilt can be detected later.
         while True:
             await asyncio.sleep(ANCHOR_S)
             try:
@@ -142,14 +128,13 @@ class AuditLogs:
                 _log.warning("the audit log was not read, it will be tried again", error=error)
 
     async def anchor(self) -> None:
-        """Write the current end of each chain to the process log. Raises `StoreError`."""
         heads = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
         for chain, number, digest in heads:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
     async def _state(self, chain: UUID, kept: Sequence[Head]) -> ChainState:
         state = await self._check_chain(chain, kept)
-        # Old entries may have been removed between two pages.
+        # Retention may have removed entries between two pages.
         return await self._check_chain(chain, kept) if state.faults else state
 
     async def _check_chain(self, chain: UUID, kept: Sequence[Head]) -> ChainState:
@@ -197,7 +182,7 @@ def _filters(query: AuditQuery) -> dict[str, Any]:
 
 
 def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None]:
-    # In whole seconds: from the first one (inclusive) to the second one (exclusive).
+    # In whole seconds, the end exclusive.
     for name, second in range_.items():
         if name not in {"gt", "gte", "lt", "lte"} or not 0 <= second < SECOND_MAX:
             raise InvalidRequest(

@@ -1,5 +1,3 @@
-"""Containers: as clients make, list and delete them, and as a response is granted one."""
-
 from __future__ import annotations
 
 import asyncio
@@ -62,8 +60,8 @@ Json = dict[str, Any]
 
 
 class Containers:
-    """Use cases of containers. All methods raise `StoreUnavailable`; those with the id of a
-    container `ResourceNotFound`, and `InvalidRequest` (`container_expired`) for one that is over.
+    """Use cases of containers. All raise `StoreUnavailable`, and those with a container's id
+    `ResourceNotFound` or, if it has expired, `InvalidRequest`.
     """
 
     def __init__(
@@ -90,9 +88,8 @@ class Containers:
     ) -> PythonGrant:
         """Return the container that a new response may use; `param` is its path in the request.
 
-        A container that the request names must exist. For `auto` it is the one that the context
-        used before (`inherited`) while that is alive, otherwise a new one, which is created when
-        code first runs in it. Raises `InvalidRequest` and `ResourceNotFound`.
+        `auto` is the context's previous one (`inherited`) while that is alive, otherwise a new one,
+        created when code first runs in it.
         """
         policy = principal.policy
         file_ids: tuple[str, ...] = ()
@@ -122,11 +119,6 @@ class Containers:
         )
 
     async def create(self, principal: Principal, new: NewContainer) -> Json:
-        """Create a container with copies of files.
-
-        Raises `InvalidRequest` for memory beyond the bounds, `ResourceNotFound` for an unknown
-        file, and `RateLimited` if the tenant has too many containers or may store no more.
-        """
         require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
         memory_bytes = self._memory(principal.policy, new.memory_limit, param="memory_limit")
@@ -156,7 +148,7 @@ class Containers:
                 for source in copied:
                     await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
             except RequestError:
-                # Nobody gets its id, and it would count among those of the tenant.
+                # Nobody gets its id, but it would count among the tenant's containers.
                 with suppress(DataHeld):
                     await rows.delete(self._database, tenant_id, row.uuid)
                 raise
@@ -174,18 +166,14 @@ class Containers:
         return Page(list(map(container_body, containers)), has_more)
 
     async def delete(self, principal: Principal, container_id: str) -> None:
-        """Delete a container and its files, and end code that runs in it in this process."""
+        """Delete a container and its files, and end this process's code in it."""
         uuid = _uuid(container_id)
         if not await rows.delete(self._database_for(principal), principal.tenant_id, uuid):
             raise unknown_container(container_id)
         await self._pool.forget(principal.tenant_id, uuid)
 
     async def add_file(self, principal: Principal, container_id: str, upload: Upload) -> Json:
-        """Write a file into the container's `/mnt/data`, for the code that runs next.
-
-        Raises `InvalidRequest` if the container is full, `RateLimited` if the tenant may store no
-        more.
-        """
+        """Write a file into the container's `/mnt/data`, for the code that runs next."""
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         uuid = await self._use(principal, container_id)
@@ -228,7 +216,6 @@ class Containers:
         return download(self._database, principal.tenant_id, row)
 
     async def delete_file(self, principal: Principal, container_id: str, file_id: str) -> None:
-        """Delete a file of the container; code that runs next does not see it."""
         row = await self._file(principal, container_id, file_id)
         await file_rows.delete(
             self._database, principal.tenant_id, row.uuid, container=row.container
@@ -353,7 +340,7 @@ def _path(name: str, *, param: str = "file") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that was sent: its name, and its bytes in a file of this machine, from its start."""
+    """Uploaded file; `content` is a local file, read from its start."""
 
     name: str
     content: BinaryIO
@@ -373,7 +360,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file to be sent. Its chunks raise `ResourceNotFound` once it is gone, and `StoreError`."""
+    """File to be sent; `chunks` raises `ResourceNotFound` once it is gone, and `StoreError`."""
 
     name: str
     size_bytes: int
@@ -381,8 +368,8 @@ class Download:
 
 
 class Files:
-    """Uploads, lists, sends and deletes files. All methods raise `StoreUnavailable`; those with the
-    id of a file `ResourceNotFound`.
+    """Use cases of uploaded files. All raise `StoreUnavailable`, and those with a file's id
+    `ResourceNotFound`.
     """
 
     def __init__(
@@ -395,14 +382,13 @@ class Files:
     ) -> None:
         self._database = database
         self.storing = limiter.storing
-        """Counts what of a tenant is stored while it is entered (`Limiter.storing`)."""
+        """`Limiter.storing`."""
         self._bounds = bounds
         self._now = now
 
     async def create(
         self, principal: Principal, upload: Upload, purpose: str, expires_after_s: int | None
     ) -> dict[str, Any]:
-        """Store an uploaded file. Raises `RateLimited` if the tenant may store no more."""
         require_storage(principal, "A file")
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         now = self._now()
@@ -433,10 +419,10 @@ class Files:
         self, principal: Principal, page: PageParams, *, purpose: str | None
     ) -> Page[Json]:
         database = self._database.within(principal.project)
-        containers, has_more = await file_rows.list_files(
+        files, has_more = await file_rows.list_files(
             database, principal.tenant_id, page, purpose=purpose, now=self._now()
         )
-        return Page(list(map(file_body, containers)), has_more)
+        return Page(list(map(file_body, files)), has_more)
 
     async def content(self, principal: Principal, file_id: str) -> Download:
         row = await self.find(principal, file_id)
@@ -450,7 +436,6 @@ class Files:
     async def find(
         self, principal: Principal, file_id: str, *, param: str | None = None
     ) -> FileRow:
-        """Return the row of an uploaded file. Raises `ResourceNotFound`, which names `param`."""
         uuid = ids.parse_file_id(file_id)
         row = None
         if uuid is not None:
@@ -462,8 +447,6 @@ class Files:
 
 
 def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
-    """Prepare a file for download; its bytes are read while they are sent."""
-
     async def chunks() -> AsyncIterator[bytes]:
         for number in range(file_rows.chunk_count(row.size_bytes)):
             content = await file_rows.chunk(database, tenant_id, row, number)

@@ -1,4 +1,4 @@
-"""Conversations: what the API means, without HTTP. Unknown and another tenant's look the same."""
+"""Conversations. Unknown ones and another tenant's look the same."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ _NOTHING: Final[Mapping[str, ContextItem]] = MappingProxyType({})
 
 
 class Conversations:
-    """The use cases of `/v1/conversations`; all raise `ResourceNotFound`, `StoreUnavailable`.
-
-    Those that change or erase items raise `ConversationLocked` while a response will be added.
+    """Use cases of `/v1/conversations`, which raise `ResourceNotFound`, `StoreUnavailable`, and
+    `ConversationLocked` for changes of items while a response will be added.
     """
 
     def __init__(  # noqa: PLR0913 - its dependencies
@@ -55,7 +54,6 @@ class Conversations:
         limiter: Limiter,
         items_max: int = ITEMS_MAX,
     ) -> None:
-        """Limit conversations to `items_max` items, stored with their ids in `format_`."""
         self._database = database
         self._models = models
         self._sealer = sealer
@@ -67,10 +65,6 @@ class Conversations:
     async def create(
         self, principal: Principal, new: NewConversation, *, body_bytes: int
     ) -> Conversation:
-        """Create a conversation.
-
-        Raises as `add_items` does, and `RateLimited` if no more may be stored.
-        """
         require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
         items = await self._take_in(principal, new.items, body_bytes=body_bytes)
@@ -97,7 +91,7 @@ class Conversations:
         return _require(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
-        """Delete the conversation and its items. Stored responses keep their own copies."""
+        """Delete the conversation. Stored responses keep copies of its items."""
         uuid = _uuid(conversation_id)
         if not await rows.delete_conversation(
             self._database_for(principal), principal.tenant_id, uuid
@@ -112,14 +106,13 @@ class Conversations:
         *,
         body_bytes: int,
     ) -> list[bytes]:
-        """Add items and return them as JSON; `body_bytes` is the length of the request's body.
+        """Add items and return them as JSON.
 
-        An item keeps its id unless the conversation has one with that id; then it gets another. A
-        reference, or an item with an id of this gateway, is replaced by a copy of the stored item,
-        or dropped if the conversation has it. Raises `InvalidRequest` for such an item that was
-        changed, reasoning sealed elsewhere, items beyond the bound, and an approval that would
-        start a call; `NoUpstreamAvailable` while the model that reasoning may be sealed for is
-        unknown; `RateLimited` if no more may be stored.
+        An item keeps its id unless the conversation has that id already. A reference, or an item
+        with an id of this gateway, becomes a copy of the stored item, or is dropped if the
+        conversation has it. Raises `InvalidRequest` if such an item was changed, for reasoning
+        sealed elsewhere, and for an approval that would start a call; `NoUpstreamAvailable` while
+        the models that reasoning may be sealed for are unknown.
         """
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
@@ -142,10 +135,6 @@ class Conversations:
         *,
         include: Collection[str] = (),
     ) -> Page[bytes]:
-        """Return one page of items, with the details that `include` names.
-
-        Raises `InvalidRequest` for an unknown `after` or `before`.
-        """
         uuid = _uuid(conversation_id)
         items = await rows.list_items(
             self._database_for(principal), principal.tenant_id, uuid, page, include=include
@@ -223,9 +212,9 @@ class Conversations:
         return unseal(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
     def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
-        # Ids are stored with the items, so that later turns need not render them again. Sealed
-        # items are opened only here, and their JSON has no text to render later. Outputs without
-        # their call and calls that were cut off stay as they are.
+        # Ids are stored, so that later turns need not render the items again. Sealed items are
+        # opened only here, and their JSON has no text to render later. Outputs without their call
+        # and calls that were cut off stay as they are.
         functions: dict[str | None, str | None] = {}
         for item in items:
             if item.is_call:
@@ -246,7 +235,7 @@ def _uuid(conversation_id: str) -> UUID:
 
 
 def _refuse_answers(new: Sequence[InputItem]) -> None:
-    # An answer that nothing follows would start a call, which items cannot do. In a history kept
+    # An approval that nothing follows would start a call, which items cannot do. In a history kept
     # elsewhere, its result follows it.
     if pending(new, PARAM):
         raise InvalidRequest(

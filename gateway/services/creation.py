@@ -1,15 +1,14 @@
-"""Create responses: what becomes of one, where it is generated, and how its client sees it.
+"""Create responses.
 
 | response | its log is | a client that hangs up |
 |---|---|---|
 | `store: false` | in memory | ends it |
-| stored | in memory, and what it became in the database | ends it |
+| stored | in memory, and its result in the database | ends it |
 | stored, of a tenant whose policy is `continue` | in the database | changes nothing |
 | stored, with an `Idempotency-Key` | in the database | changes nothing |
 | `background: true` | in the database | changes nothing |
 
-What has its log in the database is durable: any replica goes on with it when this one ends.
-`Creation.create` answers with a `Generation`: there is a class for each way a response can come.
+Responses with their log in the database are durable: any replica continues them.
 """
 
 from __future__ import annotations
@@ -82,68 +81,53 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEY_TRIES_MAX: Final = 3
-"""Times a key may be taken, and be free again, while one request tries to use it."""
+"""Times that a key may be taken and free again during one request."""
 
 
 class Generation:
-    """A response as its client uses it: to stream it, to wait for it, to give it up.
-
-    The defaults are those of a response that does not end with its client.
-    """
+    """Response as its client uses it; the defaults are those of a durable one."""
 
     is_durable = True
-    """True if it does not end with its client: a stream that was cut off can be resumed."""
+    """A stream that was cut off can be resumed."""
     is_repeat = False
-    """True if the same request was sent before, and this is its response."""
     is_stored = True
-    """True if it can be retrieved after its end."""
     response_id: str
     model: str
     limit_headers: Headers = ()
-    """Headers of the answer that tell what is left of the limits of its key."""
     unread: Mapping[str, int] = MappingProxyType({})
-    """Number of images and files that were sent and the model is not shown, by type."""
+    """Counts of images and files in the input that the model is not shown, by type."""
 
     @property
     def first_token_s(self) -> float | None:
-        """Return the seconds from the request to the first token.
-
-        None before the first token, and if the response was not generated here for this request.
-        """
+        """Return the seconds from the request; None, too, if it was not generated here."""
         return None
 
     def cancel(self) -> None:
-        """Cancel the generation because the client disconnected.
-
-        Does nothing if the response is durable or has ended.
-        """
+        """Stop for a client that has disconnected, unless the response is durable."""
 
     async def produced(self, within_s: float) -> None:
-        """Wait until the HTTP status of a stream is known: for the first output or the end.
+        """Wait for the first output or the end, which decide the HTTP status of a stream.
 
-        Waits `within_s` seconds at most, and not at all for what other processes generate. Raises
-        the error that made the response fail before any output.
+        Does not wait for other processes. Raises the error that made the response fail before any
+        output.
         """
 
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Send all events to a sink as they come; return after the terminal one or on drain.
+        """Send all events to a sink; return after the terminal one, or on drain.
 
-        Call it once. Raises what the sink and its awaitables raise. With a `grace_s` it begins
-        where `produced` would return, in the call that brought the first output, and raises what
-        `produced` raises.
+        With a `grace_s` it begins where `produced` would return, in the call that brought the first
+        output, and raises what `produced` raises.
         """
         raise NotImplementedError
 
     def continued(self) -> History | None:
-        """Return the history of a response that continues this one. Call it after the end.
-
-        None if it must be read from the database, or if the request did not ask to have it
-        remembered.
+        """Return what a continuation starts from, after the end; None if it must be read from the
+        database.
         """
         return None
 
     async def response(self) -> bytes:
-        """Return the Response object as JSON: finished, or for a background response as it is now.
+        """Return the Response object, finished or (in background) as it is now.
 
         Raises the error that made it fail, and `Draining`.
         """
@@ -151,8 +135,6 @@ class Generation:
 
 
 class ForegroundGeneration(Generation):
-    """Response generated here, in memory, for one client: it ends when the client disconnects."""
-
     is_durable = False
 
     def __init__(self, run: Run) -> None:
@@ -171,15 +153,13 @@ class ForegroundGeneration(Generation):
 
     @override
     async def produced(self, within_s: float) -> None:
-        """Wait, after the response is recorded if `store` is true, for the first output."""
+        """Wait until the response is recorded, if it is stored, then for its first output."""
         await self._run.begun.wait()
         await self._run.produced(within_s)
 
     @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Stream the run. Raises, even without `grace_s`, the error that kept it from being
-        recorded.
-        """
+        """Raise before the first event what kept the response from being recorded."""
         if grace_s:
             return self._run.live.stream(sink, grace_s=grace_s)
         return self._stream_recorded(sink)
@@ -190,15 +170,14 @@ class ForegroundGeneration(Generation):
 
     @override
     def continued(self) -> History | None:
-        """Return the context and the output, as the database would return them."""
         spec = self._run.spec
         if spec.inherited is None:
             return None
         generated = (output_context(item) for item in self._run.live.fold.items())
         own = tuple(replace(item, parsed=None) for item in (*spec.added, *generated))
         items = (*spec.inherited, *own)
-        # Without a stored response before it, a stored continuation has to store all of its
-        # items, or they would be lost.
+        # Without a stored response before it, a stored continuation has to store all of its items,
+        # or they would be lost.
         unstored = own if spec.parent is not None else items
         state = self._run.live.fold.tool_state() or spec.tool_state
         return History(
@@ -219,10 +198,9 @@ class ForegroundGeneration(Generation):
 
 
 class AcceptedGeneration(Generation):
-    """Durable response that was accepted a moment ago.
+    """Durable response accepted just now.
 
-    A background response (`run` is None) is left to whichever process has a place for it; any
-    other is generated here, unless another process has to go on with it.
+    A background response (`run` is None) waits for any process that has room.
     """
 
     def __init__(self, spec: RunSpec, retrieval: Retrieval, run: Run | None) -> None:
@@ -245,7 +223,6 @@ class AcceptedGeneration(Generation):
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Send events as soon as they are committed, wherever they are generated."""
         if grace_s:
             await self.produced(grace_s)
         beginning = (LogRow(0, 1, QUEUED),) if self._run is None else ()
@@ -253,7 +230,6 @@ class AcceptedGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        """Return a background response as queued, any other when it is finished."""
         if self._run is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
         finished = await self._retrieval.finished(self._tenant_id, self._head)
@@ -263,7 +239,7 @@ class AcceptedGeneration(Generation):
 
 
 class RepeatedGeneration(Generation):
-    """The response that this request was answered with when it was sent before."""
+    """Response that an earlier request with the same key started."""
 
     is_repeat = True
 
@@ -274,7 +250,6 @@ class RepeatedGeneration(Generation):
         retrieval: Retrieval,
         events: EventSource | None,
     ) -> None:
-        """Repeat a stored response; `events` are its own, if the request was for a stream."""
         self.response_id, self.model = ids.response_id(stored.uuid), stored.model
         self._principal = principal
         self._stored = stored
@@ -283,21 +258,18 @@ class RepeatedGeneration(Generation):
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Send all events from the first one on, then those to come."""
         assert self._events is not None, "the request was not for a stream"
         await self._events(sink)
 
     @override
     async def response(self) -> bytes:
-        """Return a background response as it is now, any other after its end, even if it failed."""
+        """Return a background response as it is now, any other after its end."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))
 
 
 class Creation:
-    """The use cases of `POST /v1/responses` and `POST /v1/responses/compact`."""
-
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
         dependencies: RunDependencies,
@@ -312,11 +284,10 @@ class Creation:
         limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
-        """Keep an idempotency key valid for `key_ttl_s` seconds.
+        """Refuse what would be stored at once while the heartbeat finds the database down.
 
-        While the heartbeat of `lease_keeper` finds the database down, requests that store something
-        are refused at once. `require_room` raises `Overloaded` if no request for the model, of this
-        priority and tenant, can be sent or wait.
+        `require_room` raises `Overloaded` if no request for the model, of this priority and tenant,
+        can be sent or wait.
         """
         self._dependencies = dependencies
         self._runs = runs
@@ -330,12 +301,11 @@ class Creation:
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
-        """Start to generate a response, or return the one that the same request started before.
+        """Start a response, or return the one that the same request started before.
 
-        The generation ends whether or not anybody follows it. Raises `RequestError`,
-        `StoreUnavailable`, and `KeyTaken` if others keep using the idempotency key. A response that
-        is stored only at its end may fail to be recorded: the generation raises that, before a
-        token is spent.
+        Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` if others keep using the
+        idempotency key. If a response that is stored only at its end cannot be recorded, the
+        generation raises before any token.
         """
         if command.principal.keeps_nothing:
             command = permitted(command)
@@ -353,7 +323,7 @@ class Creation:
         return generation
 
     def _unread(self, command: CreateCommand, counts: Mapping[str, int]) -> Mapping[str, int]:
-        # `counts` is the result for a model that sees no images.
+        # `counts` is for a model that sees no images.
         request, policy = command.request, command.principal.policy
         try:
             abilities = self._models.get(request.model, policy).abilities
@@ -372,23 +342,19 @@ class Creation:
                 # Another request with the key was accepted meanwhile: its response is ours, too.
                 continue
             except (ConversationLocked, ApprovalUsed):
-                # It may be that request's response that holds the conversation, or begins with what
-                # the user approved.
+                # That request's response may hold the conversation, or begin with what the user
+                # approved.
                 if (repeated := await self._find_repeated(command, key)) is None:
                     raise
                 return repeated
         raise KeyTaken
 
     def connected(self, principal: Principal) -> AbstractContextManager[None]:
-        # Counts a WebSocket connection while entered. Raises `RateLimited` on entry.
+        # Count a WebSocket connection while entered. Raises `RateLimited` on entry.
         return self._limiter.connected(principal)
 
     async def compact(self, command: CreateCommand) -> tuple[CompactedContext, Headers]:
-        """Replace everything but messages of user and operator by a compaction item.
-
-        Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
-        `RateLimited`.
-        """
+        """Replace everything but messages of user and operator by a compaction item."""
         principal = command.principal
         model = self._models.get(command.request.model, principal.policy, task="generate")
         if principal.keeps_nothing:
@@ -409,10 +375,8 @@ class Creation:
         return compacted, () if charge is None else charge.headers
 
     async def count(self, command: CreateCommand) -> tuple[int, Headers]:
-        """Return the number of tokens of the request's prompt, and the headers of the limits.
-
-        It is charged as a request, because it is parsed and tokenised like one. Raises what
-        `RunBuilder.count` raises, and `RateLimited`.
+        """Count the prompt's tokens. It is charged as a request, since it is parsed and tokenised
+        like one.
         """
         principal = command.principal
         model = self._models.get(command.request.model, principal.policy, task="generate")
@@ -448,7 +412,7 @@ class Creation:
         model = self._models.get(request.model, principal.policy, task="generate")
         tier = service_tier(request, principal.policy)
         if command.generate and not request.background:
-            # Before anything is read, made or stored for what would be refused.
+            # Refuse before anything is read, made or stored.
             self._require_room(model.id, PRIORITIES[tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
@@ -476,7 +440,7 @@ class Creation:
     async def _summarise_and_begin(
         self, command: CreateCommand, due: DueSummary, charge: Charge | None
     ) -> Generation:
-        # Before tokens are spent on a summary.
+        # Refuse before tokens are spent on a summary.
         await self._check_acceptable(command, due.conversation)
         plan = due.plan._replace(spec=await self._reserve(charge, due.plan.spec))
         async with self._builder.summarised(due._replace(plan=plan)) as spec:
@@ -495,7 +459,7 @@ class Creation:
     async def _check_acceptable(
         self, command: CreateCommand, place: ConversationPlace | None
     ) -> None:
-        # Raises now what `_accept` would raise later.
+        # Raise now what `_accept` would raise later.
         if not command.request.store:
             return
         principal, is_background = command.principal, command.request.background
@@ -517,8 +481,9 @@ class Creation:
             try:
                 return await _outcome_of(accepting)
             except asyncio.CancelledError:
-                # The process ends, and it may be recorded all the same: whoever goes on with it
-                # settles. Settled here, too, it would give back twice what was reserved.
+                # The process ends, and the response may have been recorded: then whoever continues
+                # it settles. If it was settled here, too, its reservation would be given back
+                # twice.
                 if spec.charge is not None:
                     spec.charge.hand_over()
                 raise
@@ -543,7 +508,7 @@ class Creation:
         is_ours = not command.request.background
         key = self._idempotency_key(command)
         if not is_ours and spec.principal.terms.background:
-            # It is queued, whatever room there is: who claims knows whether it may run.
+            # Always queue: the process that claims it knows whether it may run.
             return await self._queue(spec, key)
         if not is_ours and key is None and spec.conversation is None:
             await self._runs.queue(spec)
@@ -579,8 +544,8 @@ class Creation:
 
 
 async def _outcome_of(accepting: asyncio.Task[T]) -> T:
-    # Whether a response is recorded decides who begins it, and who counts what it has cost so far:
-    # a client that leaves meanwhile does not interrupt that. Cancelled twice, it is not awaited.
+    # Whether a response is recorded decides who begins it, and who counts its cost so far: a
+    # disconnect must not interrupt that. Cancelled twice, it is not awaited.
     try:
         return await asyncio.shield(accepting)
     except asyncio.CancelledError:
@@ -590,8 +555,7 @@ async def _outcome_of(accepting: asyncio.Task[T]) -> T:
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
     # Two projects of a tenant, or two end users with their own tokens, may use the same key for
-    # different requests. In the default project the hash is that of the key alone, as before
-    # projects existed.
+    # different requests.
     if principal.end_user is not None:
         end_user = principal.end_user.encode("utf-8", "surrogatepass")
         return sha256(principal.project.bytes + key.key_hash + end_user).digest()

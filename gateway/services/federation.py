@@ -1,20 +1,13 @@
-"""Authentication by tokens: of an issuer that a tenant trusts, or of the gateway, in exchange for
-such a token.
+"""Authentication by tokens of trusted issuers, or by the gateway's own, exchanged for such tokens.
 
-A token of an issuer is verified when it is first seen, and again whenever the cached decision is
-too old (`services.access` decides, as for keys). A token of the gateway names a rule and its own
-expiry: it is sealed, nothing of it is stored, and it is good for as long as its rule holds.
+A token of the gateway is sealed and names a rule and its expiry; nothing of it is stored, and it is
+good for as long as its rule holds. Public keys of issuers are cached (`KeySets`):
 
-PyJWT reads and verifies tokens. It is imported with the first token: most gateways are sent none.
-
-The public keys of issuers are kept in memory (`KeySets`):
-
-fresh     for `fresh_s` they are used as they are; in the second half of that they are fetched
-again, and nobody waits for it
-stale     while the issuer does not answer they are good for `stale_s` more
-unknown   a key id that is not among them has them fetched at once, but only every
-`unknown_interval_s`, so that made-up ids do not become requests to the issuer
-failed    an issuer that did not answer is not asked again for `retry_s`
+fresh     used for `fresh_s`; in the second half they are fetched again, and nobody waits for it
+stale     good for `stale_s` more while the issuer does not answer
+unknown   a key id that is not cached has them fetched at once, but only every
+          `unknown_interval_s`, so that made-up ids do not become requests to the issuer
+failed    an issuer that did not answer is left alone for `retry_s`
 """
 
 from __future__ import annotations
@@ -71,11 +64,11 @@ if TYPE_CHECKING:
 
 
 PREFIX: Final = "sk-wif-"
-"""Prefix of the tokens that the gateway issues; no key begins so."""
 _PURPOSE: Final = "access token"
 _FORM: Final = struct.Struct(">B16s16sQ16s")
-"""Version, tenant, rule, when it ends (seconds since 1970), and random bytes; behind
-that the scopes that were granted, with spaces between them, or nothing: all of the rule."""
+"""Version, tenant, rule, expiry (Unix seconds), random bytes; then the granted scopes, separated by
+spaces, or nothing for all of the rule.
+"""
 _VERSION: Final = 1
 _UNKNOWN: Final = (
     "The token is of no issuer and for no audience that is trusted here, or it does not say whose "
@@ -95,13 +88,12 @@ _log = EventLog(__name__)
 TOKEN_BYTES_MAX: Final = 16_384
 Jwk = dict[str, Any]
 KEYS_MAX: Final = 100
-"""Keys of one issuer, at most; those behind them are ignored."""
 RSA_BITS: Final = (2048, 8192)
-"""Bits of an RSA modulus: at least, at most. A shorter one can be factored; a longer one costs more
-to use than anybody needs. Source of the lower bound:
-https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
+"""Bits of an RSA modulus. A shorter one can be factored
+(https://www.rfc-editor.org/rfc/rfc7518#section-3.3); a longer one costs too much.
+"""
 FETCH_TIMEOUT_S: Final = 5.0
-"""To fetch the keys of one issuer, its configuration included."""
+"""For an issuer's keys and its configuration."""
 KEYS_BYTES_MAX: Final = 256 * 1024
 _KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _PUBLIC: Final = frozenset({"kty", "kid", "alg", "use", "n", "e", "crv", "x", "y"})
@@ -110,7 +102,7 @@ _BITS_OF_CHARACTER: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """Header and claims of a token before verification. Anybody may have written them."""
+    """Token before verification: anybody may have written it."""
 
     algorithm: str
     key_id: str | None
@@ -120,9 +112,7 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The claims of a token that its issuer signed for us. `expires_at`: seconds since 1970, with
-    what clocks may differ by.
-    """
+    """Verified claims. `expires_at` (Unix time) includes the tolerated clock skew."""
 
     claims: Mapping[str, Any]
     expires_at: float
@@ -130,8 +120,6 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """Request to exchange a token of a provider for one of a service account."""
-
     token: str
     provider_id: str
     service_account_id: str
@@ -139,16 +127,12 @@ class ExchangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A token of the gateway, and its lifetime in seconds."""
-
     token: str
     expires_in_s: int
     scopes: frozenset[str]
 
 
 class Federation:
-    """Verifies tokens, and finds whose they are."""
-
     def __init__(
         self,
         database: Database,
@@ -158,10 +142,6 @@ class Federation:
         token_lifetime_s: int,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Apply `defaults` where a tenant has no policy of its own.
-
-        A token of the gateway lives for `token_lifetime_s` at most.
-        """
         self._database = database
         self.key_sets = key_sets
         self._sealer = sealer
@@ -170,7 +150,7 @@ class Federation:
 
     @property
     def body_bytes_max(self) -> int:
-        # The body of a token exchange has little besides the token.
+        # The body has little besides the token.
         return 2 * TOKEN_BYTES_MAX
 
     @staticmethod
@@ -178,10 +158,7 @@ class Federation:
         return secret.startswith(PREFIX) or is_token(secret)
 
     async def principal(self, secret: str, organization: str | None = None) -> Principal:
-        """Return the principal of a token; `organization` (id or name) is what the request names.
-
-        Raises `TokenRefused`, `IssuerUnavailable` and `StoreUnavailable`.
-        """
+        """Return the principal of a token; `organization` (id or name) comes from the request."""
         if secret.startswith(PREFIX):
             return await self._of_ours(secret)
         unverified = read(secret)
@@ -196,10 +173,8 @@ class Federation:
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
     async def exchange(self, request: ExchangeRequest) -> Exchanged:
-        """Exchange a token of an issuer for one of a service account.
-
-        Raises as `principal` does: the same error for an unknown provider and for one without a
-        rule that admits this token.
+        """Exchange a token; an unknown provider raises the same error as one without a matching
+        rule.
         """
         provider_id = ids.parse_identity_provider_id(request.provider_id)
         account_id = ids.parse_service_account_id(request.service_account_id)
@@ -213,7 +188,7 @@ class Federation:
         token = await verified(request.token, unverified, provider, self.key_sets)
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
-        # It does not outlive the token that it is exchanged for.
+        # It must not outlive the token that it is exchanged for.
         ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
         if ends_at <= now:
             raise TokenRefused("The token has expired. Get a new one from its issuer.")
@@ -260,7 +235,7 @@ class Federation:
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
     async def _operator_issuer(self, unverified: Unverified) -> IdentityProvider | None:
-        # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
+        # If an operator's issuer made the token, no tenant's provider applies, whatever the tenant
         # configured.
         issuers = await callers.find_of_operators(
             self._database, unverified.issuer, unverified.audiences
@@ -306,7 +281,7 @@ class Federation:
                 self._database, None, unverified.issuer, unverified.audiences
             )
         if len(providers) > 1:
-            # Only where a token is for several audiences: it could be anybody.
+            # Only possible for a token with several audiences.
             _log.warning("several identity providers trust one token")
         if len(providers) != 1:
             raise TokenNotAdmitted(_UNKNOWN)
@@ -329,7 +304,7 @@ class Federation:
         raise _not_admitted()
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
-        # The decision ends with the token; a lookup before that verifies the token again.
+        # The decision ends with the token; an earlier lookup verifies the token again.
         terms = await key_terms.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
@@ -350,16 +325,11 @@ def _not_admitted() -> TokenNotAdmitted:
 
 
 def is_token(secret: str) -> bool:
-    """Return True if a credential has the form of a signed token (JWT), which no key has."""
     return secret.startswith("ey") and secret.count(".") == _PARTS - 1
 
 
 def read(token: str, *, needs_key_id: bool = True) -> Unverified:
-    """Parse a token without verifying it.
-
-    Raises `TokenRefused` for a malformed token, and for one that names no issuer, or no key where
-    it `needs_key_id`.
-    """
+    """Parse an unverified token; raises `TokenRefused`."""
     import jwt
 
     if len(token) > TOKEN_BYTES_MAX:
@@ -383,7 +353,7 @@ def read(token: str, *, needs_key_id: bool = True) -> Unverified:
 async def verified(
     token: str, unverified: Unverified, provider: IdentityProvider, key_sets: KeySets
 ) -> Verified:
-    """Verify a token. Raises `TokenRefused`, and `IssuerUnavailable` without the issuer's keys."""
+    """Verify a token; raises `TokenRefused`, or `IssuerUnavailable` without the issuer's keys."""
     if unverified.algorithm not in provider.algorithms:
         allowed = ", ".join(provider.algorithms)
         raise TokenRefused(
@@ -428,15 +398,14 @@ def _decode(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) ->
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
-    # Besides its own errors PyJWT lets through those of endless nesting and of times that are no
-    # numbers or too large.
+    # PyJWT lets through errors of deep nesting and of times that are no numbers or too large.
     import jwt
 
     return (jwt.PyJWTError, RecursionError, ValueError, TypeError, OverflowError)
 
 
 def _reason(error: Exception) -> str:
-    # Without the error's message: it quotes the token, which must not be logged.
+    # The error's message quotes the token, which must not be logged.
     return type(error).__name__.removesuffix("Error")
 
 
@@ -449,15 +418,13 @@ def _text(value: object, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyOrigin:
-    """An issuer, and the source of its keys."""
-
     issuer: str
     source: KeySource
 
 
 @dataclass(frozen=True, slots=True)
 class KeySetPolicy:
-    """Times in seconds (see the module), and the maximum of cached issuers."""
+    """Times in seconds, explained above."""
 
     fresh_s: float = 3600.0
     stale_s: float = 86_400.0
@@ -471,8 +438,6 @@ KEY_SET_POLICY: Final = KeySetPolicy()
 
 @dataclass(slots=True)
 class _KeySet:
-    """Keys by their ids, as they came at `fetched_at`; `failed_at`: when the last try failed."""
-
     keys: dict[str, list[Jwk]] = field(default_factory=dict)
     fetched_at: float = float("-inf")
     failed_at: float = float("-inf")
@@ -481,8 +446,6 @@ class _KeySet:
 
 
 class KeySets:
-    """Cached keys of all issuers of a process."""
-
     def __init__(
         self,
         client: IssuerClient,
@@ -493,13 +456,11 @@ class KeySets:
         self.client = client
         self._policy = policy
         self._clock = clock
-        # The least recently used first.
         self._sets: OrderedDict[KeyOrigin, _KeySet] = OrderedDict()
 
     async def find(self, origin: KeyOrigin, key_id: str | None, algorithm: str) -> Jwk | None:
-        """Return the issuer's key with this id and algorithm; None if there is none.
-
-        Raises `IssuerUnavailable` if no keys are cached and none can be fetched.
+        """Return a key, None if the issuer has none; raises `IssuerUnavailable` if no keys are
+        cached.
         """
         key_set = self._sets.setdefault(origin, _KeySet())
         self._sets.move_to_end(origin)
@@ -519,7 +480,6 @@ class KeySets:
         return key
 
     async def close(self) -> None:
-        """Cancel fetches in progress and close the client."""
         tasks = [one.fetching for one in self._sets.values() if one.fetching is not None]
         for task in tasks:
             task.cancel()
@@ -548,7 +508,7 @@ class KeySets:
             )
 
     def _begin(self, origin: KeyOrigin, key_set: _KeySet) -> None:
-        # Not one that may be over before it is kept here.
+        # Not an eager task, which might be over before it is kept here.
         key_set.fetching = asyncio.get_running_loop().create_task(self._fetch(origin, key_set))
 
     async def _fetch(self, origin: KeyOrigin, key_set: _KeySet) -> None:
@@ -563,9 +523,8 @@ class KeySets:
 
 
 def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
-    """Return the public keys that can verify signatures, by key id; other keys are left out.
-
-    https://www.rfc-editor.org/rfc/rfc7517#section-4
+    """Return the public keys that can verify signatures
+    (https://www.rfc-editor.org/rfc/rfc7517#section-4).
     """
     keys_by_id: dict[str, list[Jwk]] = {}
     for key in keys[:KEYS_MAX]:
@@ -576,7 +535,7 @@ def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
 
 
 def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str | None, algorithm: str) -> Jwk | None:
-    """Return the first key with this id and algorithm; without an id, the only one of them all."""
+    """Return the first matching key; without an id, only if there is no other."""
     named = chain(*keys.values()) if key_id is None else keys.get(key_id, ())
     kind = _KTY.get(algorithm[:2])
     fitting = [
@@ -598,14 +557,14 @@ def _verifies(key: Jwk) -> bool:
 
 def _is_sound(modulus: object) -> bool:
     least, most = RSA_BITS
-    # A character has six bits, and the first byte need not be full.
+    # A base64 character has six bits, and the first byte need not be full.
     return isinstance(modulus, str) and (
         least - 8 < len(modulus) * _BITS_OF_CHARACTER < most + 2 * _BITS_OF_CHARACTER
     )
 
 
 class IssuerClient:
-    """Client of all issuers of a process. `client` bounds the length of an answer."""
+    """Client of all issuers. `client` bounds the length of an answer."""
 
     def __init__(self, client: EgressClient, policy: NetworkPolicy, *, metrics: Metrics) -> None:
         self._client = client
@@ -620,17 +579,12 @@ class IssuerClient:
             return _keys(origin, await self._document(await self._jwks_url(origin)))
 
     async def configuration(self, origin: KeyOrigin) -> Mapping[str, Any]:
-        """Fetch the OpenID configuration of an issuer. Raises `IssuerUnavailable`."""
         async with self._reaching(origin):
             return await self._configuration(origin)
 
     async def submit(
         self, origin: KeyOrigin, url: str, form: Mapping[str, str], headers: Mapping[str, str]
     ) -> tuple[int, Any]:
-        """Post a form to an endpoint of an issuer, and return the status and JSON of its answer.
-
-        Raises `IssuerUnavailable`.
-        """
         async with self._reaching(origin):
             self._policy.origin(url)
             answer = await self._client.post(

@@ -1,5 +1,3 @@
-"""Readiness of this process to serve requests: the database, the backends, a drain."""
-
 from __future__ import annotations
 
 import time
@@ -23,16 +21,15 @@ if TYPE_CHECKING:
 
 
 SCHEMA_INTERVAL_S: Final = 60.0
-"""Between two looks at a schema that was complete: it takes the server some milliseconds."""
+"""Between checks of a complete schema, which take the server some milliseconds."""
 MENDING_INTERVAL_S: Final = 5.0
-"""Between two looks at what was wrong."""
 LATE: Final = "no backend answers its health checks in time; requests are sent all the same"
 
 
 class DatabaseCheck:
-    """Check that the database does what requests need of it: answer, have its schema, take writes.
+    """Check that the database answers, has its schema and takes writes.
 
-    It may run often: it examines the schema once a minute, writes once and after a fault.
+    Frequent calls are cheap: the schema is examined once a minute, writes once and after a fault.
     """
 
     def __init__(
@@ -41,7 +38,6 @@ class DatabaseCheck:
         *others: Database,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check `database`; `others` write to it, too. `clock` returns seconds."""
         self._database = database
         self._writers = (database, *others)
         self._clock = clock
@@ -49,7 +45,6 @@ class DatabaseCheck:
         self._schema_due = self._write_at = float("-inf")
 
     async def reasons(self) -> list[str]:
-        """Return why requests cannot be served; empty if they can."""
         try:
             await self._database.ping()
             await self._look_at_schema()
@@ -64,8 +59,8 @@ class DatabaseCheck:
         try:
             facts = await missing(self._database, is_patient=False)
         except StoreError:
-            # It answers, and something keeps it from telling, such as a table that is being
-            # altered: all replicas would be taken away at once for what few requests need.
+            # It answers, but not this, e.g. while a table is altered: not ready would take away all
+            # replicas at once for what few requests need.
             self._schema_due = self._clock() + MENDING_INTERVAL_S
             return
         lacking = [fact for fact in facts if fact.stops]
@@ -88,7 +83,7 @@ class DatabaseCheck:
         except StoreUnavailable:
             return
         except StoreError:
-            # Its owner may not make such a table: the next write that fails will tell.
+            # Its owner may not create such a table: the next failing write will show.
             pass
         for one in self._writers:
             one.write_fault = ""
@@ -99,10 +94,8 @@ class DatabaseCheck:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """Readiness of this process: ready without `reasons`; `warnings` say which requests fail.
-
-    `admission` describes what waits for backends; None where nothing ever does. A full queue is no
-    reason to send requests elsewhere: other replicas have the same backends.
+    """Readiness. A full queue (`admission`) is no reason to send requests elsewhere: other replicas
+    have the same backends.
     """
 
     reasons: list[str]
@@ -116,7 +109,6 @@ class HealthReport:
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON of `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
         body = {
             "status": status,
@@ -128,8 +120,6 @@ class HealthReport:
 
 
 class Health:
-    """Tells load balancers whether to send requests to this process, and operators its metrics."""
-
     def __init__(
         self,
         database: DatabaseCheck,
@@ -147,7 +137,6 @@ class Health:
         self._is_draining = True
 
     async def check(self) -> HealthReport:
-        """Check database and backends; while draining, report only that."""
         if self._is_draining:
             return HealthReport(["this process is about to end"], is_draining=True)
         states = self._pool.members()
@@ -181,7 +170,7 @@ class Health:
 
     @staticmethod
     def _are_late(states: Sequence[Member]) -> bool:
-        # To take every gateway out of use would help nobody: all have the same backends.
+        # Taking every gateway out of use would help nobody: all have the same backends.
         usable = [state for state in states if not state.is_drained]
         return not any(state.healthy for state in usable) and any(one.is_late for one in usable)
 
@@ -200,9 +189,5 @@ class Health:
         return reasons
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return all metrics and their media type, the best one that the header `Accept` names.
-
-        Only OpenMetrics has exemplars.
-        """
         encode, media_type = choose_encoder(accept)
         return self._metrics.exposition(encode), media_type

@@ -1,5 +1,3 @@
-"""Models of the gateway: which there are, their names, and their catalog for the Codex CLI."""
-
 from __future__ import annotations
 
 import time
@@ -21,9 +19,9 @@ if TYPE_CHECKING:
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
-"""Some clients keep it in the model's name, some servers list models with it."""
+"""Some clients and servers write it before the model's name."""
 ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Abilities of gpt-oss."""
+"""Those of gpt-oss."""
 GENERATES: Final = ("generate",)
 
 
@@ -35,11 +33,12 @@ _UNABLE: Final = {
 }
 
 COMPACTION_PERCENT: Final = 80
-"""Codex compacts a session that fills this part of the window. The rest must hold the output of one
-more tool, the answer to it, and the request for the summary."""
+"""Codex compacts a session at this part of the window. The rest must hold one more tool output, its
+answer, and the request for the summary.
+"""
 TOOL_OUTPUT_PERCENT: Final = 8
 TOOL_OUTPUT_TOKENS_MAX: Final = 10_000
-"""The most that the model is shown of one tool's output: a part of the window, and in tokens."""
+"""Bounds of a tool's output as shown to the model: part of the window, and tokens."""
 
 _EFFORTS: Final = {
     "low": "Short thinking, quick answers",
@@ -76,7 +75,7 @@ In the end say briefly what you changed and how you checked it, or what keeps yo
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of this gateway. `context_length` is in tokens, prompt and output together."""
+    """Served model; `context_length` is for prompt and output together."""
 
     id: str
     created_at: int
@@ -84,17 +83,11 @@ class Model:
     aliases: tuple[str, ...]
     reasoning_effort: Effort
     parent: str | None = None
-    """The base model of an adapter."""
+    """Base model of an adapter."""
     tasks: tuple[str, ...] = GENERATES
-    """Tasks of its server: "generate", "embeddings", "rerank"."""
     abilities: tuple[str, ...] = ABILITIES
-    """Abilities of the model where it generates."""
 
     def body(self) -> dict[str, Any]:
-        """Return the API's model object, with what clients need to size their context.
-
-        The length of an output is bounded only by the context.
-        """
         others = [task for task in self.tasks if task != "generate"]
         return {
             "id": self.id,
@@ -112,8 +105,6 @@ class Model:
 
 
 class Models:
-    """The models whose backends are known, by name and by alias."""
-
     def __init__(
         self,
         pool: Pool,
@@ -123,10 +114,7 @@ class Models:
         tasks: Mapping[str, tuple[str, ...]] = _NONE,
         abilities: Mapping[str, tuple[str, ...]] = _NONE,
     ) -> None:
-        """Take `aliases` (name to id), and by id: default `efforts`, `tasks` and `abilities`.
-
-        Models without `tasks` generate; models without `abilities` have those of gpt-oss.
-        """
+        """Take `aliases` (name to id), and the rest by id."""
         self._tasks = tasks
         self._pool = pool
         self._abilities = abilities
@@ -137,26 +125,24 @@ class Models:
         self._by_name: dict[str, Model] = {}
 
     def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
-        """List the models that a tenant may use, in the order of the configuration."""
         models = [self._model(info) for info in self._pool.models]
         return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
     def get(
         self, name: str, policy: TenantPolicy = DEFAULT_POLICY, *, task: str | None = None
     ) -> Model:
-        """Return the model of a name or alias, with or without the `openai/` prefix.
+        """Return a model by name or alias, with or without the `openai/` prefix.
 
         Raises `InvalidRequest` if it cannot do `task`; `ModelNotFound` if it is unknown or the
-        tenant may not use it; `ModelNotServed` if it is configured but no backend lists it;
-        `NoUpstreamAvailable` before any backend has reported its models, or this model's its
-        context length.
+        tenant may not use it; `ModelNotServed` if no backend lists it; `NoUpstreamAvailable` before
+        any backend has reported its models, or this one's context length.
         """
         served = self._pool.models
         if served != self._served:
             self._served, self._by_name = served, {}
         model = self._by_name.get(name)
         if model is None:
-            # Bounded by what is served: a name that means nothing is refused.
+            # Unknown names are refused, so the cache is bounded by what is served.
             model = self._by_name[name] = self._look_up(name, served)
         if not policy.may_use((model.id, *model.aliases)):
             raise ModelNotFound(shown(name))
@@ -179,7 +165,7 @@ class Models:
 
     def require_logprobs(self, model: Model) -> None:
         # Raises `InvalidRequest` if no backend of this model returns logprobs,
-        # `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
+        # `NoUpstreamAvailable` while one that might has not yet reported its abilities.
         self._pool.require_logprobs(model.id)
 
     def _candidates(self, name: str) -> Iterable[str]:
@@ -203,20 +189,17 @@ class Models:
 
 
 def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:
-    """Return the model catalog of the Codex CLI.
+    """Return the catalog of the Codex CLI (0.169); aliases are hidden from its menu.
 
-    It has an entry for each name that requests may use; aliases are hidden from its menu. The
-    format is that of the entries in Codex 0.169, limited to required fields and those whose default
-    would be wrong here.
+    Entries have required fields, and those whose default would be wrong here.
     """
     named = ((model, name) for model in models.list(policy) for name in (model.id, *model.aliases))
     return {"models": [_entry(model, name, place) for place, (model, name) in enumerate(named)]}
 
 
 def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
-    # `priority` is the position in Codex's list; the first is its default. Parallel tool calls:
-    # gpt-oss calls one tool at a time. Lengths are in tokens. Codex shows only the effective part
-    # of the window, and uses no more.
+    # The first in Codex's list is its default. gpt-oss calls one tool at a time. Lengths are in
+    # tokens. Codex uses only the effective part of the window.
     is_alias, length = name != model.id, model.context_length
     tool_output = min(length * TOOL_OUTPUT_PERCENT // 100, TOOL_OUTPUT_TOKENS_MAX)
     return {

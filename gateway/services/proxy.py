@@ -1,5 +1,3 @@
-"""Embeddings and reranking: what a key may use, the backend that answers, what it costs."""
-
 from __future__ import annotations
 
 import re
@@ -41,28 +39,23 @@ _log = EventLog(__name__)
 
 _STATUS: Final = re.compile(r"^answered \d+: ")
 _PLACE: Final = re.compile(r"\S*/\S*")
-"""Pattern of paths of a server in its own messages."""
+"""Paths of a server."""
 
 FRAME_BYTES_MAX: Final = 1 << 20
-"""Bytes of an answer, at most, beside the requested embeddings or ranking."""
+"""Bound of an answer's bytes beside the embeddings or ranking."""
 BYTES_PER_TOKEN: Final = 4
-"""Bytes of a body that count as a token until its server reports how many tokens it read."""
+"""Estimate until the server reports its tokens."""
 TOKENS_MAX: Final = 2**31 - 1
-"""Tokens of one request, at most. A larger count of a server is not believed, and no usage line
-could hold it."""
+"""A larger count of a server is not believed, and no usage line could hold it."""
 
 
 class ProxiedAnswer(NamedTuple):
-    """Answer of a backend for `model`, with headers about the key's limits."""
-
     model: str
     body: bytes
     headers: Headers
 
 
 class Proxy:
-    """Use case: a backend of the model gets the request, and the client gets its answer."""
-
     def __init__(
         self,
         pool: Pool,
@@ -72,7 +65,6 @@ class Proxy:
         limiter: Limiter,
         book: Callable[[TenantId, UsageLine], None],
     ) -> None:
-        """Write usage lines with `book`, which does not wait."""
         self._book = book
         self._limiter = limiter
         self._pool = pool
@@ -81,10 +73,10 @@ class Proxy:
         self._metrics = metrics
 
     async def ask(self, principal: Principal, request: ProxiedRequest) -> ProxiedAnswer:
-        """Send the request to a server and return its JSON, with the public name of the model.
+        """Return a server's JSON answer, with the public name of the model.
 
-        Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do this and for what its
-        server refuses, `RateLimited` and `UpstreamError`.
+        Raises `ModelNotFound`, `InvalidRequest` for what the model cannot do or its server refuses,
+        `RateLimited` and `UpstreamError`.
         """
         model = self._models.get(request.model, principal.policy, task=request.kind)
         charge = await self._limiter.enter(principal, model.id, "default")
@@ -141,9 +133,7 @@ class Proxy:
 
 
 class _Bulk(msgspec.Struct, gc=False):
-    """Embeddings or ranking of an answer, as the server wrote them. They may be millions of values,
-    and are not parsed.
-    """
+    """Embeddings or ranking, perhaps millions of values, which are not parsed."""
 
     data: msgspec.Raw = msgspec.Raw()
     results: msgspec.Raw = msgspec.Raw()
@@ -154,10 +144,7 @@ _fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
-    """Return the answer with the model's public name, and the number of tokens it read.
-
-    Raises the error in a 200: proxies in front of servers may send one.
-    """
+    """Return the answer and its tokens; raises the error in a 200, which some proxies send."""
     try:
         body.decode()
         bulk = _bulk_of(body)
@@ -190,6 +177,6 @@ def _tokens(usage: Any) -> int:
 
 
 def _refusal_message(error: UpstreamRejected) -> str:
-    # Paths of the server are removed from its message.
+    # The message must not show the server's paths.
     reason = _PLACE.sub("…", _STATUS.sub("", error.reason))
     return f"The server of this model refuses the request: {reason}"

@@ -1,7 +1,5 @@
-"""Existing responses: read, follow, cancel and delete them. What the API means, without HTTP.
-
-Every use checks ownership and existence in one place (`_find`): unknown, deleted, another tenant's,
-and not stored yet look the same.
+"""Stored responses. Unknown ones, deleted ones, another tenant's, and those not stored yet look the
+same.
 """
 
 from __future__ import annotations
@@ -39,27 +37,22 @@ ENDED: Final = {
     "failed": "Cannot cancel a failed response. Retrieve it to see its error.",
     "incomplete": "Cannot cancel a response in terminal state. Retrieve it to see how it ended.",
 }
-"""Reason why a response with this status cannot be cancelled, and an alternative."""
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 class Retrieval:
-    """The use cases of `/v1/responses/{id}`; all raise `ResourceNotFound`, `StoreUnavailable`."""
+    """Use cases of `/v1/responses/{id}`; all raise `ResourceNotFound`, `StoreUnavailable`."""
 
     def __init__(self, *, database: Database, feed: Feed, archive: Archive) -> None:
         self._database = database
         self._feed = feed
         self._archive = archive
         self.follow = feed.stream
-        """Sends the events of a response with this head (`Feed.stream`)."""
+        """`Feed.stream`."""
 
     async def get(
         self, principal: Principal, response_id: str, *, include: Collection[str] = ()
     ) -> bytes:
-        """Return the Response object, finished or as far as it has come.
-
-        `include` adds to what its own request included.
-        """
         tenant_id = principal.tenant_id
         stored = await self._find(principal, response_id)
         if stored.body is None:
@@ -79,10 +72,9 @@ class Retrieval:
         after: int = -1,
         include: Collection[str] = (),
     ) -> EventSource:
-        """Return the events after sequence number `after`, then those to come (`Feed.stream`).
+        """Return the events after sequence number `after`, including those to come.
 
-        `include` adds to what its own request included. Raises `InvalidRequest` for a response that
-        has no stream, or whose stream has expired.
+        Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
         stored = await self._find(principal, response_id)
         if not stored.durable:
@@ -111,10 +103,9 @@ class Retrieval:
         )
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
-        """Cancel a background response and return it; a second call returns the same.
+        """Cancel a background response; a second call returns the same.
 
-        If it was completed before, that stays. Raises `InvalidRequest` for a response that ended
-        otherwise, and for one that is over and was no background response.
+        Raises `InvalidRequest` for a response that ended otherwise, or was no background response.
         """
         stored: StoredResponse | None
         stored = await self._find(principal, response_id)
@@ -132,9 +123,8 @@ class Retrieval:
         raise InvalidRequest(ENDED[stored.status])
 
     async def delete(self, principal: Principal, response_id: str) -> None:
-        """Delete a response, its items and its log, also if no key opens it any more.
-
-        Raises `InvalidRequest` while it is generated.
+        """Delete a response, also if no key opens it any more; `InvalidRequest` while it is
+        generated.
         """
         uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
         state = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
@@ -155,11 +145,6 @@ class Retrieval:
         *,
         include: Collection[str] = (),
     ) -> Page[bytes]:
-        """Return one page of a response's input: resolved history, then its own input.
-
-        `include` names further details to show. Raises `InvalidRequest` for an unknown `after` or
-        `before`.
-        """
         stored = await self._find(principal, response_id)
         items = await messages.input_items(
             self._database_for(principal), principal.tenant_id, stored.uuid, page, include=include
@@ -169,10 +154,8 @@ class Retrieval:
         return items
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
-        """Return the Response object after its end, wherever it is generated.
-
-        Raises `Draining` if this process drains before, `ResourceNotFound` if it is deleted before,
-        and `StoreUnavailable`.
+        """Return the Response object after its end; raises `Draining` if this process drains
+        before.
         """
         await self._feed.stream(tenant_id, head, send_nobody)
         stored = await rows.load(self._database, tenant_id, head.uuid)
@@ -205,8 +188,8 @@ class Retrieval:
 
 
 def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
-    # `can`: `cannot` or `can no longer`. The message has the id, because a client that repeats a
-    # request with its idempotency key may not know it otherwise.
+    # The message has the id: a client that repeats a request by its idempotency key may not know it
+    # otherwise.
     return InvalidRequest(
         f"This response {can} be streamed because {why}. Retrieve '{response_id}' without "
         "`stream`.",
@@ -222,9 +205,6 @@ def _span(seconds: int) -> str:
 
 
 def not_found(response_id: str) -> ResourceNotFound:
-    """Return the same error for an unknown response, a deleted one, another tenant's and one not
-    stored.
-    """
     return ResourceNotFound(
         f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
         "is true, until they are deleted or expire; without `background` they are found once they "

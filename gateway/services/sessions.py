@@ -1,9 +1,3 @@
-"""State that outlives a request but not its connection: unstored responses, and connections.
-
-Only a connection that stays open can receive events of a response that nobody stores. So its memory
-is bounded, belongs to it alone, and is gone with it.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -26,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 ITEM_BYTES: Final = 400
-"""Bytes that an item costs beside its JSON and its ids: objects, and the references to them."""
+"""Estimate beside an item's JSON and ids."""
 ID_BYTES: Final = 4
 
 
@@ -38,18 +32,15 @@ class _Remembered:
 
 
 class Memory(Mapping[str, History]):
-    """The unstored responses of one connection, by their public ids: what continues them begins
-    with what is here.
+    """Unstored responses of one connection, by public id, within `bytes_max`.
 
-    Holds at most `bytes_max`. What was least recently used goes first, the latest response of a
-    lane after all that are not: its client has nothing else to go on from. Every response is
-    counted in full, though those of one chain share their items.
+    The least recently used is dropped first, but the latest of each lane last: its client has
+    nothing else to continue. Each counts in full, though those of one chain share items.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.tool_values: LruCache[str, Any] = LruCache(size_max=bytes_max)
-        """Values that hosted tools keep for responses that are not stored: pages that the browser
-        was shown. They have the same bound as the histories, and count beside them."""
+        """For unstored responses (pages shown in the browser), with an equal bound of their own."""
         self._bytes_max = bytes_max
         self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
         self._latest: dict[str | None, str] = {}
@@ -57,7 +48,6 @@ class Memory(Mapping[str, History]):
 
     @override
     def __getitem__(self, response_id: str) -> History:
-        """Return a history and mark it as the most recently used."""
         history = self._by_id[response_id].history
         self._by_id.move_to_end(response_id)
         return history
@@ -76,9 +66,8 @@ class Memory(Mapping[str, History]):
         return self._size_bytes
 
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
-        """Keep the history of a finished response of this lane.
-
-        A history larger than the whole memory is not kept, and takes the place of no other.
+        """Keep a finished response, unless it is larger than the whole memory: no other is dropped
+        for it.
         """
         size_bytes = sum(map(_size_bytes, history.items))
         if size_bytes > self._bytes_max:
@@ -90,7 +79,7 @@ class Memory(Mapping[str, History]):
             self._drop(self._least_wanted())
 
     def forget(self, lane: str | None, response_id: str | None) -> None:
-        """Drop a response that this lane failed to continue. One of another lane stays."""
+        """Drop a response that this lane failed to continue."""
         entry = self._by_id.get(response_id) if response_id is not None else None
         if response_id is not None and entry is not None and entry.lane == lane:
             self._drop(response_id)
@@ -113,18 +102,15 @@ def _size_bytes(item: ContextItem) -> int:
 
 
 class Sessions:
-    """The open connections of this process: how many there are, and when they have to go."""
-
     def __init__(self, *, connections_max: int, metrics: Metrics) -> None:
         self.connections_max = connections_max
         self._metrics = metrics
         self._open = 0
         self.leaving = asyncio.Event()
-        """The process ends: nothing new may begin, and connections close once they are at rest."""
+        """Set when the process ends: connections close once they are at rest."""
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Count one connection for the block. Raises `RateLimited` for too many, and `Leaving`."""
         if self.leaving.is_set():
             raise Leaving
         if self._open >= self.connections_max:
@@ -142,5 +128,4 @@ class Sessions:
             self._metrics.connection_closed()
 
     def close(self) -> None:
-        # Connections close once they are at rest. May be called repeatedly.
         self.leaving.set()

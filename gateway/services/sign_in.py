@@ -1,7 +1,6 @@
-"""Sign-in of operators at an OpenID provider: an authorization code with PKCE, for an ID token.
-
-https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth
-https://www.rfc-editor.org/rfc/rfc7636
+"""OpenID Connect for operators: authorization code
+(https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth) with PKCE
+(https://www.rfc-editor.org/rfc/rfc7636).
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ if TYPE_CHECKING:
     from gateway.tenancy.permissions import OperatorRole
 
 ATTEMPT_S: Final = 600
-"""Seconds from the way to the provider to the way back."""
+"""From the redirect to the provider to the way back."""
 TOKEN_LIFETIME_MAX_S: Final = 86_400
-"""Lifetime of an ID token, at most. Providers have minutes to a day, and it is used at once."""
+"""ID tokens live for minutes to a day, and are used at once."""
 NAME_CHARS_MAX: Final = 128
 SCOPE: Final = "openid email profile"
 _SECRET_BYTES: Final = 32
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,64}")
 _OF_SETTINGS: Final = datetime.fromtimestamp(0, UTC)
-"""Time of a provider that is no row."""
 _REPEAT: Final = "Go back to the console, and sign in again."
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Secrets of one attempt to sign in, which the browser keeps until it comes back."""
+    """Secrets of one sign-in, which the browser keeps until it comes back."""
 
     state: str
     nonce: str
@@ -72,15 +70,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """An operator, as the provider names them, and their role here."""
-
     name: str
     role: OperatorRole
 
 
 class SignIn:
-    """Sign-in at the provider of `settings`, which has to name one."""
-
     def __init__(self, settings: SignInSettings, key_sets: KeySets) -> None:
         assert settings.issuer is not None, "the settings name a provider"
         assert settings.client_id is not None, "the settings are complete"
@@ -105,7 +99,6 @@ class SignIn:
         return urlsplit(self._provider.issuer).netloc
 
     async def redirect(self, attempt: Attempt, callback_url: str) -> str:
-        """Return the URL where the operator signs in. Raises `IssuerUnavailable`."""
         configuration = await self._key_sets.client.configuration(self._origin)
         query = {
             "response_type": "code",
@@ -123,9 +116,8 @@ class SignIn:
     async def complete(
         self, attempt: Attempt, callback_url: str, params: Mapping[str, str]
     ) -> SignedIn:
-        """Return the operator whom the provider sends back with `params`.
-
-        Raises `PermissionDenied`, `TokenRefused` and `IssuerUnavailable`.
+        """Check what the provider sends back; raises `PermissionDenied`, `TokenRefused`,
+        `IssuerUnavailable`.
         """
         if "error" in params:
             # Anybody may have written it, and some providers leave out the state with it.
@@ -184,7 +176,7 @@ class SignIn:
         claim = claims.get(self._settings.role_claim)
         values: Iterable[object] = claim if isinstance(claim, list) else (claim,)
         granted = {self._settings.roles.get(str(value)) for value in values}
-        # The roles are in the order of what they may do.
+        # Of several roles the most powerful counts.
         role = next((role for role in OPERATOR_ROLES if role in granted), None)
         if role is None:
             raise PermissionDenied(
@@ -196,7 +188,6 @@ class SignIn:
 
 
 def name_of(claims: Mapping[str, Any]) -> str:
-    """Return the verified address of an ID token, else its user name, else its subject."""
     names = ["preferred_username", "sub"]
     if claims.get("email_verified") is not False:
         names.insert(0, "email")

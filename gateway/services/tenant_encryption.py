@@ -1,10 +1,9 @@
-"""Keys of tenants: listing and renewing them, making content unreadable, and resealing it.
+"""Keys of tenants, and resealing of content.
 
-After a key was renewed, or a tenant got its first one, all content is read page by page, and
-content under an older key, or plain, is written again: at a bounded rate, by one replica for a
-tenant, in passes until one finds nothing left (`Resealing`). It begins once no process seals with
-the older key any more. Older keys stay: `encryption reseal --destroy-older` destroys them. Any
-process that owns the tables does it; where none does, the command does.
+After a tenant gets a new key, `Resealing` rewrites content that is plain or under an older one,
+once no process seals with the older key any more: one replica for a tenant, in passes until one
+finds nothing left. Older keys stay until `encryption reseal --destroy-older`. Only processes that
+own the tables reseal; without any, the command does.
 """
 
 from __future__ import annotations
@@ -35,24 +34,21 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 200
 PASSES_MAX: Final = 5
-"""Rows that others write with an older key while a pass goes on are left to the next one."""
+"""A pass leaves rows that others write with an older key meanwhile to the next one."""
 INTERVAL_S: Final = 300.0
 ROWS_PER_S: Final = 500.0
-"""At most, so that requests notice nothing."""
+"""So that requests notice nothing."""
 HOLD_S: Final = 60.0
-"""So much longer than a page takes by its rows a tenant stays with whoever goes on for it."""
+"""Margin for which a tenant stays reserved, beyond the time of a page."""
 
 
 _log = EventLog(__name__)
 
 
 class TenantEncryption:
-    """Use cases of keys. All raise `StoreUnavailable`; a change counts in other processes within
-    `encryption.fresh_s`.
-    """
+    """Use cases of keys. Other processes use a changed key within `encryption.fresh_s`."""
 
     def __init__(self, database: Database, keys: TenantKeys | None) -> None:
-        """Raise `ConfigError` if no key provider is configured."""
         if keys is None:
             raise ConfigError(
                 "encryption at rest is not configured",
@@ -70,7 +66,7 @@ class TenantEncryption:
         return await resealing.state(self._database, tenant_id)
 
     async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
-        """Seal a tenant's writes from now on. Raises `InvalidRequest` if they already are."""
+        """Seal writes from now on."""
         if any(
             key.retired_at is None and key.destroyed_at is None
             for key in await self.keys(tenant_id)
@@ -83,15 +79,13 @@ class TenantEncryption:
         return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
-        """Stop sealing a tenant's writes; its keys stay, to open what they sealed."""
         await self._keys.retire(tenant_id)
         event = author.event("harmony.encryption.disabled", str(tenant_id))
         await self._tell(event, tenant_id)
 
     async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
-        """Destroy all keys of a tenant for good and return their number.
-
-        Everything that they sealed becomes unreadable, wherever it is. Raises `DataHeld`.
+        """Destroy all keys for good and return their number: what they sealed becomes unreadable
+        anywhere. Raises `DataHeld`.
         """
         async with holds.unheld(self._database, tenant_id):
             destroyed = await self._keys.destroy(tenant_id)
@@ -109,12 +103,10 @@ class TenantEncryption:
         destroys_older: bool = False,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> int:
-        """Reseal all content of a tenant under its current key; return the number of rows written.
+        """Reseal all content under the current key; return the number of rows written.
 
-        `rows_per_s` bounds the speed, `on_rows` is called with the number of rows read.
-        `destroys_older`: older keys are destroyed afterwards. Raises `ContentSealed` if no key
-        opens some rows, after the others of their table were written, and `InvalidRequest` if other
-        processes may still seal with keys that are to be destroyed.
+        Raises `ContentSealed` if no key opens some rows, after the others of their table were
+        written, and `InvalidRequest` while other processes may use keys to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring
@@ -124,7 +116,7 @@ class TenantEncryption:
         if destroys_older and sealing:
             await self._check_is_everywhere(tenant_id, sealing)
         for _ in range(PASSES_MAX):
-            # In this order: what is moved out of flushes meanwhile is found in the logs.
+            # In this order: rows moved out of flushes meanwhile are then seen in the logs.
             written = await _reseal_flushes(self._database, tenant_id)
             for table in KEYS:
                 written += await self._reseal(tenant_id, table, rows_per_s, on_rows)
@@ -197,8 +189,6 @@ async def _reseal_flushes(database: Database, tenant_id: TenantId) -> int:
 
 
 class Resealing:
-    """The rounds of one process over the tenants that have keys."""
-
     def __init__(
         self, database: Database, keys: TenantKeys, *, rows_per_s: float = ROWS_PER_S
     ) -> None:
@@ -212,11 +202,6 @@ class Resealing:
         await run_periodically(self.round, INTERVAL_S, _log.warning, failure)
 
     async def round(self) -> int:
-        """Continue for each tenant with a newer key than its content; return how many were
-        finished.
-
-        Raises `StoreUnavailable`; the next round continues.
-        """
         if not await sweep.owns_partitions(self._database):
             return 0
         settled_s = self._database.keyring.policy.settled_s
@@ -263,8 +248,8 @@ class Resealing:
     async def _pass(
         self, tenant_id: TenantId, number: int, place: ResealPlace
     ) -> ResealPlace | None:
-        # None: the place no longer belongs to this key. Flushes come first: rows moved out of them
-        # meanwhile are then seen in the logs.
+        # None: the place no longer belongs to this key. Flushes come first, as in
+        # `TenantEncryption.reseal`.
         tables = list(KEYS)
         if place.table is None:
             written = await _reseal_flushes(self._database, tenant_id)

@@ -1,8 +1,6 @@
-"""Output of a model, token by token: the log of a response as operators read it.
+"""A response's log, token by token, for operators.
 
-Each token is linked to the entry that has it, to the event that it went into and to the item that
-the event belongs to. Tokens that a repair took back stay in their place, with the rule that did it.
-Reading a log takes time in proportion to its length.
+Tokens that a repair took back stay in their place, with its rule. Reading takes linear time.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event
 
 UNKNOWN: Final = -1
-"""Number of an entry or event that there is not."""
 
 
 class _Shared(NamedTuple):
@@ -39,16 +36,14 @@ class _Shared(NamedTuple):
     item: int
     is_prefill: bool = False
     seam: str = ""
-    """Reason of the hop behind which another backend generated them."""
+    """Reason of the hop after which another backend generated them."""
 
 
 class Branch(NamedTuple):
-    """A position of a response from which the model may go on in another way.
+    """Position from which the model may go on in another way.
 
-    `kept` are the ids of the position's turn that stood before it, prefill included, and `rest` the
-    positions of what the model wrote from there on, until a repair or the end of the turn. `part`
-    is the part of a message that text would belong to there. `voided` counts the tokens that had
-    been taken back before.
+    `kept` are the ids of its turn before it, prefill included; `rest` are the positions after it,
+    until a repair or the end of the turn. `voided` counts tokens taken back before.
     """
 
     at: int
@@ -60,25 +55,25 @@ class Branch(NamedTuple):
 
 
 class TokenView:
-    """Tokens of a response in the order in which they were generated."""
+    """Tokens in the order in which they were generated."""
 
     def __init__(self, format_: ModelFormat) -> None:
         self.format = format_
         self.ids = array("I")
         self.entries = array("q")
-        """Numbers of the entries that have them; `UNKNOWN`: the log is gone."""
+        """By token; `UNKNOWN`: the log is gone."""
         self.events = array("q")
-        """Numbers of the events that they went into; `UNKNOWN`: none has followed."""
+        """By token; `UNKNOWN`: no event has followed."""
         self.logprobs: dict[int, Likelihood] = {}
         self.rules: dict[int, str] = {}
-        """Rule that took a token back, by its position."""
+        """Rules that took tokens back, by position."""
         self._voided_at: dict[int, int] = {}
-        """Number of tokens there were when a token was taken back, by its position."""
+        """How many tokens there were when a token was taken back, by position."""
         self.pieces: list[TokenPiece] = []
         self._shared: list[_Shared] = []
         self._part: TokenPart = "between"
         self._opening_part: TokenPart = "role"
-        """Part of a message that a turn begins in."""
+        """Where in a message a turn begins."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,21 +94,17 @@ class TokenView:
         self._shared += first[: len(ids)]
 
     def page(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return runs of tokens behind position `after`, at most `limit` tokens together."""
         return self.runs(range(after + 1, min(after + 1 + limit, len(self.ids))))
 
     def runs(self, positions: range) -> list[dict[str, Any]]:
-        """Return the tokens at these positions in runs.
-
-        Tokens of one run have all in common but what stands in `tokens`: id, text, entry and event.
-        """
+        """Group tokens that differ only in id, text, entry and event."""
         runs = groupby(
             positions, lambda at: (self._run_of(at), at if self._shared[at].seam else -1)
         )
         return [self._run(list(places)) for _, places in runs]
 
     def branch(self, at: int) -> Branch:
-        """Return the branch at position `at`, or behind the prefill that stands there.
+        """Return the branch at a position, or after the prefill that stands there.
 
         Raises `IndexError` if no token is there; without any tokens it is at position 0.
         """
@@ -136,12 +127,10 @@ class TokenView:
 
     @property
     def first_item(self) -> list[int]:
-        """Return the ids of the first item that has any."""
         number = len(list(takewhile(lambda one: one.item == self._shared[0].item, self._shared)))
         return self.ids[:number].tolist()
 
     def taken_back(self, turn: int) -> list[dict[str, Any]]:
-        """Return what was taken back of a turn: by which rule, and the ids."""
         voided = [at for at in sorted(self.rules) if self._shared[at].turn == turn]
         runs = groupby(voided, lambda at: (self.rules[at], self._voided_at[at]))
         return [
@@ -149,9 +138,8 @@ class TokenView:
         ]
 
     def grown(self, branch: Branch, forced: Sequence[int], ids: Sequence[int]) -> TokenView:
-        """Return a view of what stands behind a branch: `forced` ids, then those of a model.
-
-        Its items are the model's messages.
+        """Return a view of a branch's continuation: `forced` ids, then those of a model, whose
+        messages are its items.
         """
         view = TokenView(self.format)
         view._part = branch.part
@@ -196,25 +184,21 @@ def _spelled(spelling: bytes) -> str | dict[str, str]:
 
 
 class LogView(TokenView):
-    """Tokens of a log, as far as it was read."""
-
     def __init__(self, format_: ModelFormat, fold: Fold) -> None:
         super().__init__(format_)
         self.fold = fold
         self.next_entry = 0
-        """Number of the entry to go on with."""
         self.damage = ""
-        """Reason why no more of the log can be read; empty: none."""
         self.cached_tokens: int | None = None
         """Tokens of the first prompt that the backend had cached; None: its turn has not ended."""
         self._seam = ""
         self._begun: TokenPart = "role"
-        """Part of a message that the model goes on with behind the prefill of the open turn."""
+        """Where the open turn continues after its prefill."""
         self._turn_tokens: list[int] = []
-        """Positions of the tokens of the open turn that nothing took back, without the prefill."""
+        """Positions in the open turn, without prefill and tokens taken back."""
 
     def add(self, portion: Portion) -> None:
-        """Read one portion. Raises `ValueError` for one that cannot stand here."""
+        """Read a portion; raises `ValueError` if it cannot stand here."""
         if isinstance(portion, Singles):
             self._add_singles(portion.ids)
             return
@@ -247,7 +231,7 @@ class LogView(TokenView):
             )
 
     def _add_singles(self, ids: Sequence[int]) -> None:
-        # Runs of text behind the first token of each are the most of a log, and read at once.
+        # Text tokens after the first of each run are most of a log, and are read at once.
         text_ids = self.format.text_ids
         for is_text, group in groupby(ids, text_ids.__contains__):
             run = list(group)
@@ -295,7 +279,7 @@ class LogView(TokenView):
             at -= 1
 
     def _link_each(self, begin: int, deltas: Deltas) -> bool:
-        # A token that ends inside of a character goes into the event of the one that ends it.
+        # A token that ends within a character goes into the event of the one that ends it.
         while begin and self.events[begin - 1] == UNKNOWN and self.pieces[begin - 1].part == "body":
             begin -= 1
         read = getincrementaldecoder("utf-8")("replace").decode

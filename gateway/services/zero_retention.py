@@ -1,14 +1,14 @@
-"""Zero data retention: requests of callers whose content may not be stored, and their refusals.
+"""Zero data retention: requests of callers whose content may not be stored.
 
 | requested | becomes |
 |---|---|
-| `store`, whatever it is | `false`: request and answer are in memory only |
-| `background`, `Idempotency-Key` | 400: others go on with what they find in the database |
+| `store` | `false`: request and answer are in memory only |
+| `background`, `Idempotency-Key` | 400: other processes would need the database |
 | `previous_response_id`, `conversation` | 400, unless this connection remembers the response |
 | `code_interpreter` | 400: containers and their files are rows |
 | conversations, files, containers, traces | 400 where something would be written |
 
-Content that was stored before it was switched on can be read and deleted.
+Content that was stored before can be read and deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ CODE = "zero_data_retention"
 
 
 def require_storage(principal: Principal, what: str, *, param: str | None = None) -> None:
-    """Raise `InvalidRequest` if nothing may be stored for the caller; `what` begins the message."""
     if principal.keeps_nothing:
         raise InvalidRequest(
             f"{what} is not available with zero data retention: it would have to be stored.",
@@ -37,10 +36,6 @@ def require_storage(principal: Principal, what: str, *, param: str | None = None
 
 
 def permitted(command: CreateCommand) -> CreateCommand:
-    """Return the command as a principal with zero retention may run it.
-
-    Raises `InvalidRequest`.
-    """
     principal, request = command.principal, command.request
     if request.background:
         require_storage(principal, "'background'", param="background")

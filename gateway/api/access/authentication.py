@@ -1,7 +1,7 @@
-"""Bearer key → Principal and dialect, and what the key may do, before any route that needs one.
+"""Bearer keys, and what they may do.
 
-The key of a WebSocket may change after its opening, so each of its requests authenticates again:
-`scope["authenticate"](scope)` returns the current principal of its key.
+A key may be disabled while its WebSocket is open, so each request over one authenticates again,
+with `scope["authenticate"](scope)`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,16 @@ if TYPE_CHECKING:
 
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-"""Paths that an orchestrator requests; they are answered however busy the process is."""
 EXCHANGE_PATH: Final = "/oauth/token"
-"""Path where tokens of issuers are exchanged: the credentials of the caller are in the body."""
+"""Path without a key: the credentials are in the body."""
 PUBLIC_PATHS: Final = PROBES | {
     *("/", "/version", "/metrics", "/openapi.json", "/docs"),
     EXCHANGE_PATH,
 }
-"""Paths that operators' tools and browsers read without a key, or where clients get credentials."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
-"""Beginnings of the paths of the admin API of tenants: for admin keys alone, which open nothing
-else."""
+"""Admin keys open these and nothing else."""
 READS: Final = frozenset({"GET", "HEAD"})
-"""Methods of requests that generate nothing and that no other limit counts."""
+"""Requests that count against `reads_per_minute`; no other limit counts them."""
 _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."
@@ -96,25 +93,20 @@ NEEDS: Final[dict[tuple[str, str], Need]] = {
     ("GET", "/v1/models/{model_id:path}"): "models.read",
     ("GET", "/v1/key"): "key.read",
 }
-"""Permission that each route with a key takes, by method and path. A route that is not in it fails
-a test, and is refused to every key that has scopes."""
+"""Keys with scopes cannot call a route that is missing here."""
 
 
 class Credentials(NamedTuple):
-    """Credentials in the headers of a request; None: absent."""
-
     secret: str | None = None
     organization: str | None = None
     project: str | None = None
 
 
 class Authentication:
-    """ASGI middleware: puts the caller's `Principal` into `scope["principal"]` and the dialect of
-    its answer into `scope["dialect"]`, tells the server to trust the client, or answers 401.
+    """ASGI middleware that sets `scope["principal"]` and `scope["dialect"]`, or answers 401.
 
-    Below `BASE_PATH` the same is served, in Open Responses whatever the key says. A request without
-    a key for a path that is not served goes on, to be answered with 404, and so does a preflight of
-    a browser, which has none: no path is served with `OPTIONS`.
+    Requests without a key pass if their path is not served (404), and so do CORS preflights: no
+    route has the method `OPTIONS`.
     """
 
     def __init__(
@@ -126,7 +118,6 @@ class Authentication:
         trusted_proxies: Sequence[Network] = (),
         reads_per_minute: int = 0,
     ) -> None:
-        """Limit reads of one key to `reads_per_minute`; 0: no limit."""
         self._app = app
         self._access = access
         self._routes = routes
@@ -139,7 +130,7 @@ class Authentication:
             base = scope.get("root_path", "") + BASE_PATH
             is_below = scope["path"].startswith(f"{base}/v1/")
             if is_below:
-                # Routes are looked up by the rest of the path; logs and errors show all of it.
+                # Routing uses the rest of the path; logs and errors show all of it.
                 scope["root_path"] = base
             credentials = credentials_of(scope)
             if credentials.secret is not None:
@@ -163,7 +154,6 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _reauthenticate(self, credentials: Credentials, scope: Scope) -> Principal:
-        # The key may have been disabled since the WebSocket was opened.
         assert credentials.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(credentials.secret, credentials.organization)
         self._check(principal, credentials, scope)
@@ -189,11 +179,6 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Require an admin key.
-
-    Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: no
-    token opens the admin API.
-    """
     if principal.credential != "key":
         raise AuthenticationError(
             "This token opens the API of its project alone. Use an admin key.",
@@ -209,10 +194,8 @@ def require_admin(principal: Principal) -> None:
 
 
 def check_named(principal: Principal, credentials: Credentials) -> None:
-    """Compare `OpenAI-Organization` and `OpenAI-Project` with the key's; they select nothing.
-
-    A key belongs to one project since it was made. For a token the organization selected the
-    tenant, so it is right already, or the token does not need it. Raises `AuthenticationError`.
+    """Refuse headers that do not match the key. They select nothing: a key belongs to one project,
+    and for a token the organization was already used to find the tenant.
     """
     tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
     if credentials.organization is not None and credentials.organization not in tenants:
@@ -232,7 +215,6 @@ def check_named(principal: Principal, credentials: Credentials) -> None:
 
 
 def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]) -> None:
-    """Raise `AuthenticationError` if the key may not be used from the client's address."""
     address = client_address(scope, trusted)
     if address is None or not is_in(address, principal.key.networks):
         raise AuthenticationError(
@@ -243,7 +225,7 @@ def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """Return the credentials in the headers; of a repeated header the first one counts."""
+    """Return the credentials; the first of a repeated header counts."""
     secret = organization = project = None
     for name, value in scope["headers"]:
         if name == b"authorization" and not secret:
@@ -259,9 +241,8 @@ def credentials_of(scope: Scope) -> Credentials:
 def check_scopes(
     scopes: frozenset[str], method: str, path: str, routes: Iterable[BaseRoute]
 ) -> None:
-    """Raise `PermissionDenied` if a key with these scopes may not make this request.
-
-    A path without a route passes, and gets its 404 later.
+    """Refuse a key without the route's scope. A path without a route passes, to be answered with
+    404.
     """
     method = "GET" if method == "HEAD" else method
     template = next(

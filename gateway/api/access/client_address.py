@@ -1,8 +1,7 @@
-"""The address of the client behind the proxies that the operator trusts.
+"""Client addresses behind trusted proxies.
 
-Each proxy appends the address of its peer to `X-Forwarded-For`. So the list is read from its end,
-as long as the address that wrote an entry is trusted: the first that is not is the client's.
-Entries before it may have been forged.
+Each proxy appends its peer's address to `X-Forwarded-For`, so the list is read from its end: the
+first address that is not trusted is the client's, and entries before it may be forged.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _HOPS_MAX: Final = 32
 
 
 def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
-    """Return the address of the client.
-
-    None over a Unix socket, or behind a proxy that sends no address.
-    """
+    """Return the address; None over a Unix socket, or if a proxy forwards an invalid one."""
     client = scope.get("client")
     address = _parse_address(client[0]) if client else None
     if address is None or not is_in(address, trusted):
@@ -40,14 +36,12 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
 
 
 def is_from_proxy(scope: Scope, trusted: Sequence[Network]) -> bool:
-    """Return True if a trusted proxy made the connection, so that its headers are believed."""
     client = scope.get("client") if trusted else None
     address = _parse_address(client[0]) if client else None
     return address is not None and is_in(address, trusted)
 
 
 def is_in(address: Address, networks: Iterable[Network]) -> bool:
-    """Return True if the address is in one of the networks."""
     return any(address in network for network in networks)
 
 

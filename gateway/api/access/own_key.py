@@ -1,6 +1,5 @@
-"""`GET /v1/key`: what the key of the request is, has used and may still use, in OpenRouter's shape.
-
-Its `limit` is the tightest budget of money that binds the key, whosever it is; money is in dollars.
+"""`GET /v1/key`, in OpenRouter's shape: `limit` is the tightest money budget that binds the key, of
+whatever scope, in dollars.
 """
 
 from __future__ import annotations
@@ -24,16 +23,10 @@ _RESETS: Final = {"day": "daily", "month": "monthly", "none": None}
 
 
 class KeyEndpoint:
-    """Endpoint of the key that asks, without its secret."""
-
     def __init__(self, keys: OwnKey) -> None:
         self._keys = keys
 
     async def own(self, request: Request) -> Response:
-        """Return limits and usage of the caller's key.
-
-        Raises `StoreUnavailable` rather than guess figures that cannot be looked up.
-        """
         principal: Principal = request.scope["principal"]
         response = json_response(key_body(principal, await self._keys.state(principal)))
         response.headers["cache-control"] = "no-store"
@@ -41,7 +34,7 @@ class KeyEndpoint:
 
 
 def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:
-    """Return `{"data": …}` in OpenRouter's form; additions are under `harmony`."""
+    """Return `{"data": …}`; what OpenRouter does not have is under `harmony`."""
     key, usage = principal.key, state.usage
     expires_at = None if key.expires_at is None else key.expires_at.isoformat()
     return {

@@ -1,8 +1,7 @@
-"""`POST /oauth/token`: a token of an issuer for a token of the gateway. It takes no key.
+"""`POST /oauth/token`: exchange an issuer's token for one of the gateway.
 
-Requests and answers are those of OAuth 2.0 Token Exchange (https://www.rfc-editor.org/rfc/rfc8693)
-as openai-python sends and reads them, in JSON; clients of OAuth send a form. An assertion by
-https://www.rfc-editor.org/rfc/rfc7523 is the same under another name.
+OAuth 2.0 Token Exchange (https://www.rfc-editor.org/rfc/rfc8693), as JSON (openai-python) or as a
+form (OAuth clients), and JWT bearer assertions (https://www.rfc-editor.org/rfc/rfc7523).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FIELDS_MAX: Final = 32
 
 
 class _Refused(Exception):
-    """Refusal of an exchange. `error`: https://www.rfc-editor.org/rfc/rfc6749#section-5.2."""
+    """Refusal with an `error` code of https://www.rfc-editor.org/rfc/rfc6749#section-5.2."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)
@@ -46,10 +45,10 @@ class _Refused(Exception):
 
 
 class TokenExchangeEndpoint:
-    """ASGI application. Errors are OAuth's: its clients, the SDK among them, read no others."""
+    """ASGI application that answers with OAuth's errors, as its clients and the SDK expect."""
 
     def __init__(self, federation: Federation, bodies: BodyReader) -> None:
-        """Read bodies with `bodies`, which must be bounded: anybody may send them."""
+        """Read small `bodies` only: anybody may send them."""
         self._federation = federation
         self._bodies = bodies
 
@@ -97,7 +96,6 @@ class TokenExchangeEndpoint:
 
 
 def exchange_of(fields: dict[str, Any]) -> ExchangeRequest:
-    """Parse the fields of a token exchange. Raises `_Refused`."""
     grant = _text(fields, "grant_type")
     if grant == JWT_BEARER:
         token = _text(fields, "assertion")

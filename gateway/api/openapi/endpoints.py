@@ -1,7 +1,7 @@
-"""`GET /openapi.json` and `GET /docs`: the packaged document, for programs and as a page.
+"""`GET /openapi.json` and `GET /docs`: a packaged document, and its page.
 
-The document is packaged because making it needs types that nothing else in a process does. The page
-has no scripts, and loads nothing from elsewhere.
+Making the document needs types that nothing else in a process does. The page has no scripts and
+loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ Json = dict[str, Any]
 
 FILE: Final = "openapi.json"
 ADMIN_FILE: Final = "admin.json"
-"""Name of the packaged document of the admin listener."""
 REFERENCE: Final = "#/components/schemas/"
 SHOWN_VALUES_MAX: Final = 12
 _STYLE: Final = """
@@ -48,17 +47,13 @@ _SECURITY: Final = {
 
 
 class OpenApiEndpoints:
-    """Endpoints of a packaged document and its page, read and made at the first request."""
-
     def __init__(self, file: str = FILE) -> None:
         self._file = file
 
     async def document(self, request: Request) -> Response:
-        # `GET /openapi.json`
         return _cacheable_response(request, self._document, "application/json")
 
     async def page(self, request: Request) -> Response:
-        # `GET /docs`
         return _cacheable_response(request, self._page, "text/html")
 
     @cached_property
@@ -71,10 +66,9 @@ class OpenApiEndpoints:
 
 
 def _cacheable_response(request: Request, body: bytes, media_type: str) -> Response:
-    # 304 if the client has the document already.
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_SECURITY, "etag": tag, "cache-control": "no-cache"}
-    # A proxy that compresses makes the tag a weak one, which is the same here (RFC 9110, 13.1.2).
+    # Compressing proxies weaken the tag; for GET that matches, too (RFC 9110, 13.1.2).
     held = request.headers.get("if-none-match", "").split(",")
     if tag in (one.strip().removeprefix("W/") for one in held):
         return Response(status_code=304, headers=headers)
@@ -82,12 +76,10 @@ def _cacheable_response(request: Request, body: bytes, media_type: str) -> Respo
 
 
 def packaged(file: str = FILE) -> bytes:
-    """Return the bytes of a document that is part of the package."""
     return files(__package__).joinpath(file).read_bytes()
 
 
 def page(document: Json) -> str:
-    """Return the document as HTML; every schema has an anchor that others link to."""
     info = document["info"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -182,7 +174,7 @@ def _values(values: list[Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    # Escapes the text and turns backticks into `<code>`.
+    # Escape the text and turn backticks into `<code>`.
     parts = escape(text).split("`")
     return "".join(
         f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts)

@@ -1,1 +1,0 @@
-"""Turn a request into the spec of its run: history, prompt, grants, sampling."""

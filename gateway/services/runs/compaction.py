@@ -1,4 +1,4 @@
-"""Compaction of conversations: its triggers and results.
+"""Compaction of conversations.
 
 | requested by | when | result |
 |---|---|---|
@@ -6,9 +6,8 @@
 | a `compaction_trigger` | always | the only item of the response |
 | `POST /v1/responses/compact` | always | an answer of its own, which is not stored |
 
-The summary is made before the response is accepted; until then its client receives nothing. It goes
-on at another backend when one fails, like any response, but it is neither shown nor kept: it ends
-when its client leaves.
+The summary is generated before the response is accepted; until then its client receives nothing. It
+fails over like any response, but is neither shown nor kept, and ends when its client leaves.
 """
 
 from __future__ import annotations
@@ -51,19 +50,18 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
 
 REPEATED_SHARE: Final = 4
-"""Once compacted, a context is compacted again when that makes it shorter by at least the threshold
-divided by this: messages of users stay, and could keep it above the threshold for good."""
+"""Compact a compacted context again only if that saves this part of the threshold: messages of
+users stay, and could keep it above the threshold for good.
+"""
 WINDOW_SHARE: Final = 0.8
-"""Part of the window that is the threshold of a request that names none."""
 ROOM_SHARE: Final = 4
-"""A summary gets at least its longest length divided by this, or is not begun."""
+"""No summary is begun without room for this part of its maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
-    """Bounds of summaries: at most `summary_tokens_max` tokens, the thoughts about a summary
-    included, of which there are at most half. A request without a threshold gets `window_share` of
-    the window.
+    """Bounds of summaries. `summary_tokens_max` includes thoughts, which get at most half;
+    `window_share` is the default threshold.
     """
 
     summary_tokens_max: int = 4096
@@ -76,10 +74,7 @@ COMPACTION_LIMITS: Final = CompactionLimits()
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Text that the model wrote, never empty, the log entry that it becomes, and its generation.
-
-    The end of `text` is missing where the model came to the longest that a summary may be.
-    """
+    """Generated summary; `text` may be cut off, but is not empty."""
 
     spec: RunSpec
     text: str
@@ -93,14 +88,12 @@ class Summary:
 
 
 class SummaryPlan(NamedTuple):
-    """The generation of a summary, and the items that are summarised."""
-
     spec: RunSpec
     items: Sequence[ContextItem]
 
 
 class CompactedContext(NamedTuple):
-    """The answer to `POST /v1/responses/compact`: the plan of the summary and what came of it."""
+    """Answer to `POST /v1/responses/compact`."""
 
     plan: SummaryPlan
     summary: Summary
@@ -111,7 +104,7 @@ class CompactedContext(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """Return the answer as JSON; its `output` can be the next request's input unchanged."""
+        """Return JSON whose `output` can be the next request's input unchanged."""
         head = self.plan.spec.head
         kept: list[dict[str, Any]] = [
             orjson.loads(item.json) for item in self.plan.items if item.outlives_compaction
@@ -123,8 +116,6 @@ class CompactedContext(NamedTuple):
 
 
 class Compactor:
-    """Decides when a context is made short, and makes its summary."""
-
     def __init__(
         self,
         engine: Engine,
@@ -146,10 +137,7 @@ class Compactor:
         *,
         context_length: int,
     ) -> bool:
-        """Return True if the prompt has to be compacted and can be.
-
-        It cannot if the items that stay are too long by themselves.
-        """
+        """Return True if the prompt is above the threshold and compaction would help."""
         if not request.context_management:
             return False
         share = int(self._limits.window_share * context_length)
@@ -164,7 +152,6 @@ class Compactor:
         return saved > (min(thresholds) // REPEATED_SHARE if is_repeated else 0)
 
     def request_for(self, request: CreateResponse) -> CreateResponse:
-        """Return the request for a summary of everything that `request` is about."""
         tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
         overrides = {
             "input": (*without_trigger(request), instruction()),
@@ -179,7 +166,6 @@ class Compactor:
         return CreateResponse(model=request.model).model_copy(update=overrides)
 
     def check(self, plan: SummaryPlan, *, context_length: int) -> None:
-        """Raise `InvalidRequest` if there is nothing to summarise, or no room for a summary."""
         if not plan.items:
             raise InvalidRequest(
                 "There is nothing to compact: the conversation has no items yet.",
@@ -194,10 +180,10 @@ class Compactor:
             )
 
     async def make(self, spec: RunSpec) -> Summary:
-        """Generate a summary. Its usage has to be counted with a response, or booked.
+        """Generate a summary, whose usage the caller counts with a response, or books.
 
-        Raises `UpstreamError`, and `SummaryFailed` if the model writes no usable text or takes too
-        long. In these cases, and when the caller is cancelled, the tokens used are booked.
+        Raises `UpstreamError`, and `SummaryFailed` for no usable text or a timeout; then, and when
+        cancelled, the tokens used are booked.
         """
         live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
         journal = MemoryJournal(live, None)
@@ -270,15 +256,12 @@ def _text(fold: Fold) -> str:
 
 
 def is_triggered(request: CreateResponse) -> bool:
-    """Return True if the request asks for a compaction and nothing else."""
     return bool(request.input) and isinstance(request.input[-1], CompactionTrigger)
 
 
 def without_trigger(request: CreateResponse) -> tuple[InputItem, ...]:
-    """Return the items to compact, besides what the request continues."""
     return tuple(item for item in request.input if not isinstance(item, CompactionTrigger))
 
 
 def summary_in(compacted: Compacted) -> ContextItem:
-    """Return the compaction at the end of a context, with its ids in the prompt."""
     return ContextItem("compaction", "", b"", ids=array("I", compacted.ids))

@@ -1,9 +1,3 @@
-"""The history that a create command continues.
-
-It continues nothing, a stored response and all before it, a conversation, or a response that only
-the connection knows which it came on (WebSocket mode).
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -27,23 +21,17 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 DEPTH_MAX: Final = 1000
-"""Responses in one chain."""
 ITEMS_MAX: Final = 20_000
-"""Items in one chain or conversation."""
 _RUNNING = frozenset({"queued", "in_progress"})
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Context that a response continues.
+    """Context that a response continues: that of `parent`, or of a `conversation` as of now.
 
-    `parent` is the stored response before it, None without one. `items` are all of its context.
-    `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
-    on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
-    are stored nowhere: whoever stores a response that continues them stores them, too.
-    `conversation` is the conversation that it continues instead of a response, up to its end at
-    that time. `tool_state` is what hosted tools need of the responses before
-    (`protocol.grants`), `placement` is where the last of them was generated.
+    `root_created_at` (Unix seconds) pins the date in the prompt, so that a conversation that goes
+    on after midnight still finds its cached prefix. `unstored` items, the last of `items`, are
+    stored with the next stored response. `tool_state` is of hosted tools (`protocol.grants`).
     """
 
     parent: UUID | None
@@ -60,12 +48,9 @@ class History:
 
 
 class HistorySource:
-    """Looks up what requests continue, and the items that they only name."""
-
     def __init__(
         self, database: Database, *, depth_max: int = DEPTH_MAX, items_max: int = ITEMS_MAX
     ) -> None:
-        """Limit chains to `depth_max` responses and contexts to `items_max` items."""
         self._database = database
         self._depth_max = depth_max
         self._items_max = items_max
@@ -79,14 +64,12 @@ class HistorySource:
         local: Mapping[str, History],
         with_json: bool = False,
     ) -> History:
-        """Return the history of a response that is created at `created_at` (unix seconds).
+        """Look up the history of a new response.
 
-        `with_json`: the items are shown, not only continued. `local` has responses by public id
-        that may be in no database, and is searched first. A local history has only what its first
-        continuation needed: the rest is looked up. Raises `PreviousResponseNotFound`;
-        `InvalidRequest` for a response in progress or a chain that is too long; `ResourceNotFound`
-        for an unknown conversation; `ConversationLocked` if the response could not be added to it;
-        `StoreUnavailable`.
+        With `with_json` the items are shown, too. `local` has responses by public id that may be in
+        no database; it lacks what its first continuation did not need. Raises `InvalidRequest` for
+        a response in progress or a chain that is too long, and `ConversationLocked` if the response
+        could not be added.
         """
         repeated = may_repeat(request.input)
         needed = NeededJson(
@@ -112,7 +95,7 @@ class HistorySource:
     async def named_items(
         self, principal: Principal, request: CreateResponse
     ) -> dict[str, ContextItem]:
-        """Return the stored items that the input references, by id; unknown ones are absent."""
+        """Return the stored items that the input references."""
         wanted = referenced_ids(request.input)
         if not wanted:
             return {}
@@ -176,7 +159,7 @@ class HistorySource:
 
 
 def combines(request: CreateResponse) -> bool:
-    """Return True if the request offers the browser together with tools that may reveal secrets."""
+    """Return True if the browser is offered together with tools that may reveal secrets."""
     kinds = {type(tool) for tool in request.tools}
     return WebSearchTool in kinds and bool(kinds & {CodeInterpreterTool, McpServerTool})
 

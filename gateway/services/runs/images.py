@@ -1,9 +1,8 @@
-"""Images that a request names by URL, fetched for models that see, under the rules of tools.
+"""Images named by URL, fetched for models that see.
 
-A server of a model is never given such a URL: it stands inside of the operator's network. A request
-of a hundred bytes can name images of a hundred MiB, in memory from the first byte that comes until
-the run ends whose prompt they are in: what a process holds of them is bounded, for all tenants and
-for each.
+A model's server must not fetch them itself: it stands inside the operator's network. A request of a
+hundred bytes can name a hundred MiB of images, in memory until its run ends, so the bytes held are
+bounded.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ _NO_TURN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImageVisits:
-    """Bounds of fetching images: how long one may be, and may take (`timeout_s`, waiting for its
-    turn is part of that), how many are fetched at the same time, how many bytes those of one
-    context are, and how many bytes of images are held together (`ImageBudget`). One tenant may
-    have `tenant_share` of the visits and of the bytes that are held.
+    """Bounds of fetching images. `timeout_s` includes the wait for a turn; `context_bytes_max` is
+    for one context, `held_bytes_max` for all images in memory.
     """
 
     bytes_max: int = 8 * 1024 * 1024
@@ -55,17 +52,16 @@ class ImageVisits:
 
     @property
     def tenant_visits_max(self) -> int:
-        # Images of one tenant fetched at the same time.
         return max(1, int(self.visits_max * self.tenant_share))
 
 
 class _NoImage(Exception):
-    """Lack of an image to show; the message tells the caller why."""
+    """Lack of an image; the message is for the caller."""
 
 
 class _Coming:
-    """The images of one context that are being fetched, the most important first: when they get
-    too long together, the last of those that have arrived is abandoned.
+    """Images of one context: if they are too long together, the last that has arrived is
+    abandoned.
     """
 
     def __init__(self, count: int, hold: ImageHold, bytes_max: int) -> None:
@@ -79,7 +75,6 @@ class _Coming:
             raise self._too_long
 
     def add(self, at: int, size: int) -> None:
-        """Count more bytes of image `at`. Raises `_NoImage` and `NoRoom`."""
         self.check(at)
         while sum(self._sizes) + size > self._bytes_max:
             last = max(i for i, come in enumerate(self._sizes) if come or i == at)
@@ -90,12 +85,10 @@ class _Coming:
         self._sizes[at] += size
 
     def drop(self, at: int) -> None:
-        """Give back the bytes of image `at`, which is not shown."""
         self._hold.give_back(self._sizes[at])
         self._sizes[at] = 0
 
     def final(self, answers: Sequence[str]) -> list[str]:
-        """Return the final answers, with the reason for each image that was abandoned meanwhile."""
         why = str(self._too_long)
         return [why if at in self._abandoned else one for at, one in enumerate(answers)]
 
@@ -105,7 +98,7 @@ class _Coming:
 
 
 class ImageFetcher:
-    """Fetches images for all tenants of a process. `client` ends a body behind `bytes_max`."""
+    """Fetcher of images; `client` ends a body after `bytes_max`."""
 
     def __init__(
         self,
@@ -123,7 +116,6 @@ class ImageFetcher:
         self._metrics = metrics
         self._places = asyncio.Semaphore(visits.visits_max)
         self._places_of: WeakValueDictionary[TenantId, asyncio.Semaphore] = WeakValueDictionary()
-        """Semaphore of each tenant that has images fetched, for its visits."""
         self.budget = ImageBudget(
             bytes_max=visits.held_bytes_max,
             tenant_bytes_max=int(visits.held_bytes_max * visits.tenant_share),
@@ -135,9 +127,8 @@ class ImageFetcher:
     ) -> tuple[Mapping[bytes, str], ImageHold]:
         """Return a data URL for each question, or the reason why there is none.
 
-        The reason begins with `IMAGE_NO_ROOM` if the image could be had at another time. If images
-        are too long together, the first ones are fetched. Their bytes count as long as the hold is
-        referenced.
+        The reason begins with `IMAGE_NO_ROOM` if the image could be had at another time. The bytes
+        count as long as the hold is referenced.
         """
         hold = ImageHold(self.budget, tenant_id)
         coming = _Coming(len(questions), hold, self._visits.context_bytes_max)
@@ -214,13 +205,12 @@ class ImageFetcher:
 
 
 class NoRoom(Exception):
-    """Refusal to hold more bytes now; the message is for the caller."""
+    """Lack of room; the message is for the caller."""
 
 
 class ImageHold:
-    """Count of the bytes of one request's images. They count until nothing references this object:
-    it goes where the images go, from the input of a prompt to the run, and ends with it however
-    that ends.
+    """Counted bytes of one request's images, until nothing references this object: it goes with the
+    images from the prompt's input to the run, however that ends.
     """
 
     __slots__ = ("_budget", "_bytes", "_tenant_id")
@@ -231,7 +221,6 @@ class ImageHold:
         self._bytes = 0
 
     def add(self, size: int) -> None:
-        """Count received bytes. Raises `NoRoom`."""
         self._budget.take(self._tenant_id, size)
         self._bytes += size
 
@@ -244,10 +233,7 @@ class ImageHold:
 
 
 class ImageBudget:
-    """Bounds of image bytes: `bytes_max` for all tenants of a process, `tenant_bytes_max` for each.
-
-    Bytes are taken on the event loop, and released in any thread: whichever drops a hold last.
-    """
+    """Bounds of image bytes, which any thread may release: whichever drops a hold last."""
 
     def __init__(self, *, bytes_max: int, tenant_bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -255,12 +241,12 @@ class ImageBudget:
         self._held_bytes = 0
         self._of_tenants: Counter[TenantId] = Counter()
         self._let_go: deque[tuple[TenantId, int]] = deque()
-        """Tenants and bytes that are yet to be subtracted: a thread, or the garbage collector in
-        the middle of a sum, may only append."""
+        """Yet to be subtracted: other threads, or the garbage collector in the middle of a sum, may
+        only append.
+        """
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of all images in memory."""
         while self._let_go:
             tenant_id, size = self._let_go.popleft()
             self._held_bytes -= size
@@ -270,7 +256,6 @@ class ImageBudget:
         return self._held_bytes
 
     def take(self, tenant_id: TenantId, size: int) -> None:
-        """Count bytes of a tenant. Raises `NoRoom` without counting them."""
         if self.held_bytes + size > self._bytes_max:
             raise NoRoom(
                 "The server holds as many bytes of images as it can. Try again in a moment, or "

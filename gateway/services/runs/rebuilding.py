@@ -1,9 +1,7 @@
-"""The run of a stored response, rebuilt: its prompt is erased when it ends, its context is not.
+"""The run of a stored response, rebuilt: its prompt was erased at its end.
 
-The context is what the row says it continued, up to where that had come then. The items in it that
-have ids are repeated id for id; the rest of the prompt is rendered as for a new response, from the
-parameters that the response repeats. Parameters that it does not repeat have their defaults, and
-what settings say of the system message is what they say now.
+Items with ids are repeated id for id; the rest is rendered anew from the parameters in the
+response. Other parameters have their defaults, and the system message follows today's settings.
 """
 
 from __future__ import annotations
@@ -40,13 +38,10 @@ REPEATED: Final = (
     "max_output_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed",
     "top_k", "min_p", "stop",
 )  # fmt: skip
-"""Parameters of a request that its response repeats, and that its prompt or output depends on."""
 REASONING: Final = ("summary", "max_tokens")
 
 
 class Rebuilder:
-    """Makes the run spec of a stored response anew. The spec stores nothing."""
-
     def __init__(
         self, database: Database, models: Models, specs: SpecBuilder, executor: PromptExecutor
     ) -> None:
@@ -56,7 +51,7 @@ class Rebuilder:
         self._executor = executor
 
     async def rebuild(self, tenant_id: TenantId, stored: StoredResponse) -> RunSpec:
-        """Return the spec of the response's first turn; its prompt may differ from the one it had.
+        """Return a spec that stores nothing; its prompt may differ from the original.
 
         Raises what `RunBuilder.build` raises, `ModelNotFound`, and `PreviousResponseNotFound` if
         something of the context was deleted.
@@ -85,8 +80,7 @@ class Rebuilder:
         return self._specs.spec(run_input, self._specs.write(run_input, item_by_item=True))
 
     async def _context(self, tenant_id: TenantId, stored: StoredResponse) -> Sequence[ContextItem]:
-        # A chain ends with the output of its last response, of which the prompt has a summary that
-        # was made for it, if one was.
+        # Leave out the last response's output, but not the summary that was made for its prompt.
         chain = await messages.history(
             self._database, tenant_id, stored.uuid, depth_max=DEPTH_MAX, items_max=ITEMS_MAX
         )
@@ -99,10 +93,7 @@ class Rebuilder:
 
 
 def request_of(head: ResponseHead, model: Model) -> CreateResponse:
-    """Return the request as far as its response repeats it, without its input.
-
-    An effort that is the model's default was not requested, for all that is stored.
-    """
+    """Return the request, without input. A default effort counts as not requested."""
     echo = head.echo
     fields: dict[str, Any] = {name: echo[name] for name in REPEATED if echo.get(name) is not None}
     reasoning = {name: echo["reasoning"].get(name) for name in REASONING}

@@ -1,7 +1,7 @@
-"""Another continuation of a stored response, at one backend, of which nothing is stored.
+"""Another continuation of a stored response, at one backend; nothing is stored.
 
-It is asked for as the run asked: the same ids, sampling, seed and grammar. Only the turn is
-generated that the continuation begins in: no tool is run, and no rule repairs what the model says.
+It uses the run's ids, sampling, seed and grammar, and ends with the turn: no tool is run, no output
+repaired.
 """
 
 from __future__ import annotations
@@ -32,23 +32,22 @@ if TYPE_CHECKING:
     from gateway.services.token_view import Branch
 
 CONTINUATION_S: Final = 120.0
-"""Seconds that one takes, its wait for a slot included; then it is shown as far as it has come."""
+"""Bound, wait for a slot included; then the part that was generated is shown."""
 TOKENS_MAX: Final = 4_096
 MARGIN_TOKENS: Final = 64
-"""Tokens that one may have more than what it stands beside."""
+"""A continuation may be longer than the original by this."""
 PRIORITY: Final = -1
 """The lowest `TokenRequest.priority`."""
 OPERATORS: Final = "operators"
-"""The tenant of continuations where requests wait for each other: no id of a tenant is like it."""
+"""Admission takes it for a tenant; no tenant's id is like it."""
 FORCED_CHARS_MAX: Final = 8_192
 
 Ending = Literal["stop", "length", "time", "recalled", "broken"]
-"""Reason for the end: that of the model, the bound of tokens or of seconds, that others needed the
-slot, or that the backend broke off."""
+"""`recalled`: others needed the slot. `broken`: the stream broke off."""
 
 
 class Pinnable(Protocol):
-    """Source of tokens that can be bound to one backend: the pool."""
+    """Pool of backends."""
 
     async def generate(
         self, request: TokenRequest, sink: TokenSink, *, only: str | None = None
@@ -56,9 +55,7 @@ class Pinnable(Protocol):
 
 
 class Variation(NamedTuple):
-    """Differences to the run: the backend (None: any), `text` that is put into the model's mouth,
-    and another temperature and seed (None: as the run had).
-    """
+    """Differences from the run; `text` is put into the model's mouth."""
 
     backend: str | None = None
     text: str = ""
@@ -68,8 +65,9 @@ class Variation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Ids that a continuation begins with: those of prompt and earlier turns, and `kept` ones of
-    its own turn. `drawn` counts the ids before it for which the run drew random numbers.
+    """Ids that a continuation begins with: prompt and earlier turns, then `kept` ones of its turn.
+
+    `drawn` counts the ids for which the run drew random numbers.
     """
 
     before: Sequence[int]
@@ -80,7 +78,7 @@ class Prefix:
 
 @dataclass(slots=True)
 class Continuation:
-    """The ids that a backend generated; the `TokenSink` that collects `tokens_max` of them."""
+    """Sink of generated ids."""
 
     tokens_max: int
     backend: str = ""
@@ -101,19 +99,16 @@ class Continuation:
         return len(self.ids) <= self.tokens_max
 
     async def room(self) -> bool:
-        # More than were asked for.
+        # There are more ids than `tokens_max`.
         del self.ids[self.tokens_max :]
         self.ending = "length"
         return False
 
 
 class Regenerator:
-    """Has backends continue stored responses."""
-
     def __init__(
         self, pool: Pinnable, format_of: FormatOf, threads: Executor, *, refusals: bool
     ) -> None:
-        """`refusals`: runs let the model refuse to answer in a format."""
         self._pool = pool
         self._format_of = format_of
         self._threads = threads
@@ -128,8 +123,8 @@ class Regenerator:
     ) -> Prefix:
         """Return the ids before a branch of the response whose log `fold` has read.
 
-        Without a log (None) all that the branch keeps follows the prompt. `result` is that of the
-        approved call which the response begins with.
+        Without a log all that the branch keeps follows the prompt. `result` is that of the approved
+        call which the response begins with.
         """
         format_, prompt = self.format_of(spec), spec.prompt_ids
         if fold is not None and fold.turns and (begun := format_.prefill_size(prompt)):
@@ -147,10 +142,8 @@ class Regenerator:
     async def generate(
         self, spec: RunSpec, prefix: Prefix, variation: Variation, *, beside: int
     ) -> Continuation:
-        """Return what a backend makes of the beginning, next to `beside` tokens of the original.
-
-        Raises `InvalidRequest` for a place where nothing can be continued, and what
-        `Pool.generate` raises before a first chunk.
+        """Generate a continuation, next to `beside` tokens of the original; raises `InvalidRequest`
+        where nothing can be continued.
         """
         format_ = self.format_of(spec)
         if format_.framing.is_text and (prefix.kept or variation.text):

@@ -1,10 +1,3 @@
-"""Turn a create command into its run spec, with a summary where one is due.
-
-RunBuilder       looks up what the request continues, and plans a summary where one is due
-PromptExecutor   has long work done in threads, with what servers render for it
-SpecBuilder      renders the prompt, derives the rules for the output, fills in the rest: no I/O
-"""
-
 from __future__ import annotations
 
 import hashlib
@@ -114,34 +107,31 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import TenantPolicy
 
     Echo = dict[str, Any]
-    """Fields of a request that its response repeats."""
 
 
 T = TypeVar("T")
 
 ANSWER_SHARE: Final = 0.25
-"""Share of max_output_tokens that a reasoning budget leaves to the answer."""
+"""Part of max_output_tokens that a reasoning budget leaves to the answer."""
 REPEATED_ITEM_BYTES: Final = 30
-"""An item that has ids costs about as much as so many bytes that have to be tokenised."""
+"""Cost of an item with ids, in bytes of text to tokenise."""
 SERVER_TOOL_BYTES: Final = 1_024
-"""Approximate bytes of the description of a tool of an MCP server for the model."""
 SALTS_MAX: Final = 4_096
-"""Tenants whose salt is kept; others are computed again."""
 RENDERINGS_MAX: Final = 8
-"""Times, at most, that servers render for one request: to learn the template, for the prompt, for a
-summary, and again with fewer and fewer turns."""
+"""Renderings for one request: to learn the template, for the prompt, for a summary, and again with
+fewer and fewer turns.
+"""
 DAY_S: Final = 86_400
 DATES_MAX: Final = 64
 COMPILED_BYTES: Final = 1 << 20
-"""A schema or a grammar, however small, may take as long to compile as so many bytes."""
+"""Cost of compiling a schema or grammar, however small, in bytes of text to tokenise."""
 RULES_BYTES_MAX: Final = 2 << 20
-"""All cached output rules, each with its weight; they take up to ten times as much memory."""
+"""Weight of all cached output rules; their memory is up to ten times as much."""
 RULES_BYTES_MIN: Final = 2 << 10
 GRAMMAR_WEIGHT: Final = 50
-"""A grammar, compiled, takes so many times as much memory as all else that is as long."""
+"""Memory of a compiled grammar relative to other rules of its length."""
 GRAMMAR_BYTES_MIN: Final = 80 << 10
-"""Bytes that a grammar weighs however short it is: a class of Unicode's letters takes most of a
-MiB."""
+"""Weight of a short grammar: a class of Unicode's letters takes most of a MiB."""
 
 
 _LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprovalResponse)
@@ -152,12 +142,9 @@ _LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprova
 class CreateCommand:
     """Request to create a response.
 
-    `body_bytes` is its length as JSON; `requested_at` is when it came, in seconds of
-    `time.perf_counter`. `local` are responses that it may continue without their being stored.
-    `tool_values` is where hosted tools keep what such responses need again. `remembered`: if this
-    one is not stored either, others may continue it in the same way (`Generation.continued`).
-    Without `generate` the context is checked and prepared for whoever continues it, and no model is
-    called.
+    `requested_at` is of `time.perf_counter`. `local` are unstored responses that it may continue,
+    for which hosted tools keep `tool_values`. With `remembered` it may be continued like that, too
+    (`Generation.continued`). Without `generate` the context is only checked and prepared.
     """
 
     principal: Principal
@@ -173,13 +160,10 @@ class CreateCommand:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """Input of a run spec: a command, and what was looked up for it.
+    """Command, and what was looked up for it.
 
-    `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
-    seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
-    are messages without ids. `compacted` is the summary that its context ends with. `granted` is
-    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it,
-    `image_holds` count the images that were fetched for it (`services.runs.images`).
+    `is_opening`: it continues nothing, and its input is messages without ids. `stored` are
+    referenced items; `compacted` is the summary that ends the context.
     """
 
     command: CreateCommand
@@ -199,19 +183,16 @@ class RunInput:
         return self.command.principal.tenant_id
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
-        """Return a copy with these renderings added; `hold` counts the bytes of their images."""
         holds = self.image_holds if hold is None else (*self.image_holds, hold)
         return replace(self, rendered={**self.rendered, **more}, image_holds=holds)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An input, assembled and rendered: the `prompt` of `items` has nothing left out.
+    """Rendered input, not truncated.
 
-    `echo` is what its response repeats of the request. `rules` are what the output is held to, and
-    `checker` knows whether it keeps them. `items` are those of the context and, behind
-    them, the summary that it ends with. `is_repeated`: of the history, which was repeated as it is,
-    there are none.
+    `items` are those of the context, then its summary; without those of the history if that
+    `is_repeated`.
     """
 
     echo: Echo
@@ -225,8 +206,6 @@ class Written:
 
 
 class SpecBuilder:
-    """Makes run specs. Its methods raise `RequestError` for what the caller has to mend."""
-
     def __init__(
         self,
         format_of: FormatOf,
@@ -235,10 +214,6 @@ class SpecBuilder:
         cache_salt_key: bytes,
         sealer: Sealer,
     ) -> None:
-        """Build specs whose messages begin with `system_message`.
-
-        `cache_salt_key` separates tenants' cached prefixes; `sealer` opens their reasoning.
-        """
         self._format_of = format_of
         self._system_message = system_message
         self._cache_salt_key = cache_salt_key
@@ -249,10 +224,10 @@ class SpecBuilder:
             size_max=RULES_BYTES_MAX
         )
         self._plain_checkers: dict[object, Checker] = {}
-        """Checkers of requests without tools and formats: few options are left to them."""
+        """There are few: requests without tools and formats have few options."""
 
     def work_bytes(self, run_input: RunInput) -> int:
-        """Return the work of `spec`, in bytes of text that may have to be tokenised."""
+        """Return the cost of `spec`, in bytes of text to tokenise."""
         size_bytes, request = run_input.command.body_bytes, run_input.command.request
         if not run_input.is_opening:
             size_bytes += _size_bytes(run_input.history.items) + _size_bytes(
@@ -319,7 +294,7 @@ class SpecBuilder:
         return self._format_of(model.id).framing.stores_ids
 
     def count(self, run_input: RunInput) -> int:
-        """Return the number of tokens of the prompt, also if it is too long to run."""
+        """Count the prompt, also if it is too long to run."""
         written = self.write(run_input)
         prompt = written.prompt
         if run_input.command.request.truncation == "auto":
@@ -329,7 +304,6 @@ class SpecBuilder:
         return prompt.tokens
 
     def spec(self, run_input: RunInput, written: Written | None = None) -> RunSpec:
-        """Return the run spec; `written` is the result of `write` for the same input."""
         written = written or self.write(run_input)
         command, model, history = run_input.command, run_input.model, run_input.history
         request, principal, policy = command.request, command.principal, command.principal.policy
@@ -412,7 +386,7 @@ class SpecBuilder:
         self, run_input: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = run_input.command.request, None, None
-        # An echo has its defaults beside what was sent, which are shorter as a rule.
+        # An echo has defaults, which are usually shorter, beside what was sent.
         is_long = run_input.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
             tenant, key = run_input.command.principal.tenant_id, self._sealer.key_id
@@ -432,8 +406,8 @@ class SpecBuilder:
         )
 
     def _rules_and_checker(self, run_input: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
-        # Both are cached, because clients send the same tools again and again. User content is
-        # cached per tenant: the time of a request must not depend on other tenants' requests.
+        # Clients send the same tools again and again. User content is cached per tenant: the time
+        # of a request must not depend on other tenants' requests.
         request, tenant = run_input.command.request, run_input.command.principal.tenant_id
         demands = (request.tools, request.brought, request.stop, run_input.granted.grants)
         is_bound = any(demands) or not isinstance(request.tool_choice, str)
@@ -485,7 +459,6 @@ class SpecBuilder:
         )
 
     def _truncate(self, run_input: RunInput, written: Written) -> Prompt:
-        # Drops the oldest turns until prompt and answer fit.
         length, answer_tokens = (
             run_input.model.context_length,
             run_input.command.request.max_output_tokens,
@@ -512,7 +485,6 @@ class SpecBuilder:
 
 
 def is_compiled(request: CreateResponse) -> bool:
-    """Return True if the request has a schema or grammar that output is checked against."""
     has_schema = isinstance(request.text.format, JsonSchemaFormat)
     return has_schema or any(map(_is_bound, request.offered_tools))
 
@@ -587,7 +559,7 @@ def _repeat_history(run_input: RunInput, format_: ModelFormat) -> RepeatedHistor
     ):
         return None  # what becomes of a request for approval is said behind it
     answers = [item for item in new if isinstance(item, Message) and is_answer(item)]
-    # Copies of answers that the history has are no new ones.
+    # Copies of answers in the history are not new.
     if own := may_repeat(answers).ids:
         own &= history.item_ids()
     is_answered = any(item.id not in own for item in answers)
@@ -609,7 +581,7 @@ def _items_before(
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:
-    # Packed items only know their total size.
+    # Packed items know only their total size.
     if isinstance(items, PackedItems):
         return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
@@ -629,8 +601,8 @@ def _without_ids(item: ContextItem) -> ContextItem:
 
 
 def _locate(written: Written, *, with_ids: bool) -> tuple[list[ContextItem], int]:
-    # Returns the new items, `with_ids` of the whole prompt, and where the first message of the user
-    # ends in it (0: it is not there).
+    # Return the new items, with their ids from the whole prompt, and where the first message of the
+    # user ends in it (0: it is not there).
     context, items, prompt = written.context, written.items, written.prompt
     added, opening, first = list(context.items[context.inherited :]), 0, 0
     while first < len(items) and items[first].role != "user":
@@ -645,14 +617,14 @@ def _locate(written: Written, *, with_ids: bool) -> tuple[list[ContextItem], int
 
 
 PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
-"""The `TokenRequest.priority` of each tier."""
+"""`TokenRequest.priority`."""
 
 _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
-"""Names of what is better than the default; here it is all one tier."""
+"""OpenAI's better tiers, all one here."""
 
 
 def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
-    """Return the tier of the request, no better than its tenant and project may have."""
+    """Return a tier no better than tenant and project may have."""
     tier: str | None = request.service_tier
     if tier is None or tier == "auto":
         tier = policy.tier_default
@@ -667,8 +639,7 @@ def reasoning_budget(
 ) -> int | None:
     """Return how many tokens the model may think; None: no limit.
 
-    Of `max_tokens`, the whole output, `ANSWER_SHARE` is reserved for the answer, and
-    `framing_tokens` for the transition from reasoning to answer.
+    `framing_tokens` are for the transition to the answer.
     """
     budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
     if not budget:
@@ -678,7 +649,6 @@ def reasoning_budget(
 
 
 def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
-    """Return the explicit parameters; at most `room` tokens fit behind the prompt."""
     return Sampling(
         max_tokens=min(request.max_output_tokens or room, room),
         temperature=request.temperature,
@@ -693,23 +663,20 @@ def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
 
 
 class Tokenizers(Protocol):
-    """Client that has servers render conversations (`upstreams.tokenization`)."""
+    """Client of servers that render conversations (`upstreams.tokenization`)."""
 
     async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
-        """Return the answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
+        """Answer each question (`Unrendered`)."""
 
 
 class PromptExecutor:
-    """Executor of work that makes prompts: it keeps the event loop free, and fetches renderings.
-
-    The work itself does no I/O. It raises `Unrendered` for what it lacks, and runs again with the
-    answers.
+    """Executor of prompt-building work, which does no I/O: it raises `Unrendered` for what it
+    lacks, and runs again with the answers.
     """
 
     def __init__(
         self, executor: ThreadExecutor, tokenizers: Tokenizers, images: ImageFetcher | None = None
     ) -> None:
-        """Fetch images with `images`; None if no model sees any."""
         self._executor = executor
         self._tokenizers = tokenizers
         self._images = images
@@ -717,10 +684,8 @@ class PromptExecutor:
     async def run(
         self, work: Callable[[RunInput], T], run_input: RunInput, *, size_bytes: int
     ) -> T:
-        """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
-
-        Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
-        renders.
+        """Run work, fetching renderings and images for it. Raises as `ThreadExecutor.run` does, and
+        `NoUpstreamAvailable` if no server of the model renders.
         """
         for _ in range(RENDERINGS_MAX):
             try:
@@ -742,7 +707,7 @@ class PromptExecutor:
 
 
 class DueSummary(NamedTuple):
-    """A run whose context is to be made short before it starts, and the plan of the summary."""
+    """Run whose context must be summarised before it starts."""
 
     run_input: RunInput
     plan: SummaryPlan
@@ -753,10 +718,6 @@ class DueSummary(NamedTuple):
 
 
 class RunBuilder:
-    """Turns create commands into run specs: looks up what they continue, and has the rest done in a
-    thread where it is long.
-    """
-
     def __init__(
         self,
         *,
@@ -775,11 +736,9 @@ class RunBuilder:
         self._executor = executor
 
     async def build(self, command: CreateCommand, model: Model) -> RunSpec | DueSummary:
-        """Return the run spec of a new response, or the summary that has to be made before.
+        """Return the spec of a new response, or the summary that has to be made before.
 
-        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unavailable
-        logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning sealed
-        elsewhere, a prompt that is too long.
+        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix.
         """
         run_input = await self._look_up(command, model)
         request = command.request
@@ -796,8 +755,8 @@ class RunBuilder:
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
         """Make the summary and yield the spec of the run that begins with it.
 
-        If the block raises there is no run, and the summary is booked by itself. Raises what
-        `build` raises, `UpstreamError` and `SummaryFailed`.
+        If the block raises, the summary is booked by itself. Raises `UpstreamError`,
+        `SummaryFailed`, and as `build` does.
         """
         summary = await self._compactor.make(due.plan.spec)
         run_input = replace(due.run_input, compacted=summary.compacted)
@@ -818,8 +777,8 @@ class RunBuilder:
     ) -> CompactedContext:
         """Summarise what the request continues and contains.
 
-        `admit` gets the run that makes the summary before a token is spent, and returns it with its
-        charge. The caller books the result (`book`). Raises what `summarised` and `admit` raise.
+        `admit` charges the run that makes the summary before a token is spent. The caller books the
+        result.
         """
         run_input = await self._look_up(command, model, with_json=True)
         plan = await self._executor.run(
@@ -832,10 +791,7 @@ class RunBuilder:
         self._compactor.book(summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
-        """Return the number of tokens of the request's prompt, also if it is too long to run.
-
-        Raises `RequestError` and `StoreUnavailable` as `build` does.
-        """
+        """Count the prompt, also if it is too long to run."""
         run_input = await self._look_up(command, model)
         return await self._executor.run(
             self._specs.count, run_input, size_bytes=self._specs.work_bytes(run_input)
@@ -857,7 +813,7 @@ class RunBuilder:
         if is_opening := opens(request):
             history = History(None, (), created_at)
         else:
-            # Whoever stores what continues it stores the items of a conversation, too.
+            # Storing a continuation later stores the conversation's items, too.
             is_stored_later = (
                 command.remembered and not request.store and request.conversation is not None
             )
@@ -931,7 +887,6 @@ def _tools_before(run_input: RunInput) -> tuple[BroughtTools, ...]:
 
 
 def opens(request: CreateResponse) -> bool:
-    """Return True if the request continues nothing and has only messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
         return False
     for item in request.input:

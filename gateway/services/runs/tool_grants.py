@@ -1,18 +1,12 @@
-"""Grants of the tools that the gateway runs: decided once, when a response is created.
+"""Grants of hosted tools, decided once, when a response is created.
 
-The operator serves families of tools, the tenant may use some of them, and the request offers
-tools of these: `ToolGrants.decide` combines them into grants. MCP servers are listed here, and an
-approval in the request is matched with its approval request. It is used up when the response is
-recorded (`engine.archive`): a request that is refused for another reason can be repeated.
-
-A response that may not call an MCP tool by itself ends with an `mcp_approval_request`. The next
-request answers it, and brings the context: a previous response, a conversation, or all the items
-once more. Clients that send all items send old answers again, too. An answer counts only if no
-output of the model follows it.
+An approval is used up when the response is recorded (`engine.archive`): a refused request can be
+repeated. Clients that send all items send old answers again, so an answer counts only if no output
+of the model follows it.
 
 A page or a tool's result can tell the model to open a URL that carries away what it has seen. So
-where a response has other tools beside the browser, whose results may be private, a URL that the
-model writes is opened only if the caller wrote it, or a page that was shown has it (`urls_of`).
+beside other tools, whose results may be private, the browser opens only URLs that the caller wrote
+(`urls_of`) or a shown page has.
 """
 
 from __future__ import annotations
@@ -81,24 +75,22 @@ INCLUDED: Final = frozenset(
         "code_interpreter_call.outputs",
     }
 )
-"""Values of `include` that concern hosted tools."""
 _COUNTRY_CHARS: Final = 2
 _OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})
 _PARAM: Final = "input"
 ASKING: Final = frozenset({"user", "system", "developer"})
-"""The roles of those who ask."""
 URLS_MAX: Final = 256
-"""URLs that are remembered, at most: the last ones."""
+"""URLs; the last ones are remembered."""
 _URL: Final = re.compile(r"https?://[^\s<>\"'`|\\^{}]{1,2040}")
 _BEHIND: Final = ".,;:!?*_)]}'\""
-"""Characters that often follow a URL in a text and are no part of it."""
+"""Characters that often follow a URL in a text."""
 
 
 class ToolSources(Protocol):
-    """Interface of the hosted tools for grants. All methods raise `StoreUnavailable`."""
+    """Hosted tools; all methods raise `StoreUnavailable`."""
 
     def families(self) -> frozenset[HostedFamily]:
-        """Return the tool families that this process can run now."""
+        """Return the families that this process can run now."""
 
     async def container(
         self,
@@ -109,12 +101,7 @@ class ToolSources(Protocol):
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """Return the container of a response.
-
-        `inherited` is the container that its context used; `param` is the path of the tool in the
-        request. Raises `InvalidRequest` for a container that has expired or may not be as large,
-        `ResourceNotFound` for an unknown one.
-        """
+        """Return the container of a response; `inherited` is the one of its context."""
 
     async def servers(
         self,
@@ -125,20 +112,18 @@ class ToolSources(Protocol):
         *,
         anew: bool,
     ) -> Sequence[Listing]:
-        """Return the tools of these servers, in order; each server comes with its path in the
-        request (`tools[0]`).
+        """List servers' tools; servers come with their paths in the request (`tools[0]`).
 
-        `allowed` and `domains` apply to servers that the request names by URL. With `anew` cached
-        lists are ignored. Raises `InvalidRequest` for a server that may not be used.
+        `allowed` and `domains` are for servers named by URL. With `anew` cached lists are ignored.
+        Raises `InvalidRequest` for a server that may not be used.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Decisions about the tools of one response.
+    """Decisions about one response's tools.
 
-    `listings` are for its log, `secrets` for the servers, by label. `approvals` are the answers to
-    requests for approval that are used up when the response begins (`RunSpec.approvals`).
+    `secrets` are by server label; `approvals` are used up when the response begins.
     """
 
     grants: Grants | None = None
@@ -156,26 +141,20 @@ NOTHING_GRANTED: Final = Granted()
 
 
 class ToolGrants:
-    """Decides what responses may use."""
-
     def __init__(
         self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
     ) -> None:
-        """Serve tools from `sources`; None: serve none.
+        """Decide what happens if an MCP server does not list its tools.
 
-        `budget` is the operator's; tenants and requests may have less. With `needs_listings` a
-        request is refused if one of its MCP servers does not list its tools, as OpenAI does;
-        otherwise the response reports the failure and goes without them, unless a call is approved.
+        `needs_listings`: the request is refused, as by OpenAI; otherwise the response goes without
+        them, unless a call is approved.
         """
         self._sources = sources
         self._budget = budget
         self._needs_listings = needs_listings
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
-        """Return the tool families that a tenant's requests may offer; others are dropped.
-
-        Does no I/O: parsing calls it (`protocol.responses.create_request`).
-        """
+        """Return the families that requests may offer, without I/O: parsing drops others."""
         if self._sources is None:
             return NO_FAMILIES
         may: dict[HostedFamily, str] = {
@@ -193,11 +172,10 @@ class ToolGrants:
         stored: Mapping[str, ContextItem],
         response: UUID,
     ) -> Granted:
-        """Decide what the response may use; `stored` are items that the request references.
+        """Decide what the response may use; `stored` are referenced items.
 
-        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed` for
-        a server that must list its tools, `ResourceNotFound` for an unknown container, and
-        `StoreUnavailable`.
+        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed`,
+        `ResourceNotFound` for an unknown container.
         """
         sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
         answers: Sequence[McpApprovalResponse] = ()
@@ -295,7 +273,7 @@ async def _grant_python(
 
 
 def _last_container(request: CreateResponse, history: History) -> str | None:
-    # Only programs that the history does not have: clients send items again.
+    # Programs that the history has were sent again.
     sent = [item for item in request.input if item.type == "code_interpreter_call"]
     programs = _without_repeated(sent, history)
     return programs[-1].container_id if programs else None
@@ -419,7 +397,7 @@ def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def rule_key(grants: Grants | None) -> object:
-    """Return what output rules depend on in the grants, in a form that JSON can encode."""
+    """Return what output rules depend on in the grants, for JSON."""
     if grants is None:
         return None
     servers = [
@@ -431,7 +409,7 @@ def rule_key(grants: Grants | None) -> object:
 
 
 class ServerTools(NamedTuple):
-    """The tools of MCP servers as functions, and where the request offers their servers."""
+    """Tools of MCP servers as functions, and their servers' paths in the request."""
 
     functions: tuple[FunctionTool, ...] = ()
     paths: tuple[str, ...] = ()
@@ -446,7 +424,6 @@ def _server_paths(tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
-    """Return MCP servers as the model sees them: namespaces of functions."""
     where = _server_paths(tools)
     spaces = [
         NamespaceTool(
@@ -474,7 +451,8 @@ def _approved(
     answers: Sequence[McpApprovalResponse],
     questions: Mapping[str, McpApprovalRequest],
 ) -> list[Listing]:
-    # Those of servers of which a call is approved: without its tool it is not known to be the same.
+    # Servers with an approved call: without its tool it cannot be checked that the call is the
+    # same.
     approved = (questions.get(one.approval_request_id) for one in answers if one.approve)
     labels = {one.server_label for one in approved if one is not None}
     return [listing for listing in listings if listing.grant.label in labels]
@@ -537,10 +515,7 @@ def _is_one(server: ServerGrant, tool: McpTool, wanted: Sequence[ToolName]) -> b
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """Decision of the user about the request `request_id`, made for the call with this `digest`.
-
-    `call` is the approved call; None: the user refused it.
-    """
+    """Decision about a request for approval; `call` None: refused."""
 
     request_id: str
     digest: bytes
@@ -550,8 +525,8 @@ class ApprovalDecision:
 def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprovalResponse, ...]:
     """Return the answers that the model has not seen yet, each once.
 
-    Raises `InvalidRequest` for two different answers to one request, and for more than one approved
-    call: a response asks for one at a time.
+    Raises `InvalidRequest` for contradicting answers, and for two approved calls: a response asks
+    for one.
     """
     answers: dict[str, McpApprovalResponse] = {}
     for item in reversed(items):
@@ -588,9 +563,8 @@ def decisions(
 ) -> tuple[ApprovalDecision, ...]:
     """Bind answers to the tools that the request itself grants.
 
-    `requests` has the approval requests of the context by id. A refusal needs no binding if its
-    tool is not granted any more. Raises `InvalidRequest` for an answer to a request that the
-    context does not have, and for an approval of a call that has changed.
+    A refusal needs no binding if its tool is not granted any more. Raises `InvalidRequest` for an
+    unknown request, and for an approved call that has changed.
     """
     decided: list[ApprovalDecision] = []
     for answer in answers:
@@ -624,12 +598,12 @@ def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:
 
 
 def urls_of(instructions: str | None, items: Iterable[object]) -> tuple[str, ...]:
-    """Return the URLs in the instructions and in messages of user and operator, each once."""
+    """Return the URLs in the instructions and in messages of user and operator."""
     urls: dict[str, None] = {}
     for text in _texts(instructions, items):
         for match in _URL.finditer(text):
             whole = match.group()
-            # With brackets or without: only the reader could tell.
+            # Only the reader could tell whether punctuation at its end belongs to it: keep both.
             urls |= dict.fromkeys((whole, whole.rstrip(_BEHIND)))
     return tuple(urls)[-URLS_MAX:]
 

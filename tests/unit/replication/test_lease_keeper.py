@@ -316,6 +316,35 @@ async def test_of_two_claims_on_one_response_neither_is_taken_for_renewed() -> N
     keeper.hold(claim, run)
     keeper._held[claim.uuid].until = 0.0
     table.heads[claim.uuid] = LogHead(2, 0, "in_progress")
-    with keeper.reserving([replace(claim, epoch=2)]):
+    with keeper.reserving([replace(claim, epoch=2)], since=time.monotonic()):
         await keeper.heartbeat()
         assert keeper._held[claim.uuid].until == 0.0
+
+
+async def test_a_lease_counts_from_the_claim_however_long_its_log_was_read() -> None:
+    table, run = Table(), Told()
+    keeper = table.keeper()
+    claim = table.claim()
+    with keeper.reserving([claim], since=time.monotonic() - LEASE_S):
+        keeper.hold(claim, run)
+    # Another process took the response over meanwhile.
+    table.heads[claim.uuid] = LogHead(2, 0, "in_progress")
+    waiting = asyncio.ensure_future(keeper.assured(claim))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await keeper.heartbeat()
+    await keeper.heartbeat()
+    with pytest.raises(ClaimLost):
+        await waiting
+    assert run.abandoned.is_set()
+
+
+async def test_a_claim_that_was_renewed_before_its_run_began_is_held_at_once() -> None:
+    table, run = Table(), Told()
+    keeper = table.keeper()
+    claim = table.claim()
+    with keeper.reserving([claim], since=time.monotonic() - LEASE_S):
+        await keeper.heartbeat()
+        keeper.hold(claim, run)
+    table.failure = StoreUnavailable("away")
+    await keeper.assured(claim)
