@@ -1,7 +1,6 @@
-"""LoRA adapters of backends: which there are, loaded and unloaded at all members of a model.
+"""LoRA adapters, loaded and unloaded at all members of a model.
 
-What a backend has is what it lists; so a call that was done in part is done again, and does the
-rest.
+What a backend has is what it lists, so repeating a call that was done in part does the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class AdapterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter of one backend: its base model there, and the path that it was loaded from."""
+    """Adapter of one backend: its base model there, and the path that it was loaded from."""
 
     backend: str
     name: str
@@ -61,8 +60,6 @@ def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
 
 
 class Adapters:
-    """Adapters of some backends; each operation asks all servers at once."""
-
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
     ) -> None:
