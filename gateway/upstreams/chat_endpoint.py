@@ -1,25 +1,18 @@
 """Chat endpoints of servers: a conversation becomes a request, and answers become ids of text.
 
-No I/O here.
-
-Hosted APIs refuse unknown parameters, so a parameter is sent only if the request set it, to a value
-other than the default of OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of
-vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+Hosted APIs refuse unknown parameters, so only values other than OpenAI's defaults are sent. vLLM,
+SGLang, llama.cpp, Ollama, TGI and hosted APIs agree in little about answers:
 
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
   id may be missing, come late, be repeated, or be another one in each fragment; arguments may be an
   object; an API of before 2023-11 has one `function_call`;
-* the usage stands in the last choice, or behind it in an event without choices, or nowhere; a
-  usage that comes earlier, with each event or the first one, covers what came until then;
-* `choices[0].logprobs.content` has the tokens of an event: each with its text, its bytes where the
-  server knows them, and the likeliest in its place. Tokens that are half a character come with an
-  event whose text is empty, or with the next one;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere; one
+  that comes earlier covers what came until then;
+* `choices[0].logprobs.content` has tokens with their text, and bytes where the server knows them.
+  Half a character comes with an event whose text is empty, or with the next one;
 * errors come with a status, or as an event of a 200.
-
-The reader hands on one call at a time: fragments of another one wait until the arguments of the
-open one are whole.
 """
 
 from __future__ import annotations
@@ -61,7 +54,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_BYTES_MAX: Final = 256
-"""Bytes of one token that are kept; no token is longer."""
+"""No token is longer."""
 
 
 def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
@@ -94,7 +87,7 @@ def _piece(entry: dict[str, Any]) -> bytes:
 
 
 def spelled(text: str, tokens: Sequence[TextToken]) -> Iterator[tuple[str, list[TextToken]]]:
-    """Yield the text in parts that begin where tokens begin, each with the tokens that begin in it.
+    """Yield the text in parts, each with the tokens that begin in it.
 
     The text is one part if the tokens do not spell it, byte for byte.
     """
@@ -119,7 +112,7 @@ FORMAT: Final = "response_format"
 _OF_A_FORMAT: Final = re.compile(
     r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
 )
-"""In words of a refusal: it is the format of the answer that a server does not take."""
+"""Words of a refusal of the answer's format."""
 _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
@@ -161,7 +154,7 @@ def binds_answer(request: TokenRequest) -> bool:
 
 
 def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
-    """Return the error for the caller if a server refused a parameter that it lacks, else None."""
+    """Return the error for the caller if a server refused a parameter that it lacks."""
     if isinstance(error, ContextOverflow):
         return None
     if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
@@ -216,9 +209,7 @@ def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 COUNT_LIMIT: Final = 1 << 24
-"""No turn has so many tokens, whatever a server says; those of all turns of a response fit into its
-row.
-"""
+"""No turn has so many tokens; those of all turns of a response fit into its row."""
 _FINISH: Final = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.STOP,
@@ -238,24 +229,21 @@ _FINISH: Final = {
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 _DONE: Final = b"[DONE]"
 CHARACTERS_PER_TOKEN_MAX: Final = 64
-"""No more is read than so many characters for each token that there may be: servers count tokens,
-and what one says without end must end somewhere."""
+"""Bound on what is read: servers count tokens, and one that never ends must end somewhere."""
 CALLS_MAX: Final = 128
 
 
 _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""Pattern of the parts of a JSON text that show where its values end; an escape is one match."""
+"""Parts of a JSON text that show where its values end; an escape is one match."""
 DUE_TOKENS_MAX: Final = 64
-"""Tokens without a text, each a part of a character: more of them are not waited with."""
+"""Tokens without a text, each a part of a character."""
 ID_CHARACTERS_MAX: Final = 256
-"""Characters that are kept of the id of a call, which clients never see."""
+"""Of the id of a call, which clients never see."""
 
 
 class CallArguments:
-    """Arguments of a call as they come; what each fragment costs does not depend on those before.
-
-    They are looked at only where somebody asks whether they are whole, each character once, and
-    parsed once.
+    """Arguments of a call as they come, scanned once: a fragment's cost is independent of those
+    before.
     """
 
     __slots__ = (
@@ -265,18 +253,17 @@ class CallArguments:
 
     def __init__(self) -> None:
         self.is_blank = True
-        """Nothing of them has come."""
         self._parts: list[str] = []
         self._untold: list[str] = []
         self._looked_at = 0
-        """Number of parts that were looked at."""
+        """Number of parts."""
         self._depth = 0
         self._in_string = False
         self._escape = ""
-        """A backslash at the end of what was looked at."""
+        """A backslash at the end of what was scanned."""
         self._is_object: bool | None = None
-        """True if what has closed is a JSON object and only white space follows; None while nothing
-        has closed."""
+        """What has closed is a JSON object, and only white space follows; None while nothing has
+        closed."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()
@@ -291,7 +278,6 @@ class CallArguments:
 
     @property
     def is_whole(self) -> bool:
-        """Return True once the arguments are a complete JSON object."""
         while self._looked_at < len(self._parts):
             part = self._parts[self._looked_at]
             self._looked_at += 1
@@ -332,8 +318,6 @@ class CallArguments:
 
 @dataclass(slots=True)
 class _Call:
-    """A call as far as it came."""
-
     id: str = ""
     name: str = ""
     arguments: CallArguments = field(default_factory=CallArguments)
@@ -342,8 +326,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls of one turn, in the order in which they began. `open` is the one that is streamed,
-    `kept_back` the number of characters that wait until their call is.
+    """Calls of one turn in their order; one at a time is `open`, that is streamed.
+
+    `kept_back` characters wait until their call is opened.
     """
 
     begun: list[_Call] = field(default_factory=list)
@@ -379,14 +364,14 @@ class _Calls:
             self.kept_back += len(arguments)
 
     def tell(self, call: _Call) -> str:
-        """Open a call, and return its arguments so far; later ones are no longer kept back."""
+        """Open a call, and return its arguments so far."""
         self.open, call.is_announced = call, True
         text = call.arguments.untold()
         self.kept_back -= len(call.name) + len(text)
         return text
 
     def next(self) -> _Call | None:
-        """Return the next call to open, or None while the open call is incomplete or none waits.
+        """Return the next call to open, if the open call is complete.
 
         A call without any arguments is complete once the arguments of a later call begin.
         """
@@ -413,10 +398,9 @@ class _Calls:
 
 
 class TaggedThought:
-    """Content that may begin with thoughts between two tags, taken apart. `is_open`: it begins
-    within one, whose first tag the prompt had.
+    """Content that may begin with thoughts between two tags, taken apart.
 
-    Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
+    `is_open`: the prompt had the first tag. Tags elsewhere are text: they speak of thoughts.
     """
 
     __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening", "is_open")
@@ -426,11 +410,11 @@ class TaggedThought:
         self._opening = opening
         self._closing = closing
         self._front: list[str] = []
-        """White space, of which nobody can tell yet whether a tag is behind it."""
+        """White space that may be followed by a tag."""
         self._held = ""
-        """Text that is held back because it may be the beginning of a tag."""
+        """Text that may be the beginning of a tag."""
         self._mark: int | None = None
-        """Mark of the text: thought or answer; None while it cannot be determined."""
+        """Thought or answer; None while it is not certain."""
         self._front_size = 0
 
     @property
@@ -509,15 +493,14 @@ class ChatReader(CompletionReader):
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
         self._due: list[TextToken] = []
-        """Tokens whose text is yet to be told."""
+        """Tokens whose text has not been reported."""
         self._is_untold = False
-        """True if the logprobs of the next text are unknown."""
+        """The logprobs of the next text are unknown."""
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._reported_usage: ReportedUsage | None = None
-        """Token counts of all that came; None before the server reports them, and after more has
-        come."""
+        """Counts of all that came; None if more has come since."""
 
     @property
     @override

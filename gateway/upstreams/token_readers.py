@@ -1,12 +1,6 @@
 """Readers of answers with token ids: bytes become chunks. No I/O here.
 
-`CompletionReader` reads `POST /v1/completions` with token ids, which vLLM since 0.10.2 and SGLang
-since 0.5.17 send. `text` is never read: it lacks special tokens, and half a character is not text.
-
-`GenerateReader` reads `POST /generate` of SGLang, and of LMDeploy. SGLang 0.5.23 sends, from its
-Python and its Rust frontend: `{"output_ids": [1, 1], "meta_info": {"finish_reason": null,
-"completion_tokens": 2, "cached_tokens": 8}}`. An event has all ids so far, or with
-`--incremental-streaming-output` those since the one before; `completion_tokens` counts all.
+`text` is never read: it lacks special tokens, and half a character is not text.
 """
 
 from __future__ import annotations
@@ -32,8 +26,8 @@ if TYPE_CHECKING:
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 64 * 1024
-"""Bytes of a read that are parsed in one turn of the event loop: a millisecond or two of work, with
-all that is done with the ids. Every slice is an event for the client and a write to its socket."""
+"""Parsed in one turn of the event loop, in a millisecond or two with all that is done with the ids.
+Each slice is an event for the client and a write to its socket."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -44,8 +38,8 @@ _FINISH: Final = {
 }
 """Every other reason ("abort", "error", ...) is a failure."""
 NO_NUMBER: Final = "NaN happened"
-"""SGLang's name for the stop of a model whose numbers broke; the id that it tells stands for none.
-(`Req._check_vocab_boundary_finish` of 0.5.23.)"""
+"""SGLang's stop of a model whose numbers broke; its id stands for none
+(`Req._check_vocab_boundary_finish` of 0.5.23)."""
 _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -53,13 +47,13 @@ _DATA: Final = b"data: "
 _OTHER_DATA: Final = frozenset({b"data:", b"data"})
 """First five bytes of a line of data, or all of it."""
 _DIGITS_MAX: Final = 9
-"""An id has 32 bits in the log, and the largest vocabulary far less."""
+"""An id has 32 bits in the log."""
 
 CONTAINERS_FREE: Final = 256 * 1024
 """Brackets and braces that any event may have."""
 CONTAINER_BYTES: Final = 12
-"""Bytes of a long event for each bracket or brace beyond those: logprobs have twice as many bytes.
-All objects of an event are made in one go."""
+"""Bytes of an event for each one beyond those; logprobs have twice as many. All objects of an event
+are made in one go."""
 
 
 _NO_EVENT: Final = (ValueError, RecursionError)
@@ -74,32 +68,23 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _TokenEvent(msgspec.Struct, gc=False):
-    """Fields that are read of an event with ids.
-
-    The decoder skips the other fields, so reading takes half the time that all the JSON would.
-    """
+    """Fields that are read; the decoder skips others in half the time."""
 
     choices: list[_Choice]
     usage: Any = None
     error: None = None
-    """With an error, whatever it is, an event is none of these."""
+    """An event with any error is none of these."""
 
 
 _decode_token_event: Final = msgspec.json.Decoder(_TokenEvent).decode
 
 
 class CompletionReader:
-    """Bytes of one streamed answer → chunks.
+    """Bytes of one streamed answer → chunks, of `POST /v1/completions` with token ids.
 
-    Feed what the network brings to `feed`, and say with `end` that no more will come. Each returns
-    the chunk to hand on, if any. Then `fault` is the error to raise, or `finished` is True and the
-    chunk returned last carried the finish. Ids of the read in which a stream broke come first.
-
-    Where `has_more`, not all of a read was looked at: `go_on` returns the next chunk, and has to be
-    called before anything else is.
-
-    No more ids are taken than were requested, and none that is `id_end` or above. A backend that
-    continues beyond its limit, or its finish, `overran`: the rest is ignored.
+    After `feed` and `end`, `fault` is the error to raise, or `finished` is True and the chunk had
+    the finish. Ids of the read in which a stream broke come first. While `has_more`, call `go_on`
+    before anything else. A backend that continues beyond its limit or finish `overran`.
     """
 
     __slots__ = (
@@ -124,12 +109,10 @@ class CompletionReader:
         self.finished = False
         self.overran = False
         self.has_more = False
-        """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
-        """Set once it is reported; only token counts may follow."""
+        """Once set only token counts may follow."""
         self.ids_left = self._ids_max = sampling.max_tokens
-        """Number of ids that may still come: the requested maximum less those that came."""
         self._upstream = upstream
         self._stop_ids = stop_ids
         self._alternatives = sampling.logprobs
@@ -138,10 +121,9 @@ class CompletionReader:
         self._plain_bytes_max = min(frame_bytes_max, CONTAINERS_FREE)
         """No shorter event is refused for its size, or for the number of its parts."""
         self._id_end = min(id_end, ID_END)
-        """No number from here on is an id of the model."""
         self._splitter = SseSplitter()
         self._unread = b""
-        """A long read, of which what stands before `_unread_from` was looked at."""
+        """A long read, parsed up to `_unread_from`."""
         self._unread_from = 0
         # Since it was last found that ids came, and how many were to come then, those aside that
         # are kept back.
@@ -155,7 +137,7 @@ class CompletionReader:
         """There is a fault, or all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Parse one read of the body; of a long one the first `SLICE_BYTES`: see `has_more`."""
+        """Parse one read of the body; of a long one the first `SLICE_BYTES`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -173,7 +155,6 @@ class CompletionReader:
         self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:
-        """Parse more of a long read; returns what `feed` does."""
         begin, end = self._unread_from, self._unread_from + SLICE_BYTES
         chunk = self.feed(self._unread[begin:end])
         self._unread_from = end
@@ -380,17 +361,17 @@ class CompletionReader:
 
 @dataclass(slots=True, eq=False)
 class SseSplitter:
-    """Server-sent events as bytes → the `data` of each; however they were cut into reads.
+    """Server-sent events as bytes → the `data` of each.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
     """
 
     _lines: list[bytes] = field(default_factory=list)
-    """The `data` of an event whose blank line has not come, line by line."""
+    """Lines of `data` whose blank line has not come."""
     _rest: bytearray = field(default_factory=bytearray)
-    """Bytes of a line that has no end yet."""
+    """Bytes of a line without its end."""
     _ends_in_cr: bool = False
-    """A line feed that comes next is part of a line end that was there before."""
+    """A line feed that comes next is part of the last line end."""
     _is_front: bool = True
     """No line has come."""
 
@@ -443,9 +424,7 @@ def aligned_logprobs(fields: object, ids: Sequence[int], alternatives: int) -> l
     """Return the logprobs of `ids`, in their order. Raises `Misaligned`.
 
     `fields` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
-    "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
-    left out if it is not among the `alternatives` likeliest. A value that is no number (vLLM writes
-    null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
+    "top_logprobs": [{"token_id:5": number, …}, …]}`; the top ones include the id itself.
     """
     if not isinstance(fields, dict):
         raise Misaligned("event has no logprobs")
@@ -482,9 +461,8 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """Return a logprob as a float of at most 0.
-
-    A value that is no number, or impossible, is `LOGPROB_MIN`.
+    """Return a logprob of at most 0; no number (vLLM writes null), or an impossible one, is
+    `LOGPROB_MIN`.
     """
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
@@ -495,7 +473,7 @@ _NOTHING: Final = msgspec.Raw(b"null")
 
 
 class _Likely(msgspec.Struct, array_like=True, gc=False):
-    """`[logprob, id, text or null]`; the text is not read, LMDeploy sends none."""
+    """`[logprob, id, text or null]`; LMDeploy sends no text."""
 
     logprob: float | None
     id: _Id
@@ -510,7 +488,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """Fields that are read of an event with ids. Lists stay undecoded: most of each is old."""
+    """Fields that are read. Lists stay undecoded: most of each is old."""
 
     output_ids: msgspec.Raw
     meta_info: _Meta
@@ -524,10 +502,7 @@ _decode_tops: Final = msgspec.json.Decoder(list[list[_Likely] | None]).decode
 
 
 class RepeatedList:
-    """A JSON list that each event has once more, with more at its end.
-
-    Only where it had ended is kept of it, and only what stands behind that is decoded.
-    """
+    """JSON list that each event repeats with more at its end; only that is decoded."""
 
     __slots__ = ("_end",)
 
@@ -535,9 +510,8 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """Return a list of the new items.
-
-        Raises ValueError if `raw` does not extend the earlier list.
+        """Return a list of the new items. Raises ValueError if `raw` does not extend the earlier
+        list.
         """
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
@@ -547,8 +521,6 @@ class RepeatedList:
 
 
 class ReaderOptions(TypedDict):
-    """The options of a reader."""
-
     stop_ids: Collection[int]
     frame_bytes_max: int
     id_end: NotRequired[int]
@@ -556,14 +528,19 @@ class ReaderOptions(TypedDict):
 
 
 class GenerateReader(CompletionReader):
-    """A `CompletionReader` for events of `/generate`."""
+    """A `CompletionReader` for events of `/generate` (SGLang, LMDeploy).
+
+    SGLang 0.5.23 sends `{"output_ids": [1, 1], "meta_info": {"finish_reason": null,
+    "completion_tokens": 2, "cached_tokens": 8}}`. An event has all ids so far, or with
+    `--incremental-streaming-output` the new ones; `completion_tokens` counts all.
+    """
 
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
     def __init__(self, upstream: str, sampling: Sampling, **options: Unpack[ReaderOptions]) -> None:
         super().__init__(upstream, sampling, **options)
         self._repeats: bool | None = None
-        """Each event has all ids; found out by the second one that has any."""
+        """Each event has all ids; None before the second one that has any."""
         self._ids_so_far = RepeatedList()
         self._own_so_far = RepeatedList()
         self._tops_so_far = RepeatedList()

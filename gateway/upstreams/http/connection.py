@@ -1,5 +1,3 @@
-"""TCP or TLS connection to a backend: request out, head and body of the answer in."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,9 +14,7 @@ from typing_extensions import override
 class ResponseReader:
     """Reads exactly one response; interim (1xx) responses before it are skipped.
 
-    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them. The
-    `on_...` methods are called by httptools; `on_body` once for each piece of a chunked body, of
-    which a read may bring hundreds, so it is nothing but the `append` of a list.
+    httptools calls `on_body` for each chunk, hundreds in a read, so it is the `append` of a list.
     """
 
     __slots__ = (
@@ -77,10 +73,7 @@ class ResponseReader:
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
-        """End the answer.
-
-        Raises RemoteProtocolError unless the body ends with the connection.
-        """
+        """End the answer. Raises RemoteProtocolError unless the body ends with the connection."""
         if self.complete:
             return
         if not self.touched:
@@ -91,7 +84,7 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """Return the body bytes that have arrived since the last call; empty if there are none."""
+        """Return the body bytes that have arrived since the last call."""
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data
@@ -142,26 +135,22 @@ _GOOD = 200
 HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
-It is read again at every wait, so the sender may tighten `read` while the response streams.
+Read again at every wait, so the sender may tighten `read` while the response streams.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`head_bytes_max` bounds the answer's headers, `buffer_bytes_max` the body not yet fetched.
-
-    The buffer may exceed its bound by what one read from the socket brings (256 KiB at most).
-    """
+    """`buffer_bytes_max` may be exceeded by one read from the socket (256 KiB at most)."""
 
     head_bytes_max: int = 64 * 1024
     buffer_bytes_max: int = 256 * 1024
 
 
 class BodyListener(Protocol):
-    """Receiver of a body as it comes, called in the call that reads it from the socket.
+    """Receiver of a body, called where it is read from the socket; must not block or raise.
 
-    It must neither block nor raise. `end` is called once, after all that came before the end: with
-    None for a complete body, otherwise with the error that cut it off.
+    `end` is called once, after all that came before; with None for a complete body.
     """
 
     def take(self, data: bytes, /) -> None: ...
@@ -172,9 +161,7 @@ class BodyListener(Protocol):
 class Connection(asyncio.Protocol):
     """Connection that carries one exchange at a time, driven by one task at a time.
 
-    A body is fetched with `read`, or poured into a listener, which costs no task a wake-up. All
-    failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,
-    when the socket is closed.
+    A body is fetched with `read`, or poured into a listener, which wakes no task.
     """
 
     __slots__ = (
@@ -201,17 +188,15 @@ class Connection(asyncio.Protocol):
         self._expecting: BodyListener | None = None
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
-        """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
-
-        Bytes do not move it: only the listener knows which of them are worth waiting for.
-        """
+        """Sets the loop's time of the listener's ReadTimeout. Bytes do not move it: only the
+        listener knows which of them are worth waiting for."""
         self._expired = False
         self._is_deferred = False
         self._reading_paused = False
         self._writing_paused = False
         self._unanswered = b""
         self.hung_up = False
-        """This side broke it off: a request that it carried is not sent again for that."""
+        """This side broke it off: the request is not sent again for that."""
 
     @property
     def usable(self) -> bool:
@@ -222,7 +207,7 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
-        """Return the last request, to be sent again, and forget it; empty once it was answered."""
+        """Return and forget the last request, to be sent again; empty once it was answered."""
         request, self._unanswered = self._unanswered, b""
         return request
 
@@ -231,10 +216,9 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
-        """Write a whole request.
+        """Write a whole request, or as much as the backend reads before it answers.
 
-        Returns early when the backend answers before it has read all of it. Raises WriteTimeout,
-        WriteError or what `head` raises.
+        Raises WriteTimeout, WriteError or what `head` raises.
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
         self._unanswered = data
@@ -250,11 +234,9 @@ class Connection(asyncio.Protocol):
     async def head(
         self, timeouts: HttpTimeouts, listener: BodyListener | None = None
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Return status and headers.
+        """Return status and headers; for `listener` see `OriginPool.deliver`.
 
-        The body of a 200 is passed to the `listener` from the read on that brings its head; then
-        this returns only when somebody calls `wake`. Raises ReadTimeout, ReadError or
-        RemoteProtocolError.
+        Raises ReadTimeout, ReadError or RemoteProtocolError.
         """
         reader = self._current()
         if listener is not None and reader.status == _GOOD:
@@ -293,25 +275,24 @@ class Connection(asyncio.Protocol):
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Pass the body to `listener` as it comes, and at once what has come already."""
+        """Pass the body to `listener` as it comes."""
         self._listener = listener
         self.go_on()
 
     def hold(self) -> None:
-        """Stop reading, and passing on the body, until `go_on`; no timeout runs meanwhile."""
+        """Stop reading until `go_on`; no timeout runs meanwhile."""
         self.defer()
         self._pause_reading()
 
     def defer(self) -> None:
         """Stop passing on the body until `go_on`, and read at most once; no timeout runs meanwhile.
 
-        If nothing comes in the meantime it costs no system call.
+        Usually nothing comes, so it costs no system call.
         """
         self.deadline.clear()
         self._is_deferred = True
 
     def go_on(self) -> None:
-        """Pass on what came meanwhile, and read on."""
         self._is_deferred = False
         self._resume_reading()
         self._pour()
@@ -476,11 +457,9 @@ class Connection(asyncio.Protocol):
 
 
 class Deadline:
-    """Calls `expire` once when the deadline passes; it is moved at every read and hardly ever met.
+    """Calls `expire` once when the deadline passes; it is moved at every read.
 
-    Moving the deadline later only stores a number: when the timer of the earlier one fires, it
-    looks at that, and starts again for the rest. A stream therefore has one timer for each span of
-    its timeout instead of a new one at each read.
+    Moving it later only stores a number: the timer of the earlier one starts again for the rest.
     """
 
     __slots__ = ("_due_at", "_expire", "_loop", "_timer", "at")
@@ -490,15 +469,13 @@ class Deadline:
         self._expire = expire
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        """When the timer fires, in the loop's time."""
+        """When the timer fires; both are in the loop's time."""
         self.at: float | None = None
-        """When it passes, in the loop's time."""
 
     def set(self, seconds: float) -> None:
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, at: float) -> None:
-        # `at` is a time of the loop's clock.
         self.at = at
         if self._timer is None or at < self._due_at:
             self._start(at)
