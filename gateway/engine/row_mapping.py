@@ -1,5 +1,3 @@
-"""Rows of a run, as they are stored at its start and at its end. No I/O."""
-
 from __future__ import annotations
 
 import hashlib
@@ -58,14 +56,10 @@ if TYPE_CHECKING:
 
 
 QUEUED: Final = pack([Queued()])
-"""The log of a response that waits for its turn."""
 
 
 def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
-    """Return the first row of a response whose log stays in its owner's memory.
-
-    `fields` are added to it.
-    """
+    """Return the first row of a response whose log stays in its owner's memory."""
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
@@ -98,8 +92,7 @@ def durable_row(
     """Return the first row of a durable response, with everything a replica needs to generate it.
 
     `lease` holds the owner that has claimed it and the seconds of its lease. With `waits` it is
-    queued, or begins at once under that owner if its tenant's policy allows. `secrets` are those of
-    the request, sealed, and `approvals` those that it uses up.
+    queued, or begins at once under that owner if its tenant's policy allows.
     """
     fields: dict[str, Any] = {
         "durable": True,
@@ -154,8 +147,8 @@ def _metering_of(
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Finished attempt at a call, as operators see it: without arguments and result.
-    `output_bytes` is the size of what the model reads of the result, `hosts` are those to which
-    the call sent something.
+
+    `output_bytes` is what the model reads; `hosts` got something from the call.
     """
 
     call: ToolCall
@@ -184,7 +177,6 @@ def _approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]
 
 
 def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
-    """Return the audit row of one attempt at a call of a hosted tool."""
     call = attempt.call
     approval, request_id = _approval_of(spec, call)
     called = AuditedCall(
@@ -213,7 +205,7 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
-    """Return True if other processes need the secrets that the request gave for MCP servers."""
+    """Return True if other processes need the request's secrets for MCP servers."""
     grants = spec.head.grants
     return (
         spec.durable and grants is not None and any(server.has_secrets for server in grants.servers)
@@ -222,7 +214,7 @@ def has_kept_secrets(spec: RunSpec) -> bool:
 
 @dataclass(slots=True)
 class LogReading:
-    """A log as far as it was read: its first `entries` are folded."""
+    """A log whose first `entries` are folded."""
 
     fold: Fold
     entries: int = 0
@@ -234,8 +226,6 @@ class LogReading:
 
 
 class Endings:
-    """Maker of the rows of responses that end."""
-
     def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
         self._format_of = format_of
         self._new_fold_for = new_fold_for
@@ -251,7 +241,7 @@ class Endings:
     ) -> FinishedResponse:
         """Return the last row of a response that its owner ends.
 
-        `rest` is the part of its log that is not written yet; None if it has no durable log.
+        `rest` is the unwritten part of its log; None if it has no durable log.
         """
         added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
@@ -293,7 +283,7 @@ class Endings:
     ) -> FinishedResponse:
         """Return the last row of a durable response that a process other than its owner ends.
 
-        The row is made from the log; `rest` is the part not read yet. Raises as `reading` does.
+        `rest` is the unread part of its log. Raises as `reading` does.
         """
         await reading.add(rest)
         check_complete(reading.entries, stored.next_entry)
@@ -380,7 +370,6 @@ def output_context(rendered: RenderedItem) -> ContextItem:
 
 
 _APPROVAL_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})
-"""MCP approval requests, and the calls that they are about."""
 
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:

@@ -4,21 +4,19 @@
       → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
                                         its prompt: prompt, turns, call, result
 
-A call that the user approved is run in the same way before the first turn.
-
 A call leaves this process only when the log has its beginning, and nobody else may go on with the
-response. So another replica that finds no end knows that the call may have had effects:
+response. So another replica that sees no end knows that the call may have had effects:
 
-| it finds                       | it does                                               |
+| it sees                        | it does                                               |
 |--------------------------------|-------------------------------------------------------|
 | no beginning                   | runs the call                                         |
-| a beginning and a handle       | asks whoever executes it; if nobody knows, as below   |
+| a beginning and a handle       | asks the executor; if that does not know, as below    |
 | a beginning, and it may repeat | runs it again, once                                   |
 | a beginning                    | tells the model that nobody knows what came of it     |
 | an end                         | goes on with the next turn                            |
 
-A call never runs in the task of its run: whatever it talks to may end that task, and the end of a
-response must not wait for it.
+A call never runs in the task of its run: it may end that task, and the end of a response must not
+wait for it.
 """
 
 from __future__ import annotations
@@ -68,11 +66,11 @@ if TYPE_CHECKING:
     ToolWork = Coroutine[Any, Any, ToolResult | None]
 
 ATTEMPTS_MAX: Final = 2
-"""Attempts at a call that may be repeated, at most."""
+"""Of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
-"""Characters of a result, at most, that is tokenised without a thread."""
+"""Of a result that is tokenised without a thread."""
 RETRY_PAUSE_S: Final = 0.2
-"""Seconds between two attempts to record a request to the user while the database is away."""
+"""While the database is away."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "
@@ -90,11 +88,11 @@ NOTES: Final[Mapping[str | None, str]] = {
     "calls": "\n[No more tools can be called in this response. Answer with what you know.]",
     "failures": "\n[This failed too often. It cannot be called any more in this response.]",
 }
-"""Notes to the model at the end of a result, by what is withdrawn (`Withdrawal`)."""
+"""Ends of results, by what is withdrawn (`Withdrawal`)."""
 
 
 class ToolRunner:
-    """The calls of one response that the gateway runs. All it knows of them is in the log."""
+    """Calls of one response that the gateway runs, from what the log says."""
 
     __slots__ = (
         "_call", "_claim", "_engine", "_fold", "_format", "_hosts", "_journal", "_room", "_session",
@@ -125,13 +123,12 @@ class ToolRunner:
         self._hosts: set[str] = set()
         """Hosts that `_call` sent something to."""
         self.running: OnceEvent | None = None
-        """Event: the call has ended that runs now and must not be run twice; None: none does."""
+        """Set when the running call has ended, which must not be run twice; None: there is none."""
 
     async def run_due_call(self) -> bool:
         """Run the hosted call that the last turn ended with, and write its result.
 
-        Returns False if there was none: a call of the client's function is left to the client.
-        Raises `ClaimLost`.
+        Returns False if there was none. Raises `ClaimLost`.
         """
         due = self._fold.hosted_call
         if due is None:
@@ -157,8 +154,8 @@ class ToolRunner:
     async def ask_approval(self) -> None:
         """Record the approval request, if the last turn ended with one.
 
-        Waits for the database as long as the response may take. Raises `StoreUnavailable` if the
-        response is not durable, because no other process would continue it.
+        Waits for the database, or raises `StoreUnavailable` if the response is not durable: no
+        other process would continue it.
         """
         call, ask = self._fold.approval_request, self._engine.ask_approval
         if call is None or ask is None:
@@ -365,9 +362,8 @@ async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Encode fields for the log; no fields give empty bytes.
-
-    Values that JSON cannot hold are replaced, because the call has had its effect.
+    """Encode fields for the log; values that JSON cannot hold are replaced, since the call had its
+    effect.
     """
     if not fields:
         return b""
