@@ -1,5 +1,3 @@
-"""Storage of responses: the row at the start of a run; body, items and usage at its end."""
-
 from __future__ import annotations
 
 import asyncio
@@ -55,8 +53,7 @@ FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
 """The first token of a response waits for a commit."""
 COMMIT_INTERVAL_S: Final = 0.01
-"""A transaction costs as much as a dozen rows of it, so that above a hundred a second some share
-one."""
+"""A transaction costs as much as a dozen rows of it."""
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
 """A larger response is written alone."""
@@ -71,7 +68,7 @@ class Ownership:
     """Name under which this process claims responses, and the lease of claims.
 
     A foreground response waits `commit_wait_s` for the database at its end, because its client
-    waits. A durable one waits `claim_wait_s`: nobody can take it over while the database is away.
+    waits; a durable one `claim_wait_s`, since nobody can take it over meanwhile.
     """
 
     owner: str
@@ -135,8 +132,7 @@ class Archive:
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.
 
-        Raises `StoreUnavailable`, `ConversationLocked`, and `InvalidRequest` for an approval that
-        does not count.
+        Raises `StoreUnavailable`, `ConversationLocked`, and `InvalidRequest` for approvals.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(
@@ -148,11 +144,10 @@ class Archive:
     async def accept(
         self, spec: RunSpec, key: IdempotencyKey | None, *, owned: bool
     ) -> Claim | None:
-        """Record a durable response with everything that any replica needs to generate it.
+        """Record a durable response; unless it is `owned` it is queued, and None is returned.
 
-        Unless it is `owned` it is queued, and None is returned. Raises `StoreUnavailable`,
-        `KeyTaken`, `RateLimited` when too many responses of its tenant are queued, and what `begin`
-        raises.
+        Raises `StoreUnavailable`, `KeyTaken`, `RateLimited` when too many of its tenant are queued,
+        and what `begin` raises.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
@@ -173,8 +168,8 @@ class Archive:
     async def queue(self, spec: RunSpec) -> Claim | None:
         """Record a background response that this process has capacity for.
 
-        It is claimed here, unless others of its tenant come first: then it is queued, and None is
-        returned. Raises as `accept` does.
+        If others of its tenant come first it is queued, and None is returned. Raises as `accept`
+        does.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
@@ -196,12 +191,10 @@ class Archive:
         claim: Claim,
         rest: LogRow | None,
     ) -> None:
-        """Commit the end of a response in one transaction.
+        """Commit the end of a response; `rest` is the unwritten part of a durable log.
 
-        `rest` is the unwritten part of its durable log; None if it has none. While the database is
-        unavailable, tries again for a limited time, then raises `StoreUnavailable`; a commit whose
-        outcome was lost is safe to repeat. Raises `ClaimLost` when another process continues or has
-        ended it.
+        Retries for a limited time, then raises `StoreUnavailable`; a commit whose outcome was lost
+        is safe to repeat. Raises `ClaimLost` when another process continues or has ended it.
         """
         row = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
@@ -213,10 +206,7 @@ class Archive:
             self._announce(Notice("log", (claim.uuid,)))
 
     async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
-        """Store what this process generated of a foreground response that another process ended.
-
-        If the database stays away the row is written later. Raises no database error.
-        """
+        """Store the end of a foreground response that another process has ended, now or later."""
         end = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
             await self._with_retries(
@@ -253,7 +243,7 @@ class Archive:
         self._audit.put(spec.principal.tenant_id, called)
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the approvals of a response that is not stored. Raises as `begin` does."""
+        """Use up the approvals of an unstored response. Raises as `begin` does."""
         tenant_id = spec.principal.tenant_id
         async with self._database.transaction(tenant_id) as connection:
             await tool_calls.use_approvals(
@@ -273,7 +263,7 @@ class Archive:
         return seal.encode()
 
     async def secrets(self, claim: Claim) -> dict[str, dict[str, str]]:
-        """Return the secrets of a response that this process claimed. Raises `StoreUnavailable`.
+        """Return the secrets of a claimed response. Raises `StoreUnavailable`.
 
         Empty if their key is gone; MCP servers then refuse the calls.
         """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import HostedTools
 
     AskApproval = Callable[[TenantId, str, bytes], Awaitable[None]]
-    """Records a request to the user (tenant, id of the request, digest of the call) before the
-    response ends. Two requests count as one. Raises `StoreUnavailable`."""
+    """Records a request to the user (tenant, request id, digest of the call) before the response
+    ends; safe to repeat. Raises `StoreUnavailable`."""
 
 CLOSE_WAIT_S: Final = 30.0
 """For a cancelled call to end before its tools are closed all the same."""
@@ -33,8 +33,8 @@ T = TypeVar("T")
 class TokenSource(Protocol):
     """Source of tokens: the pool of backends.
 
-    `generate` uses backends in `avoid` if no other is left. Raises `UpstreamError`:
-    `UpstreamFailed` after the first chunk, any other before it; and what the sink raises.
+    `generate` uses backends in `avoid` if no other is left. Raises `UpstreamFailed` after the first
+    chunk, any other `UpstreamError` before it; and what the sink raises.
     """
 
     async def generate(
@@ -48,12 +48,12 @@ class TokenSource(Protocol):
 
 
 class RunningCalls:
-    """Calls that a process runs, each in a task of its own, which may outlive its run."""
+    """Calls of tools in tasks of their own, which may outlive their run."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_draining = False
-        """Others go on with the durable responses: nothing more is begun for one here."""
+        """Others go on with the durable responses, for which nothing more is begun here."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = start_task(work)
@@ -101,10 +101,9 @@ class ClaimKeeper(Protocol):
 
 @dataclass(slots=True)
 class Engine:
-    """Parts that all runs of a process share; of these, `run_time_max_s` may change.
+    """Parts that all runs of a process share; only `run_time_max_s` may change.
 
-    Without `tools` this process may still go on with responses of a replica that runs them.
-    `continues_preambles` says of a model whether it goes on after a turn that is only a preamble.
+    Without `tools` it may still go on with responses of a replica that has some.
     """
 
     tokens: TokenSource

@@ -1,12 +1,9 @@
 """Failover of a response whose backend fails: go to another, wait for one, or give up.
 
-Each part of a model call has one layer of retries, never one inside of another:
-
-* before the first id the pool tries several backends for one request, at no cost;
-* after it one backend at a time gets the prompt and all ids so far (a hop). Hops are counted from
-  the log, so that takeovers do not reset `hops_max`. A refusal is no hop;
-* a backend that was gone without a new id may have been brought down by the request: `losses_max`
-  in a row end the response, so that it does not walk through the fleet.
+Each part of a model call has one layer of retries: before the first id the pool's; after it hops,
+one backend at a time with the prompt and all ids so far, counted from the log so that takeovers do
+not reset them. A backend that was gone without a new id may have been brought down by the request,
+which must not walk through the fleet (`losses_max`).
 """
 
 from __future__ import annotations
@@ -33,10 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HopPolicy:
-    """Bounds of the failover of one response.
-
-    A foreground response that has begun waits `hop_wait_s` for a backend, a background response
-    `upstream_wait_s` at any time; pauses are doubled up to `pause_max_s`.
+    """`hop_wait_s` is for foreground responses that have begun, `upstream_wait_s` for background
+    ones.
     """
 
     hops_max: int = 3

@@ -43,8 +43,7 @@ RETRY_PAUSE_S: Final = 0.2
 class LateBounds:
     """Bounds of one queue of rows; `size_max` is lines of usage, or bytes of ends.
 
-    While the database is away a row waits for `patience_s`, and is given up when the next attempt
-    fails.
+    While the database is away a row is kept for `patience_s`.
     """
 
     size_max: int
@@ -67,10 +66,9 @@ class _Waiting(Generic[Row]):
 
 
 class LateWriter(ABC, Generic[Row]):
-    """Writer of rows, in the order in which they came; writing one twice must do nothing.
+    """Writer of rows in their order; writing one twice must do nothing.
 
-    Rows of tenants whose keys cannot be had now are written apart, after those that wait already:
-    they hold up nobody else's.
+    Rows of tenants whose keys cannot be had now wait apart, and hold up nobody else's.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class LateWriter(ABC, Generic[Row]):
         self._is_over = False
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
-        """Queue a row. If the queue is full or the process ends, the row is only logged."""
+        """Queue a row. If the queue is full or the process ends, it is only logged."""
         size = self._size_of(row)
         if self._is_over or self._size + size > self._bounds.size_max:
             why = "the process ends" if self._is_over else "too much waits for the database"
@@ -109,7 +107,7 @@ class LateWriter(ABC, Generic[Row]):
         await self._waiting.run()
 
     async def flush(self, *, wait_s: float) -> None:
-        """Write the remaining rows within `wait_s` seconds and log those that are left then."""
+        """Write the remaining rows within `wait_s` seconds, and log the others."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while rows := self._waiting.take():
             if await self._write_or_put_back(rows):
@@ -223,7 +221,7 @@ class ToolAudit(LateWriter[AuditedCall]):
 class Deposits(LateWriter[FinishedResponse]):
     """Writer of ends of foreground responses that clients have seen and rows do not hold yet.
 
-    The database may be away, or another process that took this one for dead may have ended them.
+    The database was away, or another process took this one for dead and ended them.
     """
 
     def __init__(
@@ -265,7 +263,7 @@ class Deposits(LateWriter[FinishedResponse]):
 async def deposit(database: Database, tenant_id: TenantId, end: FinishedResponse) -> bool:
     """Write how a foreground response ended here, even if another process has ended it meanwhile.
 
-    Returns False if the response was deleted or ended in another way. Safe to repeat. Raises
+    Returns False if it was deleted or ended in another way. Safe to repeat. Raises
     `StoreUnavailable`.
     """
     try:

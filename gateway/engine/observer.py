@@ -33,10 +33,7 @@ _log = EventLog(__name__)
 
 
 class Mishap(NamedTuple):
-    """Response that failed or was repaired, at unix seconds, by its code or rule.
-
-    `backend` was used last. A response that is not stored has no page.
-    """
+    """Response that failed or was repaired, `at` unix seconds; only a `stored` one has a page."""
 
     at: int
     code: str
@@ -55,7 +52,7 @@ class Observer:
         self.repairs: deque[Mishap] = deque(maxlen=MISHAPS_MAX)
 
     def begin_detached(self, name: str, spec: RunSpec) -> Span | None:
-        """Begin and enter the span of a run for no request here: `background`, or a `takeover`."""
+        """Begin and enter the span of a `background` run or a `takeover`."""
         if self._tracing is None:
             return None
         described = {
@@ -71,7 +68,7 @@ class Observer:
         self._metrics.first_token(model=spec.model, seconds=seconds, trace_id=trace_id)
 
     def failed(self, spec: RunSpec, error: Exception) -> None:
-        """Count and log an error that ended a run; a `RequestError` is for the caller alone."""
+        """Count and log an error that ended a run; a `RequestError` is the caller's."""
         if isinstance(error, RequestError):
             return
         # Refusals by the database are counted there.
@@ -106,7 +103,6 @@ class Observer:
         _log.error("a hosted tool failed", **_names(spec), error=error)
 
     def hopped(self, spec: RunSpec, hop: Hop) -> None:
-        """Report that another backend or replica continues a turn."""
         self._metrics.hopped(hop.reason)
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(

@@ -1,5 +1,3 @@
-"""Ends of runs, and marks, as entries of the log."""
-
 from __future__ import annotations
 
 import time
@@ -53,10 +51,7 @@ def marked(step: Step, place: str = "") -> Mark:
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
-    """Return the outcome of a turn that ended without an error.
-
-    Without visible output the response failed: it is never an empty `completed`.
-    """
+    """Return the outcome of a turn that ended without an error; never an empty `completed`."""
     if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
         # A response that was cut would have continued with more room.
         return Finished("incomplete", at, reason="max_output_tokens")
@@ -73,7 +68,6 @@ def violated(code: str, at: int) -> Finished:
 
 
 def broken(error: Exception, at: int) -> Finished:
-    """Return the failure of a response whose backend failed, with what the client can do."""
     match error:
         case ContextOverflow():
             return _failed(

@@ -1,31 +1,16 @@
 """Decisions about a turn that does not go as the request demands. No I/O.
 
 Decisions follow from the log alone, so another replica that continues decides the same. A repair
-takes ids back that nobody has seen, ends the turn and opens another one behind what is left:
+takes ids back that nobody has seen, ends the turn and opens another one behind what is left
+(`_prefill_after`); those of `WITHIN_TURN` do not end it, those of `CUT_OFF` end the response.
 
-| what happened                                | rule                        | the next turn opens |
-|----------------------------------------------|-----------------------------|---------------------|
-| a call that may not be made                  | `call_not_allowed`          | the answer          |
-| a second call where one is allowed           | `second_call`               | (nothing is needed) |
-| an answer where a call is required           | `prose_for_call`            | the call            |
-| an answer that cannot become JSON            | `not_json`                  | the answer          |
-| a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
-| the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
-| a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
-| an answer that does not match its format     | `invalid_structured_output` | the answer          |
-| the reasoning budget is used up              | `reasoning_budget`          | the answer          |
-| one thought after another                    | `thinks_on`                 | the answer          |
-| a preamble too long, where a call is required | `preamble_too_long`        | the call            |
+No turn follows a call, after which the client has something to do, or an answer. A turn that ended
+by itself is followed by another if it has nothing that the client can use, and (once) if it has
+only a preamble, though tools may be called.
 
-If a call is required and missing, the next turn opens the call instead. No turn follows a call,
-after which the client has something to do, or an answer. A turn that ended by itself is followed by
-another if it has nothing that the client can use, and (once, `continues_preambles`) if it has only
-a preamble, though tools may be called.
-
-The browser and Python refuse wrong arguments themselves, in a result for the model; so does a tool
-of an MCP server, once no repair is left. A call that the gateway answers ends its turn, whatever
-the model closed it by. Rules may change with each of them (`Fold.rules`); budget and repairs are
-those of the whole response.
+Hosted tools refuse wrong arguments in a result for the model; those of MCP servers, once no repair
+is left. A hosted call ends its turn, whatever the model closed it by. Rules may change with each of
+them (`Fold.rules`); budget and repairs are those of the whole response.
 """
 
 from __future__ import annotations
@@ -59,21 +44,21 @@ PREAMBLE_ONLY: Final = "preamble_only"
 REPETITION: Final = "repetition"
 TOO_MANY_MESSAGES: Final = "too_many_messages"
 CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
-"""Rules after whose repair the response ends, as if it had come to its limit."""
+"""The response ends, as if it had come to its limit."""
 BEGUN_ANEW: Final = "begun_anew"
 """Another backend repeats a message that nobody has seen."""
 BODY_REGENERATED: Final = "said_anew"
 """The unseen part of a body is generated again, though its beginning may have been seen."""
 GRAMMAR_FAILED: Final = "grammar_failed"
-"""An engine could not go on with its grammar: none is used for the rest of the turn."""
+"""An engine failed in its grammar: none is used for the rest of the turn."""
 WITHIN_TURN: Final = frozenset({BEGUN_ANEW, BODY_REGENERATED, GRAMMAR_FAILED})
-"""Rules after whose repair the open turn goes on."""
+"""The open turn goes on after these repairs."""
 
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
 INVALID_TOOL_CALL: Final = "invalid_tool_call"
 INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
 BACKEND_LOST: Final = "backend_lost"
-"""A backend broke off in the middle of what its grammar bound, and no other could complete it."""
+"""A backend broke off in what its grammar bound, and no other could complete it."""
 FAILURES: Final = {
     "call_not_allowed": INVALID_TOOL_CALL,
     "second_call": INVALID_TOOL_CALL,
@@ -83,22 +68,22 @@ FAILURES: Final = {
     INVALID_TOOL_CALL: INVALID_TOOL_CALL,
     INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
 }
-"""Error codes of responses that were repaired in vain, by the rule of the last repair."""
+"""Error codes of responses that were repaired in vain, by the last rule."""
 
 LOOP_CHECK_IDS: Final = 64
-"""Ids between two searches for loops."""
+"""Between two searches for loops."""
 WRITABLE_IDS_MAX: Final = 4096
 """Written to the log at once: parsing them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
 """Longest repetition that is taken for a loop."""
 MESSAGES_MAX: Final = 12
-"""Message with which a turn ends if it still lacks what is demanded: a model that may not answer
-yet may think and think instead."""
+"""A turn ends with this one without what is demanded: a model that may not answer yet may think and
+think instead."""
 BUDGET_TURNS_MAX: Final = 2
-"""After the first the model may call a tool or answer; if it thinks on, its answer is opened."""
+"""After the first the model may call a tool or answer, after the second its answer is opened."""
 
 _FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
-"""Turns that may end by each of these rules, beside those that are repaired."""
+"""Turns that may end by each rule without counting as repaired."""
 
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 
@@ -113,12 +98,9 @@ class OutputViolation(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """Bounds of one response.
+    """Bounds of one response. `repeated_tokens_max` and `preamble_tokens_max`: 0 is never.
 
-    A header of more than `header_tokens_max` ids is none. The response ends after
-    `repeated_tokens_max` ids that repeat those before them (0: never). A required call is opened
-    behind a preamble of `preamble_tokens_max` (0: never). `refusals`: the model may refuse to
-    answer in a format.
+    `refusals`: the model may refuse to answer in a format.
     """
 
     repairs_max: int = 3
@@ -142,8 +124,7 @@ class GuardLimits:
 class TurnEnding:
     """End of the open turn: by itself, with a repair (`rule`), or with the whole response.
 
-    A repair takes back all ids from position `start` on (None: none), counted in prefill and
-    output; `is_written` if the log has it already.
+    A repair takes back all ids from position `start` on, counted in prefill and output.
     """
 
     finish: FinishReason = FinishReason.CUT
@@ -208,7 +189,7 @@ class OutputGuard:
     def passes(self, ids: Sequence[int], output_count: int) -> bool:
         """Return True if ids of a body are text that may be written without an inspection.
 
-        `output_count` counts the output ids of the turn, these included.
+        `output_count` includes these ids.
         """
         if not self._is_free:
             return False
@@ -274,17 +255,14 @@ class OutputGuard:
         return self._reasoning_budget is not None and self._budget_left(fold) < 0
 
     def out_of_budget(self, fold: Fold) -> TurnEnding:
-        """Return the ending of a turn whose next id would exceed a budget.
-
-        The budget is that for reasoning, or for the preamble to a call.
-        """
+        """Return the ending of a turn that exceeds the budget for reasoning, or for a preamble."""
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
         return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
     def inspect(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
         """Return how the open turn has to end, as written so far; None if it continues.
 
-        `header` is the position of its next id, if a header is open or has just ended.
+        `header` is the next id's position in or right behind a header.
         """
         rules = self._rules_of(fold)
         if self._can_violate and (violation := fold.violation) is not None:
@@ -396,11 +374,7 @@ class OutputGuard:
         )
 
     def faulty(self, fold: Fold, body: Body) -> TurnEnding:
-        """Return the ending of a turn whose body does not match the request.
-
-        If nobody has seen its end because no backend vouched for it, or if it broke off, the unseen
-        part can be generated again (`BODY_REGENERATED`).
-        """
+        """Return the ending of a turn whose body does not match the request."""
         rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
         start = None
         if self._repairs_left(fold) > 0 and not body.seen:
@@ -422,7 +396,6 @@ class OutputGuard:
         return tool.kind is SegmentKind.MCP_CALL or not is_object(body.text)
 
     def after_repair(self, fold: Fold, rule: str) -> TurnEnding:
-        """Return how the turn, or the whole response, ends whose last repair is in the log."""
         if rule in CUT_OFF:
             return TurnEnding(FinishReason.LENGTH)
         if fold.called or fold.place.answered:
@@ -433,9 +406,7 @@ class OutputGuard:
         return TurnEnding(FinishReason.LENGTH) if failure is None else TurnEnding(failure=failure)
 
     def restart_position(self, fold: Fold) -> int | None:
-        """Return where another backend repeats the open turn, because a grammar cannot begin inside
-        it.
-        """
+        """Return where another backend begins again, since a grammar cannot begin inside a body."""
         place = fold.place
         self._rules_of(fold)
         if not self._can_violate or not (place.where is Where.HEADER or self._checks(place)):
@@ -463,8 +434,8 @@ class OutputGuard:
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """Return the ids that open the next turn; None if nothing is left to do.
 
-        `rule` is that of the repair that ended the last turn. A turn that ended by itself without
-        anything that the client can use is followed by one more (recovery rule R10).
+        `rule` is that of the repair that ended the last turn (recovery rule R10 for one without
+        output).
         """
         last = fold.turns[-1].finish
         if last is FinishReason.CUT:

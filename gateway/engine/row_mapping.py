@@ -89,10 +89,10 @@ def durable_row(
     secrets: bytes | None = None,
     approvals: Approvals = (),
 ) -> NewResponse:
-    """Return the first row of a durable response, with everything a replica needs to generate it.
+    """Return the first row of a durable response.
 
-    `lease` holds the owner that has claimed it and the seconds of its lease. With `waits` it is
-    queued, or begins at once under that owner if its tenant's policy allows.
+    `lease` is an owner and seconds. With `waits` it is queued, or begins at once under that owner
+    if its tenant's policy allows.
     """
     fields: dict[str, Any] = {
         "durable": True,
@@ -146,10 +146,7 @@ def _metering_of(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Finished attempt at a call, as operators see it: without arguments and result.
-
-    `output_bytes` is what the model reads; `hosts` got something from the call.
-    """
+    """Finished attempt at a call, as operators see it; `output_bytes` is what the model reads."""
 
     call: ToolCall
     outcome: str
@@ -239,10 +236,7 @@ class Endings:
         epoch: int,
         rest: LogRow | None,
     ) -> FinishedResponse:
-        """Return the last row of a response that its owner ends.
-
-        `rest` is the unwritten part of its log; None if it has no durable log.
-        """
+        """Return the last row of a response that its owner ends; `rest` is of a durable log."""
         added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
             # The input of a durable one was stored when it was accepted.
@@ -267,8 +261,7 @@ class Endings:
     def reading(self, stored: StoredResponse) -> LogReading:
         """Return a reader at the beginning of the log of a durable response.
 
-        Raises `ValueError`, `TypeError` or `LookupError` for a log that is damaged or of another
-        release.
+        Raises `ValueError`, `TypeError` or `LookupError` for a damaged log, or another release's.
         """
         if stored.fold_version not in FOLD_VERSIONS:
             raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
@@ -281,7 +274,7 @@ class Endings:
         rest: Sequence[LogRow],
         finished: Finished,
     ) -> FinishedResponse:
-        """Return the last row of a durable response that a process other than its owner ends.
+        """Return the last row of a durable response that another process than its owner ends.
 
         `rest` is the unread part of its log. Raises as `reading` does.
         """
@@ -325,7 +318,7 @@ def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelForma
 
 
 def row_without_log(stored: StoredResponse, finished: Finished) -> FinishedResponse:
-    """Return the last row of a response whose log is lost, without output and usage."""
+    """Return the last row of a response whose log is lost."""
     outcome = Outcome(
         status=finished.status,
         error={"code": finished.code, "message": finished.message} if finished.code else None,
@@ -347,7 +340,6 @@ def _may_have_secrets(stored: StoredResponse) -> bool:
 
 
 def output_context(rendered: RenderedItem) -> ContextItem:
-    """Return an output item as the context of the next turn holds it."""
     item = cast("dict[str, Any]", rendered.item)
     context = ContextItem(
         kind=cast("Kind", item["type"]),

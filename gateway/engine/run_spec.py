@@ -1,8 +1,8 @@
 """Everything a run needs, decided before it starts, and the state with which others go on.
 
-The plan is what has no column of its own: JSON, in which a release may add fields that older ones
-do well without. A change that they must not overlook gets another `PLAN_VERSION`; then they leave
-the response to those that know it. The output rules are not kept: they follow from echo and grants.
+The plan is what has no column of its own, as JSON. A release may add fields that older ones do well
+without; otherwise `PLAN_VERSION` changes, and they leave the response alone. Output rules are not
+kept: they follow from echo and grants.
 """
 
 from __future__ import annotations
@@ -45,25 +45,17 @@ _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 class RunSpec:
     """Specification of one response to generate.
 
-    `added` are the rendered items of this request, stored with the output; none where nobody needs
-    them, or once they are stored. `inherited` are the items before them, where an unstored response
-    is continued.
+    `added` are the rendered items of this request, stored with the output; none once they are
+    stored. `inherited` are those before them, where an unstored response is continued.
+    `sampling.max_tokens` fits into the context window; with 0 the model is not called.
+    `window_left` is ids behind the prompt (None: unknown). `root_created_at` (unix seconds) is the
+    chain's, and pins the date in the prompt. `share_weight` is in hundredths.
 
-    `sampling.max_tokens` fits into the context window, which has room for `window_left` ids behind
-    the prompt (None: unknown); with 0 the model is not called. `root_created_at` (unix seconds) is
-    of the first response of the chain, and pins the date in the prompt. `share_weight` is the
-    tenant's, in hundredths.
-
-    `secrets` are for MCP servers, by label: they are in no log, and only tools get them.
-    `approvals` are used up at the start: ids, and digests of calls. `tool_state` is what hosted
-    tools have in the context, `tool_values` what they keep of an unstored response for those that
-    continue it.
-
-    `route` is where the context was generated, then where this response is. `durable`: any replica
-    can continue it from its log in the database. `conversation` gets the response at its end; only
-    its row knows it after a takeover. `template_state` is `ModelFormat.template_state`.
-    `image_holds` count the bytes of images of the prompt while this exists. `traceparent` is the
-    span of its request.
+    `secrets` are for MCP servers, by label, and in no log. `approvals` are ids and digests of
+    calls, used up at the start. `tool_values` are kept for those that continue an unstored
+    response. `conversation` gets the response at its end; only its row knows it after a takeover.
+    `image_holds` count the bytes of images while this exists. `traceparent` is the span of its
+    request.
     """
 
     principal: Principal
@@ -184,8 +176,8 @@ def charged_of(plan: bytes) -> dict[str, Any] | None:
 def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     """Return the specification of a response that another process accepted.
 
-    None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
-    damaged plan.
+    None for a plan of another version. A damaged one raises `ValueError`, `TypeError` or
+    `LookupError`.
     """
     plan: dict[str, Any] = orjson.loads(claimed.plan)
     if plan["version"] != PLAN_VERSION:

@@ -1,7 +1,7 @@
 """Run of a response, top to bottom: prompt → backend → log → (commit) → the last event.
 
 The log ends with exactly one `Finished`, and what `store: true` promised is committed before a
-reader sees the end, unless the run is abandoned: then another replica writes that end.
+reader sees it; if the run is abandoned, another replica does so.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class Run:
         return time.perf_counter() - self._requested_at
 
     async def produced(self, within_s: float) -> None:
-        """Wait for the first output or the end. Raises the error of a run that failed before any
-        output.
-        """
+        """Wait for the first output or the end. Raises the error of a run without output."""
         is_produced = await self.live.produced.within(within_s)
         if is_produced and self.failure is not None and not self.live.fold.output_tokens:
             raise self.failure
@@ -96,23 +94,17 @@ class Run:
         return None if self._turns is None else self._turns.running_call
 
     def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
-        """End the generation if it still runs; the output so far is committed and shown."""
+        """End the generation; the output so far is committed and shown."""
         self._cancelled = self._cancelled or because
         self._stop()
 
     def abandon(self) -> None:
-        """Stop without recording an end, because the response belongs to another replica.
-
-        The database decides about an end that is being committed already.
-        """
+        """Stop without recording an end, because the response belongs to another replica."""
         self._journal.abandon()
         self._stop()
 
     def settle(self) -> None:
-        """Charge the key for what the run used.
-
-        If a durable response continues elsewhere, the replica that ends it settles.
-        """
+        """Charge the key for the run, unless another replica continues and settles."""
         charge, fold = self.spec.charge, self.live.fold
         if charge is None:
             return

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     Release = Callable[[Sequence[Claim]], Awaitable[None]]
 
 SHARE_OF_FREE: Final = 4
-"""Multiple of the free capacity that one tenant may use, as with the dynamic thresholds of shared
-switch buffers (Choudhury and Hahne): one alone has up to four fifths of all, two four ninths
-each."""
+"""Multiple of the free capacity that one tenant may use (dynamic thresholds, Choudhury and Hahne):
+one alone has up to four fifths of all, two four ninths each."""
 
 _log = EventLog(__name__)
 
@@ -42,11 +41,7 @@ class LogChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Run with which other replicas can go on.
-
-    `is_claimed`: it has a slot among the claimed ones, so it takes no place of requests that come
-    here.
-    """
+    """Run with which other replicas can go on; `is_claimed`: it takes no place of requests here."""
 
     claim: Claim
     channel: LogChannel
@@ -102,11 +97,7 @@ class Supervisor:
 
     @contextmanager
     def admitted(self, tenant_id: TenantId) -> Iterator[None]:
-        """Reserve capacity while a run is prepared; start the run before the block ends.
-
-        Raises `RateLimited` without free capacity, or when the tenant has `SHARE_OF_FREE` times as
-        much.
-        """
+        """Reserve capacity, or raise `RateLimited`; start the run before the block ends."""
         free = self.in_flight_max - self._prepared.total() - self.in_flight
         own = self._prepared[tenant_id] + self._of_tenants[tenant_id]
         if free <= 0 or own >= SHARE_OF_FREE * free:
@@ -149,8 +140,8 @@ class Supervisor:
     async def begin_drain(self) -> None:
         """Claim nothing more, and hand the durable runs over before their leases lapse.
 
-        A call of a hosted tool that must not be repeated may end first: another replica could only
-        tell the model that its outcome is unknown.
+        A call that must not be repeated may end first: others could only tell the model that its
+        outcome is unknown.
         """
         self.is_draining = self._calls.is_draining = True
         leaving = {task: one for task, one in self._running.items() if one.durable is not None}

@@ -123,12 +123,12 @@ class ToolRunner:
         self._hosts: set[str] = set()
         """Hosts that `_call` sent something to."""
         self.running: OnceEvent | None = None
-        """Set when the running call has ended, which must not be run twice; None: there is none."""
+        """Set when the running call has ended, if it must not be run twice."""
 
     async def run_due_call(self) -> bool:
-        """Run the hosted call that the last turn ended with, and write its result.
+        """Run the hosted call that the last turn ended with; False if there was none.
 
-        Returns False if there was none. Raises `ClaimLost`.
+        Raises `ClaimLost`.
         """
         due = self._fold.hosted_call
         if due is None:
@@ -154,8 +154,8 @@ class ToolRunner:
     async def ask_approval(self) -> None:
         """Record the approval request, if the last turn ended with one.
 
-        Waits for the database, or raises `StoreUnavailable` if the response is not durable: no
-        other process would continue it.
+        Raises `StoreUnavailable` if the response is not durable: no other process would continue
+        it.
         """
         call, ask = self._fold.approval_request, self._engine.ask_approval
         if call is None or ask is None:
@@ -362,9 +362,7 @@ async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Encode fields for the log; values that JSON cannot hold are replaced, since the call had its
-    effect.
-    """
+    """Encode fields for the log, also what JSON cannot hold: the call had its effect."""
     if not fields:
         return b""
     try:

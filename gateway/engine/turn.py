@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""Tools for whose calls a constraint is built without a thread, in a millisecond."""
+"""For whose calls a constraint is built without a thread, in a millisecond."""
 INLINE_IDS: Final = 512
 """Ids that are rendered without a thread: more take a few milliseconds."""
 INLINE_CHECK_CHARS: Final = 4096
@@ -69,8 +69,8 @@ INLINE_CHECK_CHARS: Final = 4096
 ANSWER_IDS_MIN: Final = 256
 """Ids of the context window that results of tools leave for the answer."""
 PIECES_MAX: Final = 32
-"""Markers and runs of text of a chunk that are written before the event loop has its turn; each
-takes up to a tenth of a millisecond."""
+"""Markers and runs of text that are written before the event loop has its turn; each takes up to a
+tenth of a millisecond."""
 
 
 class TurnRunner:
@@ -167,8 +167,7 @@ class TurnRunner:
     async def complete(self) -> None:
         """Call the model, from where the log ends, until nothing is left to do.
 
-        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` if the model breaks its output
-        rules after all repairs.
+        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` after all repairs.
         """
         fold, tools = self._fold, self._tools
         if fold.rules.grammars:
@@ -212,7 +211,7 @@ class TurnRunner:
             self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
-        """Take back what exceeds the reasoning budget, since it is not shown. Raises `ClaimLost`."""
+        """Take back what exceeds the reasoning budget; not shown. Raises `ClaimLost`."""
         turn = self._fold.open_turn
         if turn is not None and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
@@ -603,8 +602,7 @@ class TurnRunner:
 class PastTurns:
     """Finished turns of one response, rendered once each.
 
-    A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
-    as output of the model, and stays id for id as it is.
+    A tool's result is input: it is not parsed as output of the model, and stays id for id as it is.
     """
 
     _format: ModelFormat
@@ -645,7 +643,7 @@ class PastTurns:
         return [*self.ids, *last.prefill, *last.output_ids]
 
     def generated_with(self, last: Turn) -> int:
-        """Count the ids that all turns add behind the prompt, without the results of tools.
+        """Count the ids behind the prompt, without the results of tools.
 
         Finished turns count as generated or as rendered, whichever is more.
         """
@@ -660,7 +658,6 @@ class PastTurns:
 class TurnSink:
     """Token sink of one attempt at a turn, which writes the log up to where the turn is to end.
 
-    `on_first_chunk` is called before anything is written; from then on a turn is open in the log.
     Writing raises `ClaimLost` once the log is another's.
     """
 

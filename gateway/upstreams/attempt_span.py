@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
-    """Begin the span of a request to a backend, and make it the current one.
-
-    None unless the current span is recorded.
-    """
+    """Begin and enter the span of a request, if the current one is recorded."""
     parent = recorded()
     if parent is None:
         return None

@@ -58,7 +58,7 @@ TOKEN_BYTES_MAX: Final = 256
 
 
 def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
-    """Return the tokens of an event, each with `alternatives` at most; None if there are none."""
+    """Return the tokens of an event; None if there are none."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return None
@@ -229,7 +229,7 @@ _FINISH: Final = {
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 _DONE: Final = b"[DONE]"
 CHARACTERS_PER_TOKEN_MAX: Final = 64
-"""Bound on what is read: servers count tokens, and one that never ends must end somewhere."""
+"""Servers count tokens, and one that never ends must end somewhere."""
 CALLS_MAX: Final = 128
 
 
@@ -242,9 +242,7 @@ ID_CHARACTERS_MAX: Final = 256
 
 
 class CallArguments:
-    """Arguments of a call as they come, scanned once: a fragment's cost is independent of those
-    before.
-    """
+    """Arguments of a call, each character of which is scanned once."""
 
     __slots__ = (
         "_depth", "_escape", "_in_string", "_is_object", "_looked_at", "_parts", "_untold",
@@ -262,8 +260,7 @@ class CallArguments:
         self._escape = ""
         """A backslash at the end of what was scanned."""
         self._is_object: bool | None = None
-        """What has closed is a JSON object, and only white space follows; None while nothing has
-        closed."""
+        """Of what has closed; only white space follows."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()
@@ -326,10 +323,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of one turn in their order; one at a time is `open`, that is streamed.
-
-    `kept_back` characters wait until their call is opened.
-    """
+    """Calls of one turn in their order; `kept_back` characters wait until their call is `open`."""
 
     begun: list[_Call] = field(default_factory=list)
     by_index: dict[int, _Call] = field(default_factory=dict)
@@ -422,7 +416,7 @@ class TaggedThought:
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the new parts of the content that can be classified, each with its mark."""
+        """Yield the parts of the content that can be classified, each with its mark."""
         if self._mark is None:
             if not self._held:
                 bare = text.lstrip()

@@ -1,8 +1,7 @@
 """The inference engines that backends may run. No I/O here.
 
-To add one: a class, and a line in `ENGINES` (or `CHAT_SERVERS`, for one without token ids). vLLM
-was read release by release from 0.10.2 to 0.33, SGLang from 0.5.3 to 0.5.23; LMDeploy (0.18) and
-TensorRT-LLM's `trtllm-serve` (main, November 2026) were read, but not run.
+vLLM was read release by release from 0.10.2 to 0.33, SGLang from 0.5.3 to 0.5.23; LMDeploy (0.18)
+and TensorRT-LLM's `trtllm-serve` (main, November 2026) were read, but not run.
 """
 
 from __future__ import annotations
@@ -101,10 +100,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class InferenceEngine:
-    """Engine of a server, as the server describes itself; by default with the least capabilities.
-
-    `has_grammars` is False without the grammar engine that is needed.
-    """
+    """Engine of a server, as that describes itself; by default with the least capabilities."""
 
     version: str | None = None
     has_grammars: bool = True
@@ -150,7 +146,7 @@ class InferenceEngine:
 
     @classmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """Return the engine if `document` is its answer to one of its `questions`, else None."""
+        """Return the engine if `document` is its answer to one of its `questions`."""
         if cls.owner is not None:
             return cls() if _owner_of(document) == cls.owner else None
         version = document.get("version")
@@ -290,7 +286,7 @@ def _owner_of(models: Mapping[str, Any]) -> object:
 
 
 def is_older(version: str | None, release: Release) -> bool:
-    """Return True if the version is certainly older; False for development and unknown builds."""
+    """Return True if the version is certainly older."""
     range_ = release_range(version)
     return range_ is not None and range_[0] == range_[1] and range_[1] < release
 
@@ -359,7 +355,7 @@ _SALTS_SINCE: Final = (0, 5, 19)
 tenants would share caches."""
 _NEW_IDS_ONLY: Final = replace(GENERATE, repeats=False)
 _INTERVALS: Final = ((8192, 1), (32768, 4))
-"""Ids that one repeating event brings, by how many there may be in all."""
+"""Ids that one event brings, by how many there may be in all."""
 _INTERVAL_MAX: Final = 8
 _MODEL_INFO: Final = "/model_info"
 """Has no version."""

@@ -54,10 +54,9 @@ _SILENCE: Final = "no token in time"
 class TokenStream:
     """Generation in progress. Its task wakes up only at the end, and for room in the sink.
 
-    Bytes become chunks in the read they came in, or in their tenant's turn. `heard_at` is since
-    when the backend is waited for, in the loop's time: never (inf) while the sink has no room. The
-    sink runs in the context of the task that made this object, not of the one that opened the
-    connection.
+    `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
+    sink has no room. The sink runs in the context of the task that made this, not of the
+    connection's.
     """
 
     __slots__ = (
@@ -314,8 +313,8 @@ _NOT_TAKEN = (
 
 @dataclass(slots=True)
 class _Attempt:
-    """A request in the words of one writer. Never changed; making it frozen takes three times as
-    long.
+    """Request in the words of one writer; never changed, but frozen ones take three times as long
+    to make.
     """
 
     request: TokenRequest
@@ -329,8 +328,7 @@ class _Attempt:
 class InferenceServer:
     """Completions of one backend, always streamed: closing the connection stops the generation.
 
-    Before `runs` the engine is used like vLLM, without optional parameters; before `serves` the
-    models have their configured names.
+    Before `runs` the engine is used like vLLM without optional parameters.
     """
 
     def __init__(
@@ -388,9 +386,9 @@ class InferenceServer:
     ) -> Coroutine[object, object, None]:
         """Generate into the sink: one chunk for each read that brought ids; the last has `finish`.
 
-        The finish waits for the counts of cached tokens, ids never wait. `on_end` gets the number
-        of tokens in any case. Raises `UpstreamUnavailable` or `UpstreamRejected` before the first
-        id, `UpstreamFailed` after it, and what the sink does, which must be none of these.
+        The finish waits for the counts of cached tokens, ids never wait. Raises
+        `UpstreamUnavailable` or `UpstreamRejected` before the first id, `UpstreamFailed` after it,
+        and what the sink does, which must be none of these.
 
         A grammar that the backend refuses is left out: the caller is not to blame, and another
         backend of its kind would refuse it too. The output is checked anyway.

@@ -33,7 +33,7 @@ _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the ser
 
 @dataclass(frozen=True, slots=True)
 class AdapterOutcome:
-    """Outcome of one call at one backend; `remedy`: what the operator can do, or empty."""
+    """Outcome of one call at one backend; `remedy`: what the operator can do."""
 
     backend: str
     ok: bool
@@ -43,8 +43,6 @@ class AdapterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Adapter of one backend: its base model there, and the path that it was loaded from."""
-
     backend: str
     name: str
     parent: str
@@ -70,7 +68,6 @@ class Adapters:
         self._load_s = load_s
 
     async def listed(self) -> list[Adapter | AdapterOutcome]:
-        """Return every adapter of every backend; a backend that does not answer is an outcome."""
         answers = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in answers for one in of_backend]
 

@@ -55,12 +55,12 @@ class Health:
     """Health of one backend, by its requests and polls.
 
     Failures in a row eject it. After the back-off one request is its trial: an answer lets it back,
-    a failure ejects it for longer. Only a stream that ended well resets the count of failures. A
-    good poll does not end an ejection (a hung engine still answers), but after the back-off makes
-    the backend healthy: a gateway without healthy backends gets no request that could be the trial.
+    a failure ejects it for longer. Only a stream that ended well resets the count. A good poll does
+    not end an ejection (a hung engine still answers), but after the back-off makes the backend
+    healthy: a gateway without healthy backends gets no request that could be the trial.
 
-    Late polls say less than refused ones: on a starved machine answers are late, and requests are
-    served. A backend that is only `late` is used if there is no better one.
+    On a starved machine answers are late, and requests are served: a backend that is only late is
+    used if there is no better one.
     """
 
     def __init__(self, policy: EjectionPolicy) -> None:
@@ -173,11 +173,7 @@ _EVENTS: Final[dict[FaultSource, str]] = {
 
 
 class FaultReport:
-    """Fault of one backend, logged once for each cause.
-
-    Several sources show one fault: a server that is gone answers neither health checks nor
-    requests.
-    """
+    """Fault of one backend, logged once for each cause: several sources show the same one."""
 
     def __init__(self, upstream: str, url: str) -> None:
         self._upstream = upstream
@@ -400,8 +396,8 @@ class Member:
 
         Streams go on, because a busy or draining backend may refuse checks. Only those without a
         sign of life are ended, to be continued elsewhere: without a connection those that stopped
-        in the middle for `silent_s`; after `failures_max` mute checks those without data since the
-        first, and for `mute_s`.
+        for `silent_s`; after `failures_max` mute checks those without data since the first, and for
+        `mute_s`.
         """
         self.health.polled(health_check.outcome, began_at=began_at)
         self.has_failed_check = not health_check.is_well
@@ -513,10 +509,7 @@ class Member:
 class PlacedRequest:
     """Request at the backend that was chosen for it; leaving the context gives its slot back.
 
-    Without admission `slot`, `admission` and `service` are None. Without a choice `flight` is, and
-    the member's load only counts the request.
-
-    A recall (`admit.Running`) cancels the task that has entered the context.
+    `flight` is None where there was no choice; the member's load only counts the request then.
     """
 
     member: Member

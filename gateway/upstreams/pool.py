@@ -122,7 +122,7 @@ DESCRIBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
-    """Intervals and timeouts; a backend has to generate a token for the `working_health` check."""
+    """A backend has to generate a token for the `working_health` check."""
 
     health_interval_s: float = 2.0
     health_timeout_s: float = HEALTH_TIMEOUT_S
@@ -225,7 +225,7 @@ class Pool:
                 self._group = None
 
     async def apply(self, backends: Sequence[Backend]) -> None:
-        """Replace the backends by these, in their order; a changed one is removed and added.
+        """Replace the backends by these; a changed one is removed and added.
 
         New ones are described before others are removed, so that no request finds neither.
         """
@@ -285,7 +285,7 @@ class Pool:
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
-        """Count the generations in flight at each backend, also at those that have left."""
+        """Count generations at each backend, also at those that have left."""
         counts = dict.fromkeys(self._members, 0)
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight

@@ -1,7 +1,6 @@
 """Questions to a backend outside of any request: what it is, whether it is there, how busy it is.
 
-vLLM reports its load on `/metrics` (Prometheus); so does SGLang with `--enable-metrics`, under
-names of its own. SGLang reports more on `/v1/loads`. A server without reports is used all the same.
+SGLang has `/metrics` only with `--enable-metrics`, and reports more on `/v1/loads`.
 """
 
 from __future__ import annotations
@@ -259,7 +258,7 @@ _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """Load that a backend reports; None: unknown.
+    """Load that a backend reports.
 
     `epoch` is when its process began (unix seconds), `kv_tokens` and `places` its capacity in
     tokens and requests, `kv_used` the share of its cache in use (0 to 1; of ranks the mean).
@@ -289,8 +288,7 @@ NO_LOAD: Final = ReportedLoad()
 def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
     """Parse Prometheus' text. Never raises.
 
-    Engines behind one server are added up, unless only one `rank` is requested: what the server
-    does not report by rank is then unknown.
+    Engines behind one server are added up. With a `rank` what has none is unknown.
     """
     sums: dict[str, float] = {}
     shares: list[float] = []

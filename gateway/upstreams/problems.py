@@ -44,8 +44,8 @@ class BrokeDown(UpstreamLost):
 class GrammarFailed(UpstreamFailed):
     """The engine gave up on one generation in the middle of its grammar, and is well otherwise.
 
-    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose. The
-    same grammar at another backend is likely to fail in the same place.
+    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose.
+    Another backend is likely to fail in the same place.
     """
 
 

@@ -42,8 +42,6 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class RequestWriter:
-    """Writes requests to one backend, in the form of its engine and within what that `can`."""
-
     engine: InferenceEngine = field(default_factory=UnknownEngine)
     can: Capabilities = field(default_factory=Capabilities)
 
@@ -122,8 +120,7 @@ def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
 
 
 BLOCK_IDS: Final = 2048
-"""Ids that are encoded and kept together, counted from the beginning of the prompt; a shorter rest
-is encoded each time."""
+"""Ids that are encoded and kept together, from the beginning of the prompt."""
 STEP_BLOCKS: Final = 16
 """Blocks encoded between two pauses: about a millisecond."""
 KEPT_FROM_IDS: Final = 8 * BLOCK_IDS
@@ -145,8 +142,8 @@ class UnknownId(ValueError):
 class PromptEncoder:
     """Token ids → their JSON. Not for threads.
 
-    Blocks are kept, because encoding a long history takes longer than all else done for it. Tenants
-    share none: the time would show what others have sent.
+    Blocks are kept, because encoding a long history takes longest. Tenants share none: the time
+    would show what others have sent.
     """
 
     def __init__(self, *, kept_bytes_max: int = 16 << 20) -> None:

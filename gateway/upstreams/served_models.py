@@ -29,8 +29,7 @@ def offers(
 ) -> dict[str, ServedModel]:
     """Return what a backend that lists `listed` serves, by public id.
 
-    `wanted` maps public ids to names at the backends; empty: all that is listed. `names_listed` are
-    listed by any backend; `adapters_of` are public ids.
+    `wanted` maps public ids to names at the backends; empty: all that is listed.
     """
     names = {model: meanings(name, names_listed) for model, name in wanted.items()}
     if not wanted:
@@ -58,8 +57,8 @@ def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
 def meanings(name: str, names_listed: Collection[str]) -> list[str]:
     """Return the listed names of the model that `name` means, itself first.
 
-    They have the same last part, and differ at most in the maker before it. `a/m` and `b/m` are the
-    models of two makers: if both are known, `m` stands for one only if no other name can.
+    They differ at most in the maker before the last part. `a/m` and `b/m` are two models: if both
+    are known, `m` stands for one only if no other name can.
     """
     part = _last_part(name)
     alike = {other for other in names_listed if is_alike(name, other)}
@@ -119,7 +118,7 @@ class Unserved:
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
-    """Return configured models that no backend serves, once one that may has described itself."""
+    """Return configured models that no backend serves, once one has described itself."""
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
     missing = []

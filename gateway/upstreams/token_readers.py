@@ -50,10 +50,9 @@ _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log."""
 
 CONTAINERS_FREE: Final = 256 * 1024
-"""Brackets and braces that any event may have."""
+"""Brackets and braces that any event may have; all its objects are made in one go."""
 CONTAINER_BYTES: Final = 12
-"""Bytes of an event for each one beyond those; logprobs have twice as many. All objects of an event
-are made in one go."""
+"""Bytes of an event for each further one; logprobs have twice as many."""
 
 
 _NO_EVENT: Final = (ValueError, RecursionError)
@@ -68,7 +67,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _TokenEvent(msgspec.Struct, gc=False):
-    """Fields that are read; the decoder skips others in half the time."""
+    """Fields that are read; skipping the others takes half the time."""
 
     choices: list[_Choice]
     usage: Any = None
@@ -82,9 +81,9 @@ _decode_token_event: Final = msgspec.json.Decoder(_TokenEvent).decode
 class CompletionReader:
     """Bytes of one streamed answer → chunks, of `POST /v1/completions` with token ids.
 
-    After `feed` and `end`, `fault` is the error to raise, or `finished` is True and the chunk had
-    the finish. Ids of the read in which a stream broke come first. While `has_more`, call `go_on`
-    before anything else. A backend that continues beyond its limit or finish `overran`.
+    Afterwards `fault` is the error to raise, or `finished` is True and the chunk had the finish.
+    Ids of the read in which a stream broke come first. While `has_more`, call `go_on` before
+    anything else. `overran`: the backend continued beyond its limit or finish.
     """
 
     __slots__ = (
@@ -119,7 +118,7 @@ class CompletionReader:
         self._constrained = constrained
         self._frame_bytes_max = frame_bytes_max
         self._plain_bytes_max = min(frame_bytes_max, CONTAINERS_FREE)
-        """No shorter event is refused for its size, or for the number of its parts."""
+        """No shorter event is refused for its size."""
         self._id_end = min(id_end, ID_END)
         self._splitter = SseSplitter()
         self._unread = b""
@@ -461,9 +460,7 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """Return a logprob of at most 0; no number (vLLM writes null), or an impossible one, is
-    `LOGPROB_MIN`.
-    """
+    """Return a logprob of at most 0; `LOGPROB_MIN` for no number, as vLLM's null."""
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
     return LOGPROB_MIN
@@ -510,9 +507,7 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """Return a list of the new items. Raises ValueError if `raw` does not extend the earlier
-        list.
-        """
+        """Return a list of the new items, or raise ValueError if the rest differs."""
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
             raise ValueError("a list is not the one before with more at its end")

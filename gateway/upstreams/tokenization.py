@@ -1,8 +1,7 @@
 """Conversations rendered by a server that serves the model: messages in, token ids out.
 
-One engine renders as long as there is a member of it: engines render the same conversation to
-different ids, and a conversation that continues should keep its beginning. `POST /tokenize` (vLLM)
-and `POST /v1/tokenize` (SGLang) take no flag and 3 to 17 ms.
+One engine renders as long as it has a member: engines render one conversation to different ids, and
+its beginning should stay. `POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take 3 to 17 ms.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _REFUSED: Final = frozenset({400, 422})
 _BYTES_OF_ID: Final = 8
 TIMEOUT_S: Final = 10.0
 IDS_MAX: Final = 4 * 1024 * 1024
-"""More than any window, so that a context that is too long is counted, too."""
+"""More than any window: a context that is too long is counted, too."""
 
 
 class _TokenizeAnswer(msgspec.Struct, gc=False):
-    """Fields that are read; the decoder skips the rest, up to millions of values."""
+    """The decoder skips other fields, up to millions of values."""
 
     tokens: list[int]
 
@@ -46,10 +45,7 @@ _decode: Final = msgspec.json.Decoder(_TokenizeAnswer).decode
 
 
 class Tokenization:
-    """Asks members of the pool, one after the other until one answers.
-
-    All questions of one call go to one member, unless it fails.
-    """
+    """All questions of one call go to one member, unless it fails."""
 
     def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
         # `timeout_s` is for each member.
@@ -60,7 +56,7 @@ class Tokenization:
         self._turn = 0
 
     async def render(self, model: str, questions: Sequence[bytes]) -> dict[bytes, Rendering]:
-        """Return the rendering of each question, which is a JSON object without the model's name.
+        """Return the rendering of each question, a JSON object without the model's name.
 
         Raises `ModelNotFound`, and `NoUpstreamAvailable` when no member answers.
         """

@@ -1,8 +1,8 @@
 """Admission for the pool: send a request now, or wait until it may go; and call running ones back.
 
-When a second tenant finds no slot free, requests of the first are recalled until it has no more
-than its share: first those without a token yet, which lose nothing, then the latest of those that
-can be continued. They go back into the queue, before the others of their tenant.
+For a second tenant without a free slot, requests of the first are recalled down to its share: first
+those without a token, which lose nothing, then the latest that can be continued. They go back into
+the queue, before the others of their tenant.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recallable(Protocol):
 
 
 def excess(running: int, free: int) -> int:
-    """Return how many of `running` requests must end to bring a tenant down to its share.
+    """Return how many requests must end to bring a tenant down to its share.
 
     `free` is negative if more slots are taken than exist.
     """
@@ -122,7 +122,7 @@ T = TypeVar("T", bound=Closable)
 PUMP_INTERVAL_S: Final = 0.1
 """While requests wait: by mere time delays get shorter and backends come back."""
 CLAIMED_AHEAD: Final = 4
-"""Background requests that are claimed beyond the free slots, for slots that become free."""
+"""Background requests beyond the free slots, for those that become free."""
 REFUSED_APART_S: Final = 0.004
 """Between two requests of a tenant that waited in vain."""
 RETRY_AFTER_MIN_S: Final = 1.0
@@ -239,7 +239,7 @@ class Admission:
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
-        """Wait for the turn of the request, and return the result of `start`: see `Ticket`.
+        """Wait for the turn of the request, and return the result of `start`.
 
         Raises as `require_room` does, at once if its turn cannot come in time; and what `start`
         raises.

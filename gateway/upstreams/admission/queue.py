@@ -1,12 +1,10 @@
 """The admission queue: requests that wait until a backend has room, fair among tenants.
 
-Within a work class, requests with the same demand form a line, so that its head does not block
-requests that other backends could serve.
-
-The next request of a line is that of the tenant that was served least, in tokens with the expected
-output. A tenant that begins to wait is lifted to the others: unused time is not saved up. This is
-the virtual token counter (Sheng et al., arXiv 2401.00588) with prediction, with the start of
-start-time fair queueing (Goyal et al. 1996). Counters are of one process.
+Requests with the same demand form a line, so that its head does not block requests that other
+backends could serve. The next request is that of the tenant that was served least, in tokens with
+the expected output. This is the virtual token counter (Sheng et al., arXiv 2401.00588) with
+prediction, with the start of start-time fair queueing (Goyal et al. 1996): unused time is not saved
+up. Counters are of one process.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RefusedFor = Literal["full", "tenant", "wait", "deadline"]
-"""`full` queue, `tenant`'s share of it used up, too long a `wait` ahead, or `deadline` passed."""
 
 
 class Demand(NamedTuple):
@@ -43,9 +40,8 @@ class Demand(NamedTuple):
 class Ticket(Generic[T]):
     """Request that waits for a backend. Times are seconds of the caller's clock.
 
-    `start` sends it if a backend has room, else returns None. `is_accepted`: its client was
-    promised that it will run (background), so it is never refused. `was_recalled`: it goes before
-    the others of its tenant.
+    `start` sends it if a backend has room, else returns None. `is_accepted` ones (background) are
+    never refused. `was_recalled`: it goes before the others of its tenant.
     """
 
     __slots__ = (
@@ -84,7 +80,7 @@ class Ticket(Generic[T]):
 
 
 OUTPUT_WEIGHT: Final = 4
-"""A generated token costs a backend as much as this many tokens of a prompt."""
+"""Cost of a generated token, in tokens of a prompt."""
 CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
     WorkClass.PRIORITY: 4.0,
     WorkClass.DEFAULT: 1.0,
@@ -93,9 +89,9 @@ CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
 """Divisors of tokens before they are counted."""
 EXPECTED_AT_FIRST: Final = 256.0
 ALPHA: Final = 0.1
-"""Weight of the latest output in the moving average that predicts the next one."""
+"""Weight of the latest output in the average that predicts the next."""
 SHARE_OF_FREE_SLOTS: Final = 19
-"""A tenant may hold at most this many times the free slots: alone, 95 of 100."""
+"""Multiple of the free slots that a tenant may hold: alone, 95 of 100."""
 TENANTS_MAX: Final = 4_096
 
 
@@ -169,9 +165,7 @@ class FairShares:
         return account is None or not account.running
 
     def has_share(self, tenant: str, free: int) -> bool:
-        """Return True if a tenant may take one of `free` slots: others may come, and its streams be
-        long.
-        """
+        """Return True if a tenant may take one of `free` slots; others may come."""
         account = self._accounts.get(tenant)
         return account is None or account.running < SHARE_OF_FREE_SLOTS * free
 
@@ -184,9 +178,7 @@ class FairShares:
 
 
 class FairOrder(Generic[T]):
-    """Line of one work class and demand. `head`, `oldest` and `heads` are for one that is not
-    empty.
-    """
+    """Line of one work class and demand. `head`, `oldest` and `heads` need a ticket."""
 
     __slots__ = ("_count", "_shares", "_tenants")
 
@@ -250,7 +242,7 @@ GRANTS_MIN: Final = 4
 RATE_MIN_S: Final = 2.0
 """The first to leave the queue go to slots that were free anyway."""
 SHARE_OF_FREE: Final = 4
-"""A tenant may hold at most this many times the free places of the queue: alone, four fifths."""
+"""Multiple of the queue's free places that a tenant may hold: alone, four fifths."""
 
 HEADS_TRIED_MAX: Final = 16
 """Fewer tenants have used up their share at any time."""

@@ -1,11 +1,9 @@
 """How many requests a backend is sent at once, learned from times to first token (AIMD).
 
-The bound grows by one after first tokens on time and shrinks by a share after late ones; it is
-halved if most requests in flight have no token yet. It doubles until it shrinks for the first time
-(slow start): an unknown backend must not get a queue that takes longer to drain than to discover.
-
-Only requests that were sent while the bound was nearly used count, and after its last change, which
-shows no earlier than a first token later.
+The bound grows by one after first tokens on time and shrinks by a share after late ones. It doubles
+until it shrinks for the first time (slow start): an unknown backend must not get a queue that takes
+longer to drain than to discover. Only requests that were sent while the bound was nearly used
+count, and after its last change, which shows no earlier than a first token later.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class WorkClass(IntEnum):
 
 
 def class_of(priority: int, *, is_background: bool) -> WorkClass:
-    """Return the class of a `TokenRequest.priority`; a background request is one class below it."""
+    """Return the class of a `TokenRequest.priority`."""
     if not priority:  # as nearly always
         return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
     rank = WorkClass.DEFAULT - priority + is_background
@@ -37,16 +35,15 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
 
 
 BACKGROUND_PROMOTION_S: Final = 300.0
-"""Waiting time after which the lowest class goes one class up, here as in the database."""
+"""Here as in the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
     """Numbers of admission.
 
-    A first token is late after `first_token_target_s` and the time to read the prompt. Accepted
-    background responses come on top of `queue_length_max`. While a queue lasts, the wait that is
-    allowed shrinks from `wait_max_s` to `overload_wait_max_s`.
+    A first token is late after `first_token_target_s` and the time to read the prompt. While a
+    queue lasts, the wait that is allowed shrinks from `wait_max_s` to `overload_wait_max_s`.
     """
 
     slots_start: int = 16
@@ -72,10 +69,9 @@ class AdmissionPolicy:
 
 
 FULL_SHARE: Final = 0.9
-"""First tokens let the bound grow if at least this share of it was in use at the request's
-start."""
+"""Share in use from which first tokens let the bound grow."""
 BUSY_SHARE: Final = 0.5
-"""With less in use, a late first token has another cause than too many requests."""
+"""With less in use, a late first token has another cause."""
 ROUND: Final = 8
 """First tokens on time that raise the bound by one step."""
 FAST_ROUND: Final = 4
@@ -87,32 +83,30 @@ FAST_SHARE: Final = 0.75
 WAITING_FREE_SHARE: Final = 0.02
 """Share of running requests that may be queued at the backend."""
 BEYOND_SHARE: Final = 0.125
-"""Share beyond the bound for tenants that have nothing running: others' streams may take
-minutes."""
+"""Beyond the bound, for tenants that have nothing running: streams may take minutes."""
 SOONER_ALPHA: Final = 0.3
 LATER_ALPHA: Final = 0.05
 CROWDED_ALPHA: Final = 0.001
 """Weights of the latest time to first token in its average: if sooner, later, and later while much
-was in use, since queueing at the backend must not become usual."""
+was in use, since queueing must not become usual."""
 OVERDUE_FACTOR: Final = 4.0
 OVERDUE_MIN_S: Final = 0.1
 CAUTION_FACTOR: Final = 4
 CAUTION_MAX: Final = 16
-"""Overdue first tokens multiply the number on time that raises the bound: another attempt soon
-would make tenants without slots wait again."""
+"""Bound of the multiple of `ROUND`: trying again soon would make tenants without slots wait
+again."""
 CALM_GROWTH: Final = 1.25
 """Growth of the bound that ends the caution."""
 HALF: Final = 0.5
 """The least that one observation leaves of the bound: it may be others' load."""
 REPORTS_MIN: Final = 2
-"""Reports of a queue in a row before the bound shrinks: one may be a burst."""
+"""In a row before the bound shrinks: one may be a burst."""
 
 
 class MemberSlots:
-    """Slots of one backend.
+    """Slots of one backend. `begun` have had their first token, `beyond` were sent without a slot.
 
-    Of `in_flight`, `begun` have had their first token, and `beyond` were sent without a free slot.
-    It may exceed `bound`: requests that continue a response do not wait.
+    `in_flight` may exceed `bound`: requests that continue a response do not wait.
     """
 
     __slots__ = (
@@ -203,10 +197,9 @@ class MemberSlots:
         self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
-        """Return after how long without a first token the request must be queued at the backend.
+        """Return after how long without a first token a request must be queued at the backend.
 
-        None while the usual time is unknown, or so many slots are free that nothing should be
-        queued.
+        None while that cannot be told from the usual time.
         """
         if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
             return None

@@ -42,10 +42,8 @@ _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
 @dataclass(frozen=True, slots=True)
 class KeepAlivePolicy:
-    """`connections_max` and `idle_max` count per origin.
-
-    `expiry_s` must stay below that of backends (uvicorn's default is 5 seconds), or requests race
-    with their closing of idle connections.
+    """Per origin. Where `expiry_s` is not below that of backends (uvicorn: 5 seconds), requests
+    race with their closing of idle connections.
     """
 
     connections_max: int = 2048
@@ -62,9 +60,9 @@ class _Origin(NamedTuple):
 class HttptoolsTransport(httpx2.AsyncBaseTransport):
     """Keep-alive pool of HTTP/1.1 connections.
 
-    Beyond `connections_max` PoolTimeout is raised at once: a second queue here would only hide the
-    load. A request on a kept connection that turns out closed, without one byte in answer, is sent
-    once more on a new one. If none can be made it was lost: perhaps the server died of it.
+    Beyond `connections_max` PoolTimeout is raised: a second queue here would only hide the load. A
+    request on a kept connection that turns out closed, without one byte in answer, is sent once
+    more on a new one. If none can be made it was lost: perhaps the server died of it.
     """
 
     def __init__(
@@ -348,13 +346,13 @@ class ResponseBody(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Give the connection back; it is aborted if the body was not read to its end."""
+        """Give the connection back; without the end of the body it is aborted."""
         release, self._release = self._release, None
         if release is not None:
             release(self.connection)
 
     def drain(self, seconds: float) -> None:
-        """Give the connection back once the rest of the body was dropped, or after `seconds`."""
+        """Give the connection back after the rest of the body, or after `seconds`."""
         if self.connection.has_all:
             self.close()
             return

@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
         """Sets the loop's time of the listener's ReadTimeout. Bytes do not move it: only the
-        listener knows which of them are worth waiting for."""
+        listener knows which are worth waiting for."""
         self._expired = False
         self._is_deferred = False
         self._reading_paused = False
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
-        """Return and forget the last request, to be sent again; empty once it was answered."""
+        """Return the last request, to be sent again; empty once it was answered."""
         request, self._unanswered = self._unanswered, b""
         return request
 
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
     async def read(self, timeouts: HttpTimeouts) -> bytes:
         """Return all body bytes that have arrived, waiting for the first; empty at the end.
 
-        Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes that came before it.
+        Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes before it.
         """
         reader = self._current()
         while not reader.buffered:

@@ -1,6 +1,6 @@
-"""Cost of sending a prompt to a member, in seconds of waiting, and the choice by least cost.
+"""Choice of a member by least cost in seconds of waiting.
 
-docs/routing.md explains the rule, with the measurements behind each number. Times are seconds of a
+docs/routing.md explains the rule, and the measurements behind each number. Times are seconds of a
 clock that never goes back.
 """
 
@@ -20,7 +20,7 @@ Reason = Literal["turn", "row", "index", "owner", "load", "cold", "only"]
 """See docs/routing.md; a row is that of the response before."""
 
 WARM_SHARE: Final = 0.5
-"""A prompt is warm if a member holds this part of it: then all members are considered."""
+"""All members are considered for a prompt of which one holds so much."""
 CACHE_CHOICES: Final = 2
 RANDOM_CHOICES: Final = 2
 """Members beside the best holders, so that replicas do not all take the same idle one."""
@@ -30,8 +30,7 @@ RANDOM_CHOICES: Final = 2
 class RoutingPolicy:
     """Numbers of routing; see docs/routing.md. Sizes are tokens.
 
-    `drain_share` of what a member can read is assumed to be worked off after a report. `horizon_s`
-    is how long an unused prefix is believed to be kept, until the member shows otherwise.
+    `drain_share` of what a member can read is assumed to be worked off after a report.
     """
 
     uncached_weight: float = 2.0
@@ -67,7 +66,6 @@ class Candidate(NamedTuple):
 def delay_s(
     owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
 ) -> float:
-    """Return the seconds until a member starts to read a new prompt; `owed` are unread tokens."""
     return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
 
 
@@ -86,14 +84,12 @@ def unread(owed: float, prompts: int, seconds: float, rate: float, policy: Routi
 
 
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
-    """Return the cost, in seconds of waiting, to send a prompt of `prompt` tokens there."""
     slack_s = (1 + policy.delay_slack_share) * least_delay_s
     uncached_s = (prompt - one.held) / one.rate
     return max(0.0, one.delay_s - slack_s) + policy.uncached_weight * uncached_s
 
 
 def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
-    """Return all candidates if one is warm, else the best holders and two others."""
     few = CACHE_CHOICES + RANDOM_CHOICES
     if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
         return list(candidates)
@@ -137,10 +133,9 @@ def hold_back(
 RATE_TOKENS_MIN: Final = 512
 """The time for fewer tokens measures the network rather than the member."""
 RATES_MIN: Final = 8
-"""Observations until a rate counts: with few, a member that was busy would be believed to be
-slow."""
+"""With fewer observations a member that was busy would be believed to be slow."""
 RATE_LIFETIME_S: Final = 600.0
-"""A slow member gets no prompts that would show that it is fast again, so its rate is dropped."""
+"""A rate is dropped then, since a slow member gets no prompts that would correct it."""
 RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
 """Most prompts look slow because of others."""
@@ -294,7 +289,7 @@ class MemberLoad:
     def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
         """Note how many tokens were in its cache; returns True if its cache must be lost.
 
-        `age_s` is how long ago the `expected` ones were last used.
+        The `expected` ones were last used `age_s` ago.
         """
         self.reports = self.reports or cached > 0
         if not self.reports or expected <= EXPECTED_MIN:

@@ -52,8 +52,8 @@ class Posted(Protocol):
 
 if TYPE_CHECKING:
     Board = Callable[[int, bytes, bytes, Mapping[str, int]], Awaitable[Sequence[Posted]]]
-    """Posts number, load and entries of this replica, and returns recent messages of others after
-    the numbers in the mapping. Raises `StoreError`."""
+    """Posts number, load and entries, and returns messages of others after the numbers in the
+    mapping. Raises `StoreError`."""
 
 
 def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
@@ -69,7 +69,6 @@ def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
 
 
 def in_flight_of(load: bytes) -> dict[int, int]:
-    """Return the requests in flight by member; empty if another release wrote the load."""
     if len(load) % _LOAD.size:
         return {}
     return {member: here for member, here, _ in _LOAD.iter_unpack(load)}

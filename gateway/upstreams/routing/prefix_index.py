@@ -1,16 +1,12 @@
 """Index of the members that were sent prefixes of prompts, by keyed hashes: no prompt is kept.
 
 The key depends on tenant, model and a secret of the installation, so nobody can test what others
-ask, or forge a digest. A digest stands for all ids before a boundary.
-
-Placement of a response's last turn, in the row of the response:
+ask, or forge a digest. Placement of a response's last turn, in its row:
 
     version (1 byte) · member (4) · epoch (4) · unix seconds (4) · marks of 12 bytes each
 
-Marks are at the begin and end of turns: the next request repeats what was before one of them,
-however much of a thought it leaves out.
-
-An entry of the index is one number: objects for its parts would take three times the memory.
+Marks are at ends of turns: the next request repeats what was before one of them, however much of a
+thought it leaves out. An entry of the index is one number, a third of the memory of objects:
 
     bits 0..19     two lengths behind the boundary at which turns ended, ten bits each; 0: none
     bits 20..67    the member that was used last: its number (16 bits), when (32 bits)
@@ -38,7 +34,7 @@ WIDE_FROM: Final = 16_384
 WIDE_STEP: Final = 1_024
 _FINE: Final = WIDE_FROM // STEP
 IDS_MAX: Final = 262_144
-"""Ids that are hashed, in about a millisecond; those behind them count as new."""
+"""Hashed, in about a millisecond; those behind them count as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
 
@@ -59,11 +55,7 @@ def boundary(place: int) -> int:
 
 
 class HashedPrefix:
-    """Prefixes of `ids`, with a digest for each boundary.
-
-    Each digest is made of the one before and the ids between, so a longer prompt continues a
-    shorter.
-    """
+    """Prefixes of `ids`, with a digest for each boundary; each digest continues the one before."""
 
     __slots__ = ("_key", "digests", "ids")
 
@@ -143,9 +135,7 @@ def member_id(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a turn was generated; `epoch` (start of the process, 0: unknown) and `at` are unix
-    seconds.
-    """
+    """Where a turn was generated; `epoch` (process start, 0: unknown) and `at` in unix seconds."""
 
     member: int
     epoch: int
@@ -242,9 +232,7 @@ class PrefixIndex:
             self._entries.popitem(last=False)
 
     def find(self, prefix: HashedPrefix, oldest: Sequence[int]) -> dict[int, Held]:
-        """Return how much of the prefix each member holds; `oldest` has the least time of use by
-        number.
-        """
+        """Return how much of the prefix each member holds, from uses since `oldest` by number."""
         entries, digests = self._entries, prefix.digests
         held: dict[int, Held] = {}
         numbers, is_deepest = len(oldest), True
@@ -297,8 +285,7 @@ class PrefixIndex:
     ) -> list[tuple[int, int]]:
         """Note that the member was sent the prefix, in which turns ended at the lengths `ends`.
 
-        Returns digests that are new of that member or the deepest, each with the length of its tail
-        (or 0).
+        Returns news of that member: digests, each with the length of its tail (or 0).
         """
         digests = prefix.digests
         news = [(digest, 0) for digest in digests[from_place:] if self.put(digest, member, now)]
@@ -314,9 +301,7 @@ class PrefixIndex:
         return news
 
     def put(self, digest: int, member: int, now: int) -> bool:
-        """Note that the member has a prefix; returns True if that is new, or was not noted for a
-        while.
-        """
+        """Note that the member has a prefix; True if that is new, or was not noted for a while."""
         entries = self._entries
         packed = entries.get(digest, 0)
         others, before = packed >> _TAILS_BITS, 0
@@ -333,7 +318,6 @@ class PrefixIndex:
         return not before or before // NEWS_TICKS != now // NEWS_TICKS
 
     def note_tail(self, digest: int, tail: int) -> None:
-        """Note that a turn ended `tail` ids after an indexed boundary; ignore other digests."""
         packed = self._entries.get(digest)
         if packed is None or tail in _each_tail(packed & _TAILS):
             return

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""Numbers that are used before that of a member that has left is used again."""
+"""Members so far, before the numbers of those that have left are used again."""
 
 
 class SentPrefix(NamedTuple):
@@ -56,10 +56,7 @@ class SentPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Member for a prompt. It probably holds `expected` tokens of it, used last `age_s` ago.
-
-    `placement` is that of the turn before.
-    """
+    """Member for a prompt, of which it probably holds `expected` tokens, used last `age_s` ago."""
 
     member: MemberLoad
     prefix: HashedPrefix
@@ -70,9 +67,7 @@ class Decision:
 
 
 class PlacedEntry(NamedTuple):
-    """News for other replicas: a member has what `digest` stands for. A turn ended `tail` ids
-    behind it.
-    """
+    """News for other replicas: the member has what `digest` stands for, and `tail` ids more."""
 
     digest: int
     member: int
@@ -89,9 +84,9 @@ class PeerReport:
 
 
 class Router:
-    """Members of all models, and where prefixes are.
+    """Members of all models, and where prefixes are; waits for nothing.
 
-    `clock` never goes back, `wall` gives unix seconds. Nothing here waits for anything.
+    `clock` never goes back, `wall` gives unix seconds.
     """
 
     def __init__(
@@ -225,9 +220,6 @@ class Router:
         epoch: int | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        """Note what a member reports: requests in its queue, start of its process, tokens of its
-        cache.
-        """
         member, now = self.member(name), self._clock()
         if waiting is not None:
             member.note_waiting(waiting, now)
@@ -382,7 +374,6 @@ class Router:
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """Learn the read rate of a member that had no other prompt to read."""
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
         current_rates = (one.rate_at(now) for one in self._members.values())
@@ -412,10 +403,7 @@ class Router:
 
 
 class Flight:
-    """Load of a member by a prompt, until its turn has ended.
-
-    `first` may be called once, then `ended`; `close` always, and it may be called again.
-    """
+    """Load of a member by a prompt. `first` may be called once, then `ended`; `close` always."""
 
     __slots__ = (
         "_decision", "_first_s", "_in_flight", "_owed", "_route", "_router", "_started_at",
