@@ -243,7 +243,6 @@ class Archive:
         self._audit.put(spec.principal.tenant_id, called)
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the approvals of an unstored response. Raises as `begin` does."""
         tenant_id = spec.principal.tenant_id
         async with self._database.transaction(tenant_id) as connection:
             await tool_calls.use_approvals(

@@ -75,7 +75,7 @@ class RunningCalls:
 
 
 class Executor(Protocol):
-    """Threads for the work of runs that would hold up the event loop."""
+    """Threads for work that would hold up the event loop."""
 
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 

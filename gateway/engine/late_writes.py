@@ -1,7 +1,4 @@
-"""Writes that follow the answer to the client, and are repeated while the database is away.
-
-Rows that cannot be kept are logged with their numbers.
-"""
+"""Writes that follow the answer to the client, and are repeated while the database is away."""
 
 from __future__ import annotations
 
@@ -189,8 +186,6 @@ class LateWriter(ABC, Generic[Row]):
 
 
 class UsageMeter(LateWriter[UsageLine]):
-    """Writer of the usage of unstored responses."""
-
     @override
     def _log_loss(self, row: UsageLine, error: Exception) -> None:
         _log.error(
@@ -203,8 +198,6 @@ class UsageMeter(LateWriter[UsageLine]):
 
 
 class ToolAudit(LateWriter[AuditedCall]):
-    """Writer of the audit of hosted tools."""
-
     @override
     def _log_loss(self, row: AuditedCall, error: Exception) -> None:
         _log.error(

@@ -71,14 +71,14 @@ FAILURES: Final = {
 """Error codes of responses that were repaired in vain, by the last rule."""
 
 LOOP_CHECK_IDS: Final = 64
-"""Between two searches for loops."""
+"""Ids between two searches for loops."""
 WRITABLE_IDS_MAX: Final = 4096
 """Written to the log at once: parsing them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
 """Longest repetition that is taken for a loop."""
 MESSAGES_MAX: Final = 12
-"""A turn ends with this one without what is demanded: a model that may not answer yet may think and
-think instead."""
+"""A turn that lacks what is demanded ends here: a model that may not answer yet may think on and
+on."""
 BUDGET_TURNS_MAX: Final = 2
 """After the first the model may call a tool or answer, after the second its answer is opened."""
 

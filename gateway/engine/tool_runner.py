@@ -1,13 +1,11 @@
 """Tools that the gateway runs itself, between two turns of a response.
 
-    TurnEnded(stop)                   the turn ended with a call of such a tool
-      → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
-                                        its prompt: prompt, turns, call, result
+    TurnEnded(stop) → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
 
 A call leaves this process only when the log has its beginning, and nobody else may go on with the
-response. So another replica that sees no end knows that the call may have had effects:
+response. So a replica that takes over knows that a call without an end may have had effects:
 
-| it sees                        | it does                                               |
+| the log has                    | it                                                    |
 |--------------------------------|-------------------------------------------------------|
 | no beginning                   | runs the call                                         |
 | a beginning and a handle       | asks the executor; if that does not know, as below    |
@@ -15,8 +13,8 @@ response. So another replica that sees no end knows that the call may have had e
 | a beginning                    | tells the model that nobody knows what came of it     |
 | an end                         | goes on with the next turn                            |
 
-A call never runs in the task of its run: it may end that task, and the end of a response must not
-wait for it.
+A call never runs in the task of its run: whatever it talks to may end that task, and the end of a
+response must not wait for it.
 """
 
 from __future__ import annotations
@@ -70,7 +68,6 @@ ATTEMPTS_MAX: Final = 2
 INLINE_RESULT_CHARS: Final = 4096
 """Of a result that is tokenised without a thread."""
 RETRY_PAUSE_S: Final = 0.2
-"""While the database is away."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "

@@ -1,5 +1,3 @@
-"""Model call, carried from backend to backend until it ends."""
-
 from __future__ import annotations
 
 import asyncio
@@ -61,9 +59,9 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""For whose calls a constraint is built without a thread, in a millisecond."""
+"""Tools for whose calls a constraint is built without a thread."""
 INLINE_IDS: Final = 512
-"""Ids that are rendered without a thread: more take a few milliseconds."""
+"""Rendered without a thread: more take a few milliseconds."""
 INLINE_CHECK_CHARS: Final = 4096
 """Of a body that is checked without a thread."""
 ANSWER_IDS_MIN: Final = 256
@@ -115,10 +113,8 @@ class TurnRunner:
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
-        """None until a backend fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
-        """None where the response may use none."""
         if spec.head.grants is not None:
             self._tools = ToolRunner(
                 spec,
@@ -147,7 +143,7 @@ class TurnRunner:
         self._cached_tokens = 0
         self._usage: ReportedUsage | None = None
         self._start: TurnStarted | None = None
-        """The beginning of a turn that is not written yet."""
+        """Beginning of a turn, until it is written."""
 
     @property
     def _may_bind(self) -> bool:
@@ -211,7 +207,7 @@ class TurnRunner:
             self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
-        """Take back what exceeds the reasoning budget; not shown. Raises `ClaimLost`."""
+        """Take back reasoning beyond the budget: the response ends here. Raises `ClaimLost`."""
         turn = self._fold.open_turn
         if turn is not None and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
@@ -366,7 +362,6 @@ class TurnRunner:
             ending = self.guard.out_of_budget(self._fold)
         while ending.rule != BODY_REGENERATED:
             if ending.rule:
-                # Take back what must not be shown.
                 if not ending.is_written:
                     self._repair(turn, ending.start, ending.rule)
                 ending = self.guard.after_repair(self._fold, ending.rule)
@@ -615,7 +610,6 @@ class PastTurns:
     _results: int = 0
 
     async def update(self, finished: Sequence[Turn]) -> None:
-        """Render the finished turns that are new since the last call."""
         new = finished[self._turns :]
         if not new:
             return

@@ -95,8 +95,6 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Public model at one backend: its name there, and an adapter's `parent`."""
-
     name: str
     parent: str | None = None
     context_length: int | None = None
@@ -122,7 +120,7 @@ EVENT_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Bytes of one event of a stream without prompt and logprobs, and of a refusal's body."""
+    """Of one event without prompt and logprobs, and of a refusal's body."""
 
     event_bytes_max: int = EVENT_BYTES_MAX
     error_bytes_max: int = 64 * 1024

@@ -245,8 +245,6 @@ REPORT_INTERVAL_S: Final = 10.0
 
 
 class Drainable(Protocol):
-    """Pool whose members can be drained."""
-
     def drain(self, names: Collection[str]) -> None: ...
 
     def in_flight(self) -> Mapping[str, int]: ...

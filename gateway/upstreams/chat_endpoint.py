@@ -58,7 +58,6 @@ TOKEN_BYTES_MAX: Final = 256
 
 
 def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
-    """Return the tokens of an event; None if there are none."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return None
@@ -117,7 +116,6 @@ _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
-    """Return the JSON of the request, in pieces."""
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}
     for line in lines:
@@ -154,7 +152,7 @@ def binds_answer(request: TokenRequest) -> bool:
 
 
 def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
-    """Return the error for the caller if a server refused a parameter that it lacks."""
+    """Return the error for the caller if a server lacks a parameter."""
     if isinstance(error, ContextOverflow):
         return None
     if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
@@ -209,7 +207,7 @@ def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 COUNT_LIMIT: Final = 1 << 24
-"""No turn has so many tokens; those of all turns of a response fit into its row."""
+"""No turn has so many tokens; all of a response fit into its row."""
 _FINISH: Final = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.STOP,
@@ -234,7 +232,7 @@ CALLS_MAX: Final = 128
 
 
 _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""Parts of a JSON text that show where its values end; an escape is one match."""
+"""Parts of a JSON text that show where values end; an escape is one match."""
 DUE_TOKENS_MAX: Final = 64
 """Tokens without a text, each a part of a character."""
 ID_CHARACTERS_MAX: Final = 256
@@ -254,13 +252,12 @@ class CallArguments:
         self._parts: list[str] = []
         self._untold: list[str] = []
         self._looked_at = 0
-        """Number of parts."""
         self._depth = 0
         self._in_string = False
         self._escape = ""
         """A backslash at the end of what was scanned."""
         self._is_object: bool | None = None
-        """Of what has closed; only white space follows."""
+        """What closed is an object, and only white space follows; None: nothing closed."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()
@@ -268,7 +265,6 @@ class CallArguments:
         self._untold.append(text)
 
     def untold(self) -> str:
-        """Return the text that came since the last call."""
         text = "".join(self._untold)
         self._untold.clear()
         return text
@@ -331,7 +327,7 @@ class _Calls:
     kept_back: int = 0
 
     def of(self, fragment: dict[str, Any], name: str) -> _Call:
-        """Return the call that a fragment belongs to, creating it if it is new."""
+        """Return the call that a fragment belongs to, perhaps a new one."""
         index, call_id = fragment.get("index"), fragment.get("id")
         call_id = call_id[:ID_CHARACTERS_MAX] if isinstance(call_id, str) else ""
         if type(index) is int:
@@ -408,7 +404,7 @@ class TaggedThought:
         self._held = ""
         """Text that may be the beginning of a tag."""
         self._mark: int | None = None
-        """Thought or answer; None while it is not certain."""
+        """Thought or answer, once it is certain."""
         self._front_size = 0
 
     @property
@@ -416,7 +412,7 @@ class TaggedThought:
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the parts of the content that can be classified, each with its mark."""
+        """Yield the parts that can be classified, each with its mark."""
         if self._mark is None:
             if not self._held:
                 bare = text.lstrip()
@@ -447,7 +443,7 @@ class TaggedThought:
         yield self.release()
 
     def release(self) -> tuple[int, str]:
-        """End the search for a tag, and return the text that was held back, with its mark."""
+        """End the search for a tag, and return the rest with its mark."""
         held, self._held = self._take_front() + self._held, ""
         return self._open_mark if self._mark is None else self._mark, held
 
@@ -467,7 +463,7 @@ def _front_at_end(text: str, tag: str) -> int:
 
 
 class ChatReader(CompletionReader):
-    """A `CompletionReader` for events of a chat completion, whose text becomes ids of text."""
+    """Text of a chat completion becomes ids of text."""
 
     __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_reported_usage")
 
@@ -489,7 +485,6 @@ class ChatReader(CompletionReader):
         self._due: list[TextToken] = []
         """Tokens whose text has not been reported."""
         self._is_untold = False
-        """The logprobs of the next text are unknown."""
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
@@ -643,7 +638,6 @@ class ChatReader(CompletionReader):
         self._say([CALL, *ids_of(call.name), ARGUMENTS, *ids_of(arguments)])
 
     def _tell_waiting(self) -> None:
-        # At the end of the stream, also report calls that waited for the open one to complete.
         self._tell_calls()
         for call in self._calls.begun:
             if not call.is_announced and call.name:

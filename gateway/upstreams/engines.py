@@ -81,7 +81,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPaths:
-    """Both take POST of `{"lora_name"}`, `load` also `{"lora_path"}`, which the server reads."""
+    """POST of `{"lora_name"}`, to `load` with `{"lora_path"}`, which the server reads."""
 
     load: str
     unload: str
@@ -108,11 +108,9 @@ class InferenceEngine:
 
     title: ClassVar[str]
     ids_since: ClassVar[Release] = ANY
-    """The first useful release."""
     lacks: ClassVar[str] = "returns no token ids"
-    """Predicate that follows the engine's name: fault of releases before `ids_since`."""
+    """Predicate behind the engine's name, of releases before `ids_since`."""
     max_whitespace_since: ClassVar[Release | None] = None
-    """The first release whose grammars bound it."""
     logprobs: ClassVar[bool] = False
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
@@ -133,11 +131,11 @@ class InferenceEngine:
     no_grammars: ClassVar[re.Pattern[str]] = NEVER
     """This server refuses every grammar."""
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 where others answer 404: the gateway chooses the model, not the caller."""
+    """A 400 where others answer 404: the gateway chooses the model."""
     gave_up: ClassVar[re.Pattern[str]] = NEVER
-    """Whole message when it ends one request in the middle of its grammar, and is well."""
+    """Whole message when it ends one request in the middle of its grammar."""
     not_the_caller: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 that only this gateway can have caused: a request id in use, a rank that does not
+    """A 400 that only the gateway can have caused: a request id in use, a rank that does not
     exist."""
 
     @override
@@ -146,7 +144,7 @@ class InferenceEngine:
 
     @classmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """Return the engine if `document` is its answer to one of its `questions`."""
+        """Return the engine if `document` is its answer to one of `questions`."""
         if cls.owner is not None:
             return cls() if _owner_of(document) == cls.owner else None
         version = document.get("version")
@@ -161,7 +159,7 @@ class InferenceEngine:
 
     @property
     def priority_sign(self) -> Literal[-1, 1]:
-        """Return 1 if the engine serves high priority values first, else -1."""
+        """Return 1 if the engine serves high values first."""
         return 1
 
     def endpoint(self, request: TokenRequest) -> TokenEndpoint:
@@ -177,7 +175,6 @@ class InferenceEngine:
         request: TokenRequest,
         served: ServedModel,
     ) -> Fields:
-        """Return the request id, the model, and the option to report the stop id."""
         return {}
 
     def tag_fields(
@@ -191,7 +188,7 @@ class InferenceEngine:
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
-        """Return the fields of a request without its prompt; `bound` are those of its grammar."""
+        """Return the fields of a request without its prompt; `bound` is its grammar."""
         sampling = request.sampling
         body: Fields = {
             "model": served.name,
@@ -513,10 +510,10 @@ _TEMPERATURE_MAX: Final = 2.0
 
 
 class LmDeploy(InferenceEngine):
-    """Its `/generate` has the sampling parameters at the top, and events bring new ids only.
+    """Its `/generate` has the sampling parameters at the top (`endpoints/generate.py`).
 
-    No grammars, alternatives of logprobs, penalties, seeds, priorities, request ids, or salts of
-    caches (`GenerateReqInput`, `endpoints/generate.py`).
+    It has no grammars, alternatives of logprobs, penalties, seeds, priorities, request ids, or
+    salts of caches.
     """
 
     title = "LMDeploy"
@@ -556,7 +553,6 @@ class LmDeploy(InferenceEngine):
 
 _ORDINARY: Final = 0.5
 _STEP: Final = 0.25
-"""Priorities go from 0 to 1."""
 
 
 class TensorRtLlm(InferenceEngine):
@@ -672,7 +668,7 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
     Vllm,
     SGLang,
 )
-"""In the order in which they are tried: TensorRT-LLM also has the path that identifies vLLM."""
+"""In the order of identification: TensorRT-LLM also has the path of vLLM."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 
 

@@ -308,7 +308,7 @@ _NOT_TAKEN = (
     httpx2.UnsupportedProtocol,
     httpx2.LocalProtocolError,
 )
-"""The backend did not get the whole request, so the request did nothing to it."""
+"""The backend did not get the whole request, so it did nothing there."""
 
 
 @dataclass(slots=True)

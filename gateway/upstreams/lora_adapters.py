@@ -33,7 +33,7 @@ _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the ser
 
 @dataclass(frozen=True, slots=True)
 class AdapterOutcome:
-    """Outcome of one call at one backend; `remedy`: what the operator can do."""
+    """Outcome of one call at one backend, with a `remedy` for the operator."""
 
     backend: str
     ok: bool

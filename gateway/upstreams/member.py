@@ -70,7 +70,7 @@ class Health:
         self._ejected_until: float | None = None
         self._trials = 0
         self._trial = 0
-        """Number of the request that is its trial; 0: none is."""
+        """Number of the request; 0: none is."""
         self._awaits_trial = False
         self._polls_failed = 0
         self._polls_late = 0
@@ -139,7 +139,7 @@ class Health:
         self._trial = 0
 
     def failed(self, now: float) -> None:
-        """Note a failed request; requests sent before an ejection do not count twice."""
+        """Note a failed request; those sent before an ejection do not count twice."""
         self.failures += 1
         if self._ejected_until is not None and now < self._ejected_until:
             return
@@ -210,7 +210,7 @@ class FaultReport:
 
 
 class Member:
-    """Backend of the pool: its requests in flight, and what they show of its health."""
+    """Backend of the pool; each request tells it something of its health."""
 
     def __init__(
         self,
@@ -231,7 +231,6 @@ class Member:
         }
         """Context lengths by public id: of configured models, until it has listed its own."""
         self.parents: Mapping[str, str] = {}
-        """Base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
         """Reason why it is never used."""
         self.is_drained = False
@@ -344,7 +343,6 @@ class Member:
             self._end(outcome, trial)
 
     def _begin(self, now: float) -> int:
-        # The number of the trial, if the request is that of an ejected backend; else 0.
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
@@ -421,7 +419,7 @@ class Member:
         self._reported_at = now
 
     def described(self, description: Description) -> None:
-        """Update what the backend reports of itself; what it does not report has not changed."""
+        """Update what the backend reports of itself; other values have not changed."""
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine

@@ -98,7 +98,7 @@ SILENT = "no backend has said yet what it serves"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of one body, such as embeddings of many texts."""
 HANG_UP_AGAIN_S: Final = 1.0
-"""Interval of attempts: a request that had not begun at the last one may have begun since."""
+"""A request that had not begun at the last attempt may have begun since."""
 WARM_S: Final = 2.0
 DRAINED = "every backend of it is drained"
 AWAITED = "no backend of it is there now, and those of a source are still to come"
@@ -106,10 +106,7 @@ AWAITED = "no backend of it is there now, and those of a source are still to com
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Served model, with the smallest context length (tokens) of its backends.
-
-    `parent` is the base model of an adapter.
-    """
+    """Served model; `context_length` (tokens) is the smallest of its backends."""
 
     id: str
     context_length: int
@@ -135,9 +132,9 @@ class ProbeSchedule:
 class PoolPolicy:
     """Bounds of the pool.
 
-    `attempts_max` counts backends tried for one request before its first token, `losses_max` those
-    of them that took it and broke down. Generations that are silent for `silent_s` without a
-    connection, or go on `leave_s` after their backend has left, are broken off.
+    Of `attempts_max` backends for one request before its first token, `losses_max` may have broken
+    down. Generations that are silent for `silent_s` without a connection, or go on `leave_s` after
+    their backend has left, are broken off.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -196,7 +193,7 @@ class Pool:
         self._prompts = PromptEncoder()
         self._read_turns = ReadTurns()
         self._left: set[Member] = set()
-        """Members without new requests that have something to finish."""
+        """Members that have something to finish, and get nothing new."""
         self._drained: frozenset[str] = frozenset()
         self._group: asyncio.TaskGroup | None = None
         self._applying = asyncio.Lock()
@@ -207,7 +204,6 @@ class Pool:
         self._index_models()
 
     async def start(self) -> None:
-        """Describe every backend once; one that does not answer is tried again later."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._describe(member))
@@ -273,7 +269,7 @@ class Pool:
                 )
 
     def drain(self, names: Collection[str]) -> None:
-        """Send nothing new to the backends of these names, and to all others again."""
+        """Send nothing new to these backends, and to all others again."""
         if self._drained == frozenset(names):
             return
         self._drained = frozenset(names)
@@ -285,7 +281,7 @@ class Pool:
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
-        """Count generations at each backend, also at those that have left."""
+        """Count generations by backend, also at those that have left."""
         counts = dict.fromkeys(self._members, 0)
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
@@ -348,7 +344,7 @@ class Pool:
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
-        """Return the backends that list the model. Raises the error of `absence` without one."""
+        """Return the backends that list the model, or raise `absence`."""
         if (members := self._listed.get(model)) is None:
             raise self.absence(model)
         return members
@@ -373,8 +369,7 @@ class Pool:
         Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
         UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
         no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
-        UpstreamFailed, and UpstreamRecalled if it has to wait for another turn; and what the sink
-        raises, which must be none of these.
+        UpstreamFailed, and UpstreamRecalled; and what the sink raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -417,10 +412,10 @@ class Pool:
         *,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> tuple[str, bytes]:
-        """Return the name of the backend and the body of its 200, without queueing.
+        """Return the backend's name and the body of its 200, without queueing.
 
-        The backend's own name of the model is added to `fields`. Raises what `generate` does before
-        a first chunk, and `UpstreamFailed` for a longer answer.
+        `fields` get the backend's own name of the model. Raises what `generate` does before a first
+        chunk, and `UpstreamFailed` for a longer answer.
         """
         turn = self._turns.get(model, 0)
         self._turns[model] = turn + 1
@@ -451,7 +446,6 @@ class Pool:
         reasons: dict[str, str],
         retry_after_s: list[float],
     ) -> None:
-        # A backend without the model is not tried again.
         reasons[member.name] = str(error)
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
@@ -479,7 +473,6 @@ class Pool:
         avoid: Collection[str],
         only: str | None,
     ) -> list[Member]:
-        # Empty if no backend is left.
         model = request.model
         members = self._listed.get(model)
         if request.sampling.logprobs is not None:

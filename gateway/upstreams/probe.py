@@ -38,7 +38,7 @@ _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questi
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Models by the backend's names; `engine` is None if it did not answer that question."""
+    """Models by the backend's names; `engine` is None without an answer."""
 
     models: Mapping[str, Listed]
     engine: InferenceEngine | None = None
@@ -58,7 +58,7 @@ LATE: Final = frozenset({CheckOutcome.MUTE, CheckOutcome.BUSY})
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """Result of a health check; `cause` says for operators what is wrong."""
+    """`cause` says for operators what is wrong."""
 
     outcome: CheckOutcome
     cause: str | None = None
@@ -69,7 +69,7 @@ class HealthCheck:
 
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
-    """Ask for models and engine. Raises UpstreamUnavailable if it does not even list models."""
+    """Ask for models and engine. Raises UpstreamUnavailable without models."""
     status, models = await _get(client, backend, _MODELS, timeout_s)
     if status != 200:
         raise UpstreamUnavailable(
@@ -108,10 +108,7 @@ async def check(
     timeout_s: float,
     working_s: float,
 ) -> HealthCheck:
-    """Check the health where that costs the least: by the engine's flag.
-
-    A check that takes the engine work is made only if the flag says no.
-    """
+    """Check the health by the engine's flag, where that is possible without work for it."""
     kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
     health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
     if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
@@ -138,7 +135,7 @@ async def _ask(
 
 
 async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> ReportedLoad:
-    """Read the reported load. Values that are missing, or do not come in time, are unknown."""
+    """Read the reported load; missing values are unknown."""
     load = NO_LOAD
     with suppress(TimeoutError, UpstreamUnavailable):
         async with asyncio.timeout(timeout_s):
@@ -155,9 +152,10 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
 
 
 def served_models(body: bytes) -> dict[str, Listed]:
-    """Return the rows of a list of models by name; an adapter without a length has its parent's.
+    """Return the rows of a list of models by name.
 
-    A row that is its own parent, as some servers write it, is no adapter.
+    An adapter without a length has its parent's. A row that is its own parent, as some servers
+    write it, is no adapter.
     """
     rows = _json_object(body).get("data")
     named = {
@@ -209,7 +207,7 @@ async def answer(
 ) -> tuple[int, bytes]:
     """Return status and body of the answer; `bytes_max` is for a 200.
 
-    Raises `UpstreamUnavailable` if none comes within `timeout_s`; its `__cause__` says why.
+    Raises `UpstreamUnavailable`, whose `__cause__` says why there is none.
     """
     try:
         async with asyncio.timeout(timeout_s):  # for all of it: it may come a byte at a time
@@ -231,7 +229,6 @@ async def answer(
 METRICS_PATH: Final = "/metrics"
 LOADS_PATH: Final = "/v1/loads"
 SGLANG: Final = "\nsglang:"
-"""Begins a line of SGLang's metrics."""
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
 _KV_USED: Final = frozenset({
@@ -251,7 +248,7 @@ _SAMPLE: Final = re.compile(
     re.MULTILINE,
 )
 _RANK: Final = re.compile(r'\b(?:engine|dp_rank)="(\d{1,9})"')
-"""Label by which vLLM and SGLang name a data parallel rank."""
+"""Names a data parallel rank."""
 _BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 
@@ -317,7 +314,7 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
 
 
 def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
-    """Parse the JSON of SGLang's `/v1/loads`. Never raises; without a `rank` all are added up."""
+    """Parse the JSON of SGLang's `/v1/loads`. Never raises."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -369,7 +366,6 @@ def _plausible(value: float | None) -> int | None:
 
 
 def _mean_share(shares: Sequence[float]) -> float | None:
-    # None unless all are shares.
     if not shares or not all(0 <= one <= 1 for one in shares):
         return None
     return sum(shares) / len(shares)

@@ -1,5 +1,3 @@
-"""Refusals of backends, in whichever shape, → errors of this package."""
-
 from __future__ import annotations
 
 import json
@@ -22,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CALLER_AT_FAULT: Final = frozenset({400, 413, 422})
-"""413 comes from proxies whose bound a long prompt exceeds; no engine says it."""
+"""413 comes from proxies whose bound a long prompt exceeds."""
 _NOT_FOUND: Final = 404
 _OF_A_MODEL: Final = re.compile("model|lora|adapter", re.IGNORECASE)
 """In a 404: the model is missing, not the path."""
 _ANSWERED: Final = "answered"
 _BUSY: Final = frozenset({429, 503})
 _BROKE_DOWN: Final = 500
-"""vLLM's status when its engine dies of a request; one that is only busy answers 503."""
+"""vLLM's status when its engine dies of a request; when only busy it answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 _SAYING: Final = ("error", "message", "error_message", "detail")
 _OVERFLOW: Final = "context_length_exceeded"
 _STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
-"""HTTP statuses of OpenAI's error codes."""
+"""Of OpenAI's error codes."""
 
 
 class BrokeDown(UpstreamLost):
@@ -44,13 +42,13 @@ class BrokeDown(UpstreamLost):
 class GrammarFailed(UpstreamFailed):
     """The engine gave up on one generation in the middle of its grammar, and is well otherwise.
 
-    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose.
-    Another backend is likely to fail in the same place.
+    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose;
+    likely at another backend, too.
     """
 
 
 class ModelGone(UpstreamUnavailable):
-    """The backend does not serve this model any more, and is well otherwise."""
+    """The backend does not serve this model any more."""
 
 
 class PathNotFound(UpstreamUnavailable):
@@ -58,7 +56,7 @@ class PathNotFound(UpstreamUnavailable):
 
 
 class BackendBusy(UpstreamUnavailable):
-    """The backend has too much to do to take the request."""
+    """The backend has too much to do."""
 
 
 class NoConnection(UpstreamUnavailable):
@@ -66,8 +64,6 @@ class NoConnection(UpstreamUnavailable):
 
 
 class NoTokenIds(UpstreamUnavailable):
-    """The backend does not return token ids."""
-
     def __init__(self, *, upstream: str) -> None:
         needed = ", or ".join(kind.requirement() for kind in ENGINES if kind.ids_since != ANY)
         super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
@@ -78,7 +74,7 @@ def refusal(
 ) -> UpstreamError:
     """Return the error for a request that was refused before anything was generated.
 
-    `status` is the HTTP status, or the `code` of an error that came as the first event of a 200.
+    `status` may be the `code` of an error that came as the first event of a 200.
     """
     text = f"{_ANSWERED} {status}: {message}"
     if status == _BROKE_DOWN:
@@ -104,7 +100,6 @@ def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | No
 
 
 def is_refusal(error: UpstreamError) -> bool:
-    # True if `refusal` made the error.
     return error.reason.startswith(_ANSWERED)
 
 
@@ -116,10 +111,9 @@ def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFaile
 
 
 def may_blame_grammar(error: UpstreamError) -> bool:
-    """Return True if the refused request might be accepted without its grammar.
+    """Return True if the request might be accepted without its grammar.
 
-    Faults of a grammar have many messages: 400 where it is validated, 500 where it is compiled
-    (both also as the first event of a 200).
+    Faults of a grammar have many messages: 400 where it is validated, 500 where it is compiled.
     """
     if isinstance(error, UpstreamRejected):
         return not isinstance(error, ContextOverflow)
@@ -127,12 +121,11 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 
 def has_no_grammars(error: UpstreamError) -> bool:
-    # True if this backend refuses every grammar, not only this one.
     return _matches_any(str(error), [kind.no_grammars for kind in ENGINES])
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return the seconds of a `Retry-After` header. None without one, or if it is a date."""
+    """Return the seconds of a `Retry-After` header; None for a date."""
     for name, value in headers:
         if name.lower() == b"retry-after" and value.strip().isdigit():
             return float(value)
@@ -140,11 +133,10 @@ def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
 
 
 def message_of_body(body: bytes) -> str:
-    """Return the message of an error body, cut to a length fit for a log line.
+    """Return the message of an error body, cut for a log line.
 
     vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
-    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`;
-    proxies answer anything.
+    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`.
     """
     try:
         document = orjson.loads(body)
@@ -171,7 +163,7 @@ def message_of(document: object) -> str:
 
 
 def code_of(document: object) -> int:
-    """Return the status in the `code` of an error inside a stream; 500 without one."""
+    """Return the status in the `code` of an error inside a stream."""
     error = document.get("error", document) if isinstance(document, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():

@@ -46,7 +46,7 @@ class RequestWriter:
     can: Capabilities = field(default_factory=Capabilities)
 
     def grammar(self, request: TokenRequest) -> Grammar | None:
-        """Return how to bind the model to the request's constraint; None if there is no way."""
+        """Return how to bind the model to the constraint; None if there is no way."""
         constraint = request.constraint
         if constraint is None or not self.can.rank(constraint):
             return None
@@ -67,9 +67,7 @@ class RequestWriter:
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """Return the JSON of the request, in pieces; `pair` are fields by which a pair finds each
-        other.
-        """
+        """Return the JSON in pieces; by `pair` both servers of a pair find each other."""
         bound = dict(grammar.fields) if grammar is not None else {}
         body = self.engine.body(request, served, self.can, bound)
         body.update(pair)
@@ -129,11 +127,11 @@ _EVERY_BYTE: Final = 61
 """Stride of the bytes that are a block's key, since hashing all takes longer. It is odd, so that
 these are not the same byte of every id."""
 _ID_BYTES: Final = 11
-"""Bytes of a kept id: four to compare it with, six digits and a comma."""
+"""Of a kept id: four to compare it with, six digits and a comma."""
 
 
 class UnknownId(ValueError):
-    """A prompt has an id that its model does not know. Only this gateway can have made it."""
+    """A prompt has an id that its model does not know; a fault of this gateway."""
 
     def __init__(self, id_: int) -> None:
         super().__init__(f"id {id_} of the prompt is not in the vocabulary of the model")
@@ -160,7 +158,7 @@ class PromptEncoder:
     ) -> list[bytes]:
         """Return the ids as a JSON array, in pieces; a long prompt pauses for the event loop.
 
-        Raises `UnknownId` if an id is `id_end` or above.
+        Raises `UnknownId`.
         """
         if id_end is not None:
             await self._check(ids, id_end)

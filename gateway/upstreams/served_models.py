@@ -49,7 +49,7 @@ def offers(
 
 
 def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
-    """Return the base model of each adapter at one backend, both by public id, if it is served."""
+    """Return the base model of each adapter at one backend, both by public id."""
     bases = {one.name: model for model, one in served.items() if one.parent is None}
     return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
 
@@ -81,7 +81,7 @@ def _last_part(name: str) -> str:
 
 REMEDY: Final = "Set served_as of this model to its name at the backend."
 NAMES_MAX: Final = 8
-"""Names in the message about one backend, which may serve hundreds of adapters."""
+"""Of one backend in a message; it may serve hundreds of adapters."""
 
 
 class DescribedBackend(Protocol):

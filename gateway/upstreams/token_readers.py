@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 64 * 1024
-"""Parsed in one turn of the event loop, in a millisecond or two with all that is done with the ids.
+"""Parsed in one turn of the event loop: a millisecond or two with all that is done with the ids.
 Each slice is an event for the client and a write to its socket."""
 
 _FINISH: Final = {
@@ -45,7 +45,6 @@ _CR: Final = ord("\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _OTHER_DATA: Final = frozenset({b"data:", b"data"})
-"""First five bytes of a line of data, or all of it."""
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log."""
 
@@ -118,7 +117,6 @@ class CompletionReader:
         self._constrained = constrained
         self._frame_bytes_max = frame_bytes_max
         self._plain_bytes_max = min(frame_bytes_max, CONTAINERS_FREE)
-        """No shorter event is refused for its size."""
         self._id_end = min(id_end, ID_END)
         self._splitter = SseSplitter()
         self._unread = b""
@@ -133,10 +131,10 @@ class CompletionReader:
         self._last_id: int | None = None
         self._cached: int | None = None
         self._is_over = False
-        """There is a fault, or all that belongs to the turn."""
+        """By a fault, or after all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Parse one read of the body; of a long one the first `SLICE_BYTES`."""
+        """Parse one read, of a long one the first `SLICE_BYTES`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -168,7 +166,6 @@ class CompletionReader:
         return min(SLICE_BYTES, len(self._unread) - self._unread_from)
 
     def end(self, why: str) -> TokenChunk | None:
-        """End the stream: the body ended, the connection broke, or the timeout expired."""
         if not self._is_over:
             kind = UpstreamFailed if self._has_begun else UpstreamLost
             self._break(why, kind(why, upstream=self._upstream))
@@ -202,7 +199,6 @@ class CompletionReader:
             self._break(f"{self._read_bytes} bytes without an id")
 
     def _chunk(self) -> TokenChunk | None:
-        # None if there are neither new ids nor the end.
         ids, logprobs, finish, cached = self._ids, None, None, None
         if self._is_over and self.fault is None:
             self.finished = True
@@ -249,7 +245,6 @@ class CompletionReader:
             self._finish_for(reason, reason, matched=choice.matched_stop)
 
     def _is_bounded(self, payload: bytes) -> bool:
-        # Refuse events that are too long or have too many JSON containers.
         if len(payload) > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
         elif (
@@ -366,20 +361,18 @@ class SseSplitter:
     """
 
     _lines: list[bytes] = field(default_factory=list)
-    """Lines of `data` whose blank line has not come."""
+    """Data of an event without its blank line yet."""
     _rest: bytearray = field(default_factory=bytearray)
-    """Bytes of a line without its end."""
     _ends_in_cr: bool = False
     """A line feed that comes next is part of the last line end."""
     _is_front: bool = True
-    """No line has come."""
 
     @property
     def held_bytes(self) -> int:
         return len(self._rest) + sum(map(len, self._lines)) + len(self._lines)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the data of the events that `data` completes, without empty ones and comments."""
+        """Return the data of completed events, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
         lines, rest, held = data.split(b"\n"), self._rest, self._lines
@@ -416,7 +409,7 @@ class SseSplitter:
 
 
 class Misaligned(ValueError):
-    """The logprobs of an event do not fit its ids."""
+    """Logprobs of an event do not fit its ids."""
 
 
 def aligned_logprobs(fields: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
@@ -507,7 +500,7 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """Return a list of the new items, or raise ValueError if the rest differs."""
+        """Return a list of the new items; ValueError if it is another list."""
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
             raise ValueError("a list is not the one before with more at its end")
@@ -535,7 +528,7 @@ class GenerateReader(CompletionReader):
     def __init__(self, upstream: str, sampling: Sampling, **options: Unpack[ReaderOptions]) -> None:
         super().__init__(upstream, sampling, **options)
         self._repeats: bool | None = None
-        """Each event has all ids; None before the second one that has any."""
+        """None before the second event with ids."""
         self._ids_so_far = RepeatedList()
         self._own_so_far = RepeatedList()
         self._tops_so_far = RepeatedList()

@@ -61,7 +61,7 @@ def excess(running: int, free: int) -> int:
 
 
 class Running:
-    """By tenant, in the order in which they were sent."""
+    """In the order in which they were sent, by tenant."""
 
     def __init__(self) -> None:
         self.tenants: dict[str, dict[Recallable, None]] = {}
@@ -139,8 +139,6 @@ _CAUSES: Final[dict[RefusedFor, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Queued requests by class; slots, and slots that are taken, by backend."""
-
     queued: dict[str, int]
     slots: dict[str, int]
     taken: dict[str, int]
@@ -148,8 +146,6 @@ class AdmissionState:
 
 
 class Admission:
-    """Slots of all backends, and the queue of one process."""
-
     def __init__(
         self,
         policy: AdmissionPolicy,

@@ -86,7 +86,7 @@ CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
     WorkClass.DEFAULT: 1.0,
     WorkClass.BACKGROUND: 0.5,
 }
-"""Divisors of tokens before they are counted."""
+"""Divisors of tokens."""
 EXPECTED_AT_FIRST: Final = 256.0
 ALPHA: Final = 0.1
 """Weight of the latest output in the average that predicts the next."""
@@ -178,7 +178,7 @@ class FairShares:
 
 
 class FairOrder(Generic[T]):
-    """Line of one work class and demand. `head`, `oldest` and `heads` need a ticket."""
+    """Line of one work class and demand. `head`, `oldest` and `heads` need a ticket in it."""
 
     __slots__ = ("_count", "_shares", "_tenants")
 
@@ -219,7 +219,7 @@ class FairOrder(Generic[T]):
         return min(map(self._first, self._tenants), key=lambda one: one.number)
 
     def before(self, tenant: str) -> int:
-        """Return about how many tickets would be served before a new one of `tenant`."""
+        """Return about how many tickets would be served before a new one."""
         # All requests count as if they cost the same (round robin).
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
@@ -238,7 +238,7 @@ class FairOrder(Generic[T]):
 
 GRANTS_KEPT: Final = 256
 GRANTS_MIN: Final = 4
-"""Requests that leave the queue before its drain rate is known."""
+"""Requests that leave before a drain rate is derived."""
 RATE_MIN_S: Final = 2.0
 """The first to leave the queue go to slots that were free anyway."""
 SHARE_OF_FREE: Final = 4
@@ -249,7 +249,7 @@ HEADS_TRIED_MAX: Final = 16
 
 
 class DrainRate:
-    """Rate at which requests leave the queue while it is not empty."""
+    """Requests that leave the queue while it is not empty."""
 
     __slots__ = ("_at", "_began", "since")
 
@@ -298,7 +298,6 @@ class AdmissionQueue(Generic[T]):
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
-        """Return why a new request of this class must not wait."""
         free = self.policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
@@ -367,7 +366,7 @@ class AdmissionQueue(Generic[T]):
             del self._lines[key]
 
     def pump(self, now: float) -> None:
-        """Start every ticket that finds room now, in order; refuse those past their deadline."""
+        """Start every ticket that finds room, in order; refuse late ones."""
         self._refuse_late(now)
         lines = dict(self._lines)
         while lines:

@@ -35,7 +35,7 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
 
 
 BACKGROUND_PROMOTION_S: Final = 300.0
-"""Here as in the database."""
+"""After this the lowest class goes one class up, here as in the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,6 @@ BUSY_SHARE: Final = 0.5
 ROUND: Final = 8
 """First tokens on time that raise the bound by one step."""
 FAST_ROUND: Final = 4
-"""`ROUND` during slow start."""
 FAST_GROWTH: Final = 2.0
 FAST_SHARE: Final = 0.75
 """`FULL_SHARE` during slow start, below the saturation at which an autoscaler adds backends
@@ -100,7 +99,7 @@ CALM_GROWTH: Final = 1.25
 HALF: Final = 0.5
 """The least that one observation leaves of the bound: it may be others' load."""
 REPORTS_MIN: Final = 2
-"""In a row before the bound shrinks: one may be a burst."""
+"""Reports in a row before the bound shrinks: one may be a burst."""
 
 
 class MemberSlots:

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 LOOKUP_LATE_S: Final = 1.0
-"""Then the last addresses are used: a name server that is late must not take a backend away."""
+"""After this the last addresses are used: a late name server must not take a backend away."""
 LOOKUP_KEPT_S: Final = 300.0
 """How long they may stand in: in the end a pod's address is another pod's."""
 SHARES_MAX: Final = 4
 """Parts of the time to connect that the addresses of one name share."""
 _DRAINED_BYTES_MAX: Final = 64 * 1024
-"""Behind the last id come the counts of tokens and little else."""
+"""After the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
@@ -132,8 +132,6 @@ def _is_address(host: str) -> bool:
 
 
 class HttpAnswer(NamedTuple):
-    """Head of an answer, and its body, which is still to come."""
-
     status: int
     headers: list[tuple[bytes, bytes]]
     body: ResponseBody
@@ -292,7 +290,7 @@ class OriginPool:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Keep the connection for the next request if its last answer ended as it should."""
+        """Keep the connection for the next request, if it can be used again."""
         if not connection.finish():
             return
         if len(self._idle) >= self._keep_alive.idle_max:
@@ -346,7 +344,7 @@ class ResponseBody(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Give the connection back; without the end of the body it is aborted."""
+        """Give the connection back; aborted without the end of the body."""
         release, self._release = self._release, None
         if release is not None:
             release(self.connection)
@@ -407,10 +405,7 @@ async def _encode(request: httpx2.Request) -> bytes:
 
 
 def encoded_head(request: httpx2.Request) -> bytes:
-    """Return the request line and headers, without the body's length and the empty line.
-
-    Raises `LocalProtocolError`.
-    """
+    """Return the head up to the body's length. Raises `LocalProtocolError`."""
     lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     for name, value in request.headers.raw:
         if not _FORBIDDEN_IN_HEADERS.isdisjoint(name + value):
@@ -470,7 +465,6 @@ class Post:
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
     ) -> Coroutine[object, object, HttpAnswer]:
-        """Send a body in pieces, as `OriginPool.deliver` does."""
         if self._origin is None:
             self._head = self._new_head()
             self._origin = self._client.transport.origin(self._url)
@@ -500,7 +494,6 @@ def build_client(
     limits: ConnectionLimits = _LIMITS,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
-    """Return a client of backends; without `ssl_context` the packaged certificates are trusted."""
     return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
 
 

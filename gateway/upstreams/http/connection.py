@@ -84,7 +84,6 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """Return the body bytes that have arrived since the last call."""
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data
@@ -135,7 +134,7 @@ _GOOD = 200
 HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
-Read again at every wait, so the sender may tighten `read` while the response streams.
+Read again at every wait, so the sender may tighten `read` meanwhile.
 """
 
 
@@ -159,10 +158,7 @@ class BodyListener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Connection that carries one exchange at a time, driven by one task at a time.
-
-    A body is fetched with `read`, or poured into a listener, which wakes no task.
-    """
+    """Connection that carries one exchange at a time, driven by one task at a time."""
 
     __slots__ = (
         "_error", "_expecting", "_expired", "_is_deferred", "_limits", "_listener", "_loop",
@@ -196,7 +192,7 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._unanswered = b""
         self.hung_up = False
-        """This side broke it off: the request is not sent again for that."""
+        """By this side: the request is not sent again for that."""
 
     @property
     def usable(self) -> bool:
@@ -216,7 +212,7 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
-        """Write a whole request, or as much as the backend reads before it answers.
+        """Write a request, or as much as the backend reads before it answers.
 
         Raises WriteTimeout, WriteError or what `head` raises.
         """
@@ -275,7 +271,6 @@ class Connection(asyncio.Protocol):
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Pass the body to `listener` as it comes."""
         self._listener = listener
         self.go_on()
 
@@ -285,9 +280,9 @@ class Connection(asyncio.Protocol):
         self._pause_reading()
 
     def defer(self) -> None:
-        """Stop passing on the body until `go_on`, and read at most once; no timeout runs meanwhile.
+        """Stop passing on the body until `go_on`; no timeout runs meanwhile.
 
-        Usually nothing comes, so it costs no system call.
+        It is read at most once, and usually nothing comes, so this costs no system call.
         """
         self.deadline.clear()
         self._is_deferred = True
@@ -298,7 +293,7 @@ class Connection(asyncio.Protocol):
         self._pour()
 
     def finish(self) -> bool:
-        """End the exchange; True if the connection can be used again, else it is aborted."""
+        """End the exchange; True if the connection can be used again."""
         reader = self._current()
         self._listener = self._expecting = None
         self._is_deferred = False
@@ -315,13 +310,13 @@ class Connection(asyncio.Protocol):
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:
-        """End the exchange with a ReadError for the reader, after all bytes that came before."""
+        """End the exchange with a ReadError, after all bytes that came before."""
         self.hung_up = True
         self._error = self._error or httpx2.ReadError(why)
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket now. This is how a backend learns of a cancellation."""
+        """Close the socket now, by which a backend learns of a cancellation."""
         self.deadline.cancel()
         if self._reader is not None:
             self._reader.close()
@@ -428,7 +423,6 @@ class Connection(asyncio.Protocol):
             raise self._error
 
     async def _wait(self, seconds: float | None) -> bool:
-        # False if `seconds` passed without a change.
         self._waiter = waiter = self._loop.create_future()
         self._expired = False
         if seconds is not None:
@@ -459,7 +453,7 @@ class Connection(asyncio.Protocol):
 class Deadline:
     """Calls `expire` once when the deadline passes; it is moved at every read.
 
-    Moving it later only stores a number: the timer of the earlier one starts again for the rest.
+    Moving it later only stores a number, and the earlier timer starts again for the rest.
     """
 
     __slots__ = ("_due_at", "_expire", "_loop", "_timer", "at")
@@ -469,7 +463,7 @@ class Deadline:
         self._expire = expire
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        """When the timer fires; both are in the loop's time."""
+        """Of the timer; both are in the loop's time."""
         self.at: float | None = None
 
     def set(self, seconds: float) -> None:

@@ -131,7 +131,7 @@ def hold_back(
 
 
 RATE_TOKENS_MIN: Final = 512
-"""The time for fewer tokens measures the network rather than the member."""
+"""Fewer measure the network."""
 RATES_MIN: Final = 8
 """With fewer observations a member that was busy would be believed to be slow."""
 RATE_LIFETIME_S: Final = 600.0
@@ -142,13 +142,13 @@ RATE_QUANTILE: Final = 0.9
 UNREPORTED_QUANTILE: Final = 0.75
 """Of members that do not report cached tokens: an unforeseen hit makes them look fast."""
 LEARN: Final = 0.3
-"""Share by which an observation moves the logarithm of the horizon."""
+"""Weight of an observation in the logarithm of the horizon."""
 EXPECTED_MIN: Final = 1_024
-"""Hits below that say nothing of what a member keeps."""
+"""Shorter hits say nothing of what a member keeps."""
 LOST_MIN: Final = 2_048
 LOST_AGE_S: Final = 60.0
 LOSSES_MAX: Final = 2
-"""After so many requests in a row without a hit the cache counts as lost."""
+"""After so many in a row without a hit the cache counts as lost."""
 MISS: Final = 0.7
 HIT: Final = 0.95
 
@@ -197,7 +197,7 @@ class MemberLoad:
         self.id = id_
         self.in_flight = 0
         self.owed = 0
-        """Tokens of prompts whose first token has not come."""
+        """Tokens of prompts without a first token yet."""
         self.since = -math.inf
         self.epoch = 0
         self.horizon_s = policy.horizon_s
@@ -211,7 +211,6 @@ class MemberLoad:
         self._rate_at = -math.inf
         self._rates: list[float] = []
         self._unread = 0
-        """Prompts whose first token has not come."""
         self._read_at = -math.inf
         """Time of the last first token, or of the first prompt after a pause."""
         self._waiting = 0
@@ -223,7 +222,6 @@ class MemberLoad:
         return self._rate if now - self._rate_at <= RATE_LIFETIME_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
-        """Add to requests in flight and tokens owed, or subtract."""
         self.average.advance(now, self.in_flight, self.owed)
         if owed > 0:
             if not self._unread:

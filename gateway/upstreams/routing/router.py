@@ -141,7 +141,7 @@ class Router:
         return name in self._members
 
     def forget(self, name: str) -> None:
-        """Remove a member, which must have nothing in flight."""
+        """Remove a member without anything in flight."""
         member = self._members.pop(name, None)
         if member is None:
             return
@@ -251,7 +251,7 @@ class Router:
         return loads, entries
 
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
-        """Take in the reports of other replicas, in any order, perhaps repeated."""
+        """Take in reports of other replicas, in any order, perhaps repeated."""
         now = self._exchanged_at = self._clock()
         expiry_s = self.policy.peer_expiry_s
         for member in self._members.values():
