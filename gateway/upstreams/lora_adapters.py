@@ -1,6 +1,6 @@
 """LoRA adapters, loaded and unloaded at all members of a model.
 
-What a backend has is what it lists, so repeating a call that was done in part does the rest.
+What a backend has is what it lists, so a repeated call does what the first has left.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def excess(running: int, free: int) -> int:
 
 
 class Running:
-    """In the order in which they were sent, by tenant."""
+    """In the order of sending, by tenant."""
 
     def __init__(self) -> None:
         self.tenants: dict[str, dict[Recallable, None]] = {}

@@ -40,8 +40,8 @@ class Demand(NamedTuple):
 class Ticket(Generic[T]):
     """Request that waits for a backend. Times are seconds of the caller's clock.
 
-    `start` sends it if a backend has room, else returns None. `is_accepted` ones (background) are
-    never refused. `was_recalled`: it goes before the others of its tenant.
+    `start` sends it if a backend has room, else returns None. `is_accepted` ones (background) fill
+    no part of the queue. `was_recalled`: it goes before the others of its tenant.
     """
 
     __slots__ = (
