@@ -18,9 +18,9 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_bare_bytes", "_has_framing", "_head_bytes", "_head_bytes_max", "_interim", "_parser",
-        "_piece_count", "_pieces", "complete", "headers", "on_body", "reusable", "status",
-        "touched",
+        "_bare_bytes", "_has_framing", "_head_bytes", "_head_bytes_max", "_header_bytes",
+        "_interim", "_parser", "_piece_count", "_pieces", "complete", "headers", "on_body",
+        "reusable", "status", "touched",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int) -> None:
@@ -33,7 +33,8 @@ class ResponseReader:
         self._piece_count = 0
         self.on_body = self._pieces.append
         self._bare_bytes = 0  # since the last of the body
-        self._head_bytes = 0
+        self._head_bytes = 0  # of reads that brought no end of the head
+        self._header_bytes = 0  # of whole headers, which one read may bring
         self._head_bytes_max = head_bytes_max
         self._has_framing = False
         """The headers say where the body ends."""
@@ -62,7 +63,7 @@ class ResponseReader:
         else:
             self._bare_bytes += len(data)
         bound = self._head_bytes_max
-        if self._head_bytes > bound or self._bare_bytes > bound:
+        if self._head_bytes > bound or self._header_bytes > bound or self._bare_bytes > bound:
             raise httpx2.RemoteProtocolError(f"backend sent more than {bound} bytes of headers")
         if self.complete:
             del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
@@ -95,7 +96,7 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
             return  # trailers, or the head of an answer nobody asked for
-        self._head_bytes += len(name) + len(value) + 4
+        self._header_bytes += len(name) + len(value) + 4
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
