@@ -145,7 +145,8 @@ class Router:
         member = self._members.pop(name, None)
         if member is None:
             return
-        del self._by_id[member.id]
+        if self._by_id.get(member.id) is member:  # the hashes of two names may be equal
+            del self._by_id[member.id]
         if not member.in_flight:
             self._numbers_free.append(member.number)
         self._bound_index()
