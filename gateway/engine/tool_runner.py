@@ -31,6 +31,7 @@ import orjson
 
 from gateway.concurrency import OnceEvent
 from gateway.engine.engine import CLOSE_WAIT_S
+from gateway.engine.late_writes import RETRY_PAUSE_S
 from gateway.engine.outcome import marked
 from gateway.engine.row_mapping import Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
@@ -67,7 +68,6 @@ ATTEMPTS_MAX: Final = 2
 """Of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
 """Of a result that is tokenised without a thread."""
-RETRY_PAUSE_S: Final = 0.2
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "

@@ -695,5 +695,5 @@ class UnknownEngine(Vllm):
 
     @override
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        fields: Fields = {"request_id": request.request_id, "include_stop_str_in_output": True}
+        fields = super().request_fields(request, served)
         return fields if served.parent is None else fields | {"lora_path": served.name}

@@ -259,7 +259,6 @@ class Admission:
             deadline=now + wait_s,
             on_settled=settled.set,
             tenant=tenant,
-            tokens=request.prompt_tokens,
             is_accepted=is_accepted,
             was_recalled=request.was_recalled,
         )

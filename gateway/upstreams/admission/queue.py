@@ -46,7 +46,7 @@ class Ticket(Generic[T]):
 
     __slots__ = (
         "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
-        "result", "since", "start", "tenant", "tokens", "was_recalled", "work",
+        "result", "since", "start", "tenant", "was_recalled", "work",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - all that is known of a request
@@ -59,7 +59,6 @@ class Ticket(Generic[T]):
         deadline: float,
         on_settled: Callable[[], None],
         tenant: str = "",
-        tokens: int = 0,
         is_accepted: bool = False,
         was_recalled: bool = False,
     ) -> None:
@@ -70,7 +69,6 @@ class Ticket(Generic[T]):
         self.deadline = deadline
         self.on_settled = on_settled
         self.tenant = tenant
-        self.tokens = tokens
         self.is_accepted = is_accepted
         self.was_recalled = was_recalled
         self.number = 0

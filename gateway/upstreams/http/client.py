@@ -19,6 +19,7 @@ from typing_extensions import override
 from gateway import __version__
 from gateway.concurrency import start_task
 from gateway.telemetry.trace_context import CURRENT
+from gateway.upstreams.backend import DP_RANK
 from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -425,7 +426,7 @@ HEADERS_ALLOWED: Final = frozenset({
     "traceparent",
     "tracestate",
     "user-agent",
-    "x-data-parallel-rank",
+    DP_RANK,
 })  # fmt: skip
 """Not X-Request-Id: vLLM lets it replace the `request_id` of the body, and clients may repeat
 it."""
