@@ -132,7 +132,8 @@ class Archive:
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.
 
-        Raises `StoreUnavailable`, `ConversationLocked`, and `InvalidRequest` for approvals.
+        Raises `StoreUnavailable`, `ConversationLocked`, and `InvalidRequest` for a useless
+        approval.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(

@@ -75,14 +75,10 @@ class RunningCalls:
 
 
 class Executor(Protocol):
-    """Threads for work that would hold up the event loop."""
-
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
 
 class Abandonable(Protocol):
-    """Run, as far as its `ClaimKeeper` knows it."""
-
     @property
     def spec(self) -> RunSpec: ...
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HopPolicy:
-    """`hop_wait_s` is for foreground responses that have begun, `upstream_wait_s` for background
-    ones.
+    """Bounds of one response. Foreground ones that have begun wait `hop_wait_s`, background ones
+    `upstream_wait_s`.
     """
 
     hops_max: int = 3

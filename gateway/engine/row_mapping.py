@@ -236,7 +236,7 @@ class Endings:
         epoch: int,
         rest: LogRow | None,
     ) -> FinishedResponse:
-        """Return the last row of a response that its owner ends; `rest` is of a durable log."""
+        """Return the last row of a response that its owner ends; `rest` is unwritten log."""
         added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
             # The input of a durable one was stored when it was accepted.

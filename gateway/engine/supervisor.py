@@ -32,8 +32,6 @@ _log = EventLog(__name__)
 
 
 class LogChannel(Protocol):
-    """Channel of a run's entries into its durable log."""
-
     async def flushed(self) -> int: ...
 
     def close(self) -> None: ...
@@ -82,7 +80,7 @@ class Supervisor:
         """Those that are running."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
-        """Running ones without a request to this process."""
+        """Runs that this process claimed, without a request to it."""
         self.is_draining = False
 
     @property

@@ -85,7 +85,7 @@ NOTES: Final[Mapping[str | None, str]] = {
     "calls": "\n[No more tools can be called in this response. Answer with what you know.]",
     "failures": "\n[This failed too often. It cannot be called any more in this response.]",
 }
-"""Ends of results, by what is withdrawn (`Withdrawal`)."""
+"""Notes to the model behind results, by what is withdrawn (`Withdrawal`)."""
 
 
 class ToolRunner:

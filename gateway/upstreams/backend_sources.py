@@ -184,7 +184,6 @@ class Membership:
         return (*faults, *doubted, *self._unused)
 
     def awaits_backends(self) -> bool:
-        # True if a source has no members now.
         return any(not state.members for state in self._by_source.values())
 
     async def start(self) -> None:

@@ -111,7 +111,6 @@ FORMAT: Final = "response_format"
 _OF_A_FORMAT: Final = re.compile(
     r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
 )
-"""Words of a refusal of the answer's format."""
 _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
@@ -463,7 +462,7 @@ def _front_at_end(text: str, tag: str) -> int:
 
 
 class ChatReader(CompletionReader):
-    """Text of a chat completion becomes ids of text."""
+    """A `CompletionReader` for chat completions, whose text becomes ids of text."""
 
     __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_reported_usage")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """`repeats`: each event may have all ids from the first one on."""
+    """Endpoint of completions; `repeats`: each event may have all ids so far."""
 
     path: str
     prompt_key: str
@@ -81,7 +81,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPaths:
-    """POST of `{"lora_name"}`, to `load` with `{"lora_path"}`, which the server reads."""
+    """POST of `{"lora_name"}`, to `load` with `{"lora_path"}`, a path that the server reads."""
 
     load: str
     unload: str
@@ -510,7 +510,7 @@ _TEMPERATURE_MAX: Final = 2.0
 
 
 class LmDeploy(InferenceEngine):
-    """Its `/generate` has the sampling parameters at the top (`endpoints/generate.py`).
+    """LMDeploy's `/generate` has the sampling parameters at the top (`endpoints/generate.py`).
 
     It has no grammars, alternatives of logprobs, penalties, seeds, priorities, request ids, or
     salts of caches.
@@ -556,7 +556,7 @@ _STEP: Final = 0.25
 
 
 class TensorRtLlm(InferenceEngine):
-    """It refuses unknown keys (`OpenAIBaseModel`) and has no request ids or salts of caches.
+    """TensorRT-LLM refuses unknown keys (`OpenAIBaseModel`), and lacks request ids and salts.
 
     It returns ids only with detokenization off (`completion_stream_post_processor`). It refuses
     grammars that it cannot bind, and the gateway repeats the request without.
@@ -625,7 +625,7 @@ class ChatServer(InferenceEngine):
 
 
 class Ollama(ChatServer):
-    """Cuts a prompt that is too long, silently. `/api/version` is in `server/routes.go`."""
+    """Ollama cuts a prompt that is too long, silently. `/api/version` is in `server/routes.go`."""
 
     title = "Ollama"
     questions = ("/api/version",)
@@ -673,8 +673,8 @@ KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 
 
 class UnknownEngine(Vllm):
-    """Used like vLLM without optional parameters. It may be an SGLang that has not answered yet, so
-    adapters and health checks follow SGLang.
+    """Server that is used like vLLM without optional parameters. It may be an SGLang that has not
+    answered yet, so adapters and health checks follow SGLang.
     """
 
     questions = ()

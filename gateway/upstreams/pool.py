@@ -119,7 +119,7 @@ DESCRIBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
-    """A backend has to generate a token for the `working_health` check."""
+    """Intervals and timeouts; for `working_health` a backend has to generate a token."""
 
     health_interval_s: float = 2.0
     health_timeout_s: float = HEALTH_TIMEOUT_S
@@ -132,9 +132,9 @@ class ProbeSchedule:
 class PoolPolicy:
     """Bounds of the pool.
 
-    Of `attempts_max` backends for one request before its first token, `losses_max` may have broken
-    down. Generations that are silent for `silent_s` without a connection, or go on `leave_s` after
-    their backend has left, are broken off.
+    `attempts_max` backends are tried for one request before its first token, until `losses_max` of
+    them have broken down. Generations that are silent for `silent_s` without a connection, or go on
+    `leave_s` after their backend has left, are broken off.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -297,7 +297,6 @@ class Pool:
         await self.client.aclose()
 
     def parent_of(self, model: str) -> str | None:
-        # None for a model that is no adapter.
         return self._parents.get(model)
 
     @property
@@ -344,7 +343,7 @@ class Pool:
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
-        """Return the backends that list the model, or raise `absence`."""
+        """Return the backends that list the model, or raise the error of `absence`."""
         if (members := self._listed.get(model)) is None:
             raise self.absence(model)
         return members

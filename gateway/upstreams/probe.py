@@ -58,7 +58,7 @@ LATE: Final = frozenset({CheckOutcome.MUTE, CheckOutcome.BUSY})
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """`cause` says for operators what is wrong."""
+    """Result of a health check, with its `cause` for operators."""
 
     outcome: CheckOutcome
     cause: str | None = None
@@ -108,7 +108,7 @@ async def check(
     timeout_s: float,
     working_s: float,
 ) -> HealthCheck:
-    """Check the health by the engine's flag, where that is possible without work for it."""
+    """Check the health by the engine's flag; only if that says no, by work of the engine."""
     kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
     health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
     if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
@@ -285,7 +285,7 @@ NO_LOAD: Final = ReportedLoad()
 def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
     """Parse Prometheus' text. Never raises.
 
-    Engines behind one server are added up. With a `rank` what has none is unknown.
+    Engines behind one server are added up. With a `rank`, values that are not by rank are unknown.
     """
     sums: dict[str, float] = {}
     shares: list[float] = []

@@ -34,7 +34,7 @@ TAG_BYTES_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """`holds`: with these fields of a request no id of the turn can break the constraint."""
+    """Fields of a request; with `holds` no id of the turn can break the constraint."""
 
     fields: Fields
     holds: bool

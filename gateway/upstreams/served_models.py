@@ -85,8 +85,6 @@ NAMES_MAX: Final = 8
 
 
 class DescribedBackend(Protocol):
-    """Backend, as far as it has described itself."""
-
     @property
     def backend(self) -> Backend: ...
 
@@ -118,7 +116,7 @@ class Unserved:
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
-    """Return configured models that no backend serves, once one has described itself."""
+    """Return configured models that no backend serves, once one that may has answered."""
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
     missing = []

@@ -148,7 +148,7 @@ class CompletionReader:
         return self._chunk()
 
     def keep(self, data: bytes) -> None:
-        # Parsed later, by `go_on`: see `has_more`.
+        # Parsed later, by `go_on`.
         self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:

@@ -45,7 +45,7 @@ _decode: Final = msgspec.json.Decoder(_TokenizeAnswer).decode
 
 
 class Tokenization:
-    """All questions of one call go to one member, unless it fails."""
+    """Asks members of the pool; all questions of one call go to one, unless it fails."""
 
     def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
         # `timeout_s` is for each member.

@@ -112,8 +112,6 @@ class Running:
 
 
 class Closable(Protocol):
-    """Start of a request at a backend, which `close` undoes."""
-
     def close(self) -> None: ...
 
 

@@ -247,7 +247,7 @@ HEADS_TRIED_MAX: Final = 16
 
 
 class DrainRate:
-    """Requests that leave the queue while it is not empty."""
+    """Rate of requests that leave the queue while it is not empty."""
 
     __slots__ = ("_at", "_began", "since")
 

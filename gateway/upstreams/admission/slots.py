@@ -103,7 +103,7 @@ REPORTS_MIN: Final = 2
 
 
 class MemberSlots:
-    """Slots of one backend. `begun` have had their first token, `beyond` were sent without a slot.
+    """Slots of one backend. `begun` have had their first token, `beyond` had no free slot.
 
     `in_flight` may exceed `bound`: requests that continue a response do not wait.
     """

@@ -43,8 +43,8 @@ _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
 @dataclass(frozen=True, slots=True)
 class KeepAlivePolicy:
-    """Per origin. Where `expiry_s` is not below that of backends (uvicorn: 5 seconds), requests
-    race with their closing of idle connections.
+    """Bounds per origin. Where `expiry_s` is not below that of backends (uvicorn: 5 seconds),
+    requests race with their closing of idle connections.
     """
 
     connections_max: int = 2048

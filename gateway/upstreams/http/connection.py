@@ -141,7 +141,7 @@ Read again at every wait, so the sender may tighten `read` meanwhile.
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`buffer_bytes_max` may be exceeded by one read from the socket (256 KiB at most)."""
+    """Bounds of one answer; one read of the socket (256 KiB) may exceed `buffer_bytes_max`."""
 
     head_bytes_max: int = 64 * 1024
     buffer_bytes_max: int = 256 * 1024

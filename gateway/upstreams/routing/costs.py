@@ -131,7 +131,7 @@ def hold_back(
 
 
 RATE_TOKENS_MIN: Final = 512
-"""Fewer measure the network."""
+"""The time for fewer tokens measures the network."""
 RATES_MIN: Final = 8
 """With fewer observations a member that was busy would be believed to be slow."""
 RATE_LIFETIME_S: Final = 600.0
@@ -178,8 +178,6 @@ class LoadAverage:
 
 @dataclass(slots=True)
 class PeerLoad:
-    """Another replica's average load at a member."""
-
     in_flight: int
     owed: int
     at: float

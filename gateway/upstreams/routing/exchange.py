@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JITTER: Final = 0.2
 WAIT_MAX_S: Final = 2.0
 REPLICAS_MAX: Final = 1_000
-"""Whose last number is kept; the longest silent go first."""
+"""Replicas whose last number is kept; the longest silent go first."""
 _LOAD: Final = struct.Struct(">III")
 _ENTRY: Final = struct.Struct(">QIH")
 _COUNT_MAX: Final = 2**32 - 1

@@ -34,7 +34,7 @@ WIDE_FROM: Final = 16_384
 WIDE_STEP: Final = 1_024
 _FINE: Final = WIDE_FROM // STEP
 IDS_MAX: Final = 262_144
-"""Hashed, in about a millisecond; those behind them count as new."""
+"""Ids that are hashed, in about a millisecond; later ones count as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
 
@@ -125,7 +125,7 @@ _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">BIII")
 _MARK: Final = struct.Struct(">IQ")
 _NEVER_DROPPED: Final = 4
-"""Of the last marks."""
+"""Number of last marks."""
 
 
 def member_id(name: str) -> int:
@@ -143,7 +143,6 @@ class Placement:
     marks: tuple[Mark, ...]
 
     def pack(self) -> bytes:
-        # `unpack` is the inverse.
         head = _HEAD.pack(_VERSION, self.member, self.epoch, self.at)
         return head + b"".join(_MARK.pack(*mark) for mark in self.marks)
 

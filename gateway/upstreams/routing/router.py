@@ -453,7 +453,6 @@ class Flight:
             router.read(decision, self._first_s, had)
 
     def close(self) -> None:
-        # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
 
