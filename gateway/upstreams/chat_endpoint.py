@@ -386,6 +386,9 @@ class _Calls:
         return name != call.name or call.arguments.is_whole
 
 
+_BARE: Final = re.compile(r"\S")
+
+
 class TaggedThought:
     """Content that may begin with thoughts between two tags, taken apart.
 
@@ -412,34 +415,41 @@ class TaggedThought:
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the parts that can be classified, each with its mark."""
-        if self._mark is None:
-            if not self._held:
-                bare = text.lstrip()
-                self._front.append(text[: len(text) - len(bare)])
-                self._front_size += len(text) - len(bare)
-                text = bare
-            self._held += text
-            if self._held.startswith(self._opening):
-                self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
-            elif not self._opening.startswith(self._held):
-                self._mark = self._open_mark
-            else:
+        text, at = self._held + text, 0
+        self._held = ""
+        while True:
+            if self._mark is None:
+                at = self._skip_front(text, at)
+                begun = text[at : at + len(self._opening)]
+                if begun == self._opening:
+                    self._mark, at = THOUGHT, at + len(begun)
+                elif self._opening.startswith(begun):
+                    self._held = begun
+                    return
+                else:
+                    self._mark = self._open_mark
+            if self._mark != THOUGHT:
+                self._held = text[at:]
+                yield self.release()
                 return
-        else:
-            self._held += text
-        if self._mark == THOUGHT:
             self._take_front()
-            thought, tag, rest = self._held.partition(self._closing)
-            if tag:
-                yield THOUGHT, thought
-                self._mark, self._held, self.is_open = None, "", False
-                yield from self.feed(rest)
-            else:
+            end = text.find(self._closing, at)
+            if end < 0:
+                thought = text[at:]
                 held = _front_at_end(thought, self._closing)
-                yield THOUGHT, thought[: len(thought) - held]
                 self._held = thought[len(thought) - held :]
-            return
-        yield self.release()
+                yield THOUGHT, thought[: len(thought) - held]
+                return
+            yield THOUGHT, text[at:end]
+            self._mark, self.is_open = None, False
+            at = end + len(self._closing)
+
+    def _skip_front(self, text: str, at: int) -> int:
+        bare = _BARE.search(text, at)
+        end = len(text) if bare is None else bare.start()
+        self._front.append(text[at:end])
+        self._front_size += end - at
+        return end
 
     def release(self) -> tuple[int, str]:
         """End the search for a tag, and return the rest with its mark."""
