@@ -131,8 +131,8 @@ class FairShares:
         # A new account starts at the present virtual time.
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = TenantAccount(self._now)
             self._forget()
+            account = self._accounts[tenant] = TenantAccount(self._now)
         return account
 
     def arrive(self, tenant: str) -> None:
@@ -168,9 +168,11 @@ class FairShares:
         return account is None or account.running < SHARE_OF_FREE_SLOTS * free
 
     def _forget(self) -> None:
-        while len(self._accounts) > TENANTS_MAX:
-            tenant, account = next(iter(self._accounts.items()))
-            if account.queued or account.running:
+        # Makes room for one. Busy tenants are skipped: a request may run for hours.
+        while len(self._accounts) >= TENANTS_MAX:
+            rows = self._accounts.items()
+            idle = (tenant for tenant, one in rows if not (one.queued or one.running))
+            if (tenant := next(idle, None)) is None:
                 return
             del self._accounts[tenant]
 
