@@ -49,6 +49,8 @@ _VERSION: Final = re.compile(
 )
 """Version number of a Python package (https://peps.python.org/pep-0440/)."""
 _BEFORE_NEXT: Final = 10**6
+VERSION_CHARS_MAX: Final = 100
+"""It is logged and shown, whatever a server says."""
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
 
@@ -147,8 +149,8 @@ class InferenceEngine:
         """Return the engine if `document` is its answer to one of `questions`."""
         if cls.owner is not None:
             return cls() if _owner_of(document) == cls.owner else None
-        version = document.get("version")
-        return cls(version) if isinstance(version, str) else None
+        version = _version_of(document)
+        return None if version is None else cls(version)
 
     @classmethod
     def requirement(cls) -> str:
@@ -273,6 +275,11 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
 def optional_sampling(sampling: Sampling, seed: str = "seed") -> Fields:
     fields = {seed: sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _version_of(document: Mapping[str, Any]) -> str | None:
+    version = document.get("version")
+    return version[:VERSION_CHARS_MAX] if isinstance(version, str) else None
 
 
 def _owner_of(models: Mapping[str, Any]) -> object:
@@ -406,8 +413,7 @@ class SGLang(InferenceEngine):
         # `/server_info` repeats the server's arguments.
         if path == _MODEL_INFO:
             return cls() if isinstance(document.get("model_path"), str) else None
-        version = document.get("version")
-        if not isinstance(version, str):
+        if (version := _version_of(document)) is None:
             return None
         backend = document.get("grammar_backend", _GRAMMAR_BACKEND)
         priorities = document.get("enable_priority_scheduling")
