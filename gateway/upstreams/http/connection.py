@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
-        """Return the last request, to be sent again; empty once it was answered."""
+        """Return and forget the last request, to be sent again; empty once it was answered."""
         request, self._unanswered = self._unanswered, b""
         return request
 
