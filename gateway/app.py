@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: routes and middleware over the services of a process."""
+"""The gateway as an ASGI application."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Gateway(RequestContext):
-    """The ASGI application of a process: its routes behind request context and keys.
+    """The ASGI application of a process.
 
     Starlette's own application would add its middlewares for errors, which are answered here.
     """
@@ -84,7 +84,7 @@ class BrowserGateway(Gateway):
 
 
 class AdminGateway(RequestContext):
-    """The ASGI application of the admin listener: the plane of tenants and that of operators."""
+    """The ASGI application of the admin listener, for tenants and operators."""
 
     def __init__(self, process: Process) -> None:
         from gateway.admin.operator_keys import AdminAuthentication
@@ -129,10 +129,10 @@ class AdminGateway(RequestContext):
 
 
 def create_app(settings: Settings) -> Gateway:
-    """Return the gateway as an ASGI application; `process` is what it serves.
+    """Return the gateway; `process` is what it serves.
 
-    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they are
-    missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
+    Raises `StartupError` for lacking settings and a damaged vocabulary; connects to nothing before
+    its lifespan starts.
     """
     process = Process.of(settings)
     admin = _admin_routes(process) if settings.admin.public else []
@@ -141,7 +141,6 @@ def create_app(settings: Settings) -> Gateway:
 
 
 def create_admin_app(process: Process) -> AdminGateway:
-    # It serves the admin listener beside the `Gateway` of the same process.
     return AdminGateway(process)
 
 
@@ -173,7 +172,7 @@ def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
+    """Return every route. Those of `authentication.PUBLIC_PATHS` need no API key."""
     creation, bodies = process.creation, _bodies(process)
     grace_s = process.foundation.settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)

@@ -1,4 +1,4 @@
-"""`/admin/v1/responses`: stored responses of all tenants, for operators, without what they say."""
+"""`/admin/v1/responses`: stored responses of all tenants, without what they say."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ QUERY: Final = (
     *(*PAGE, "before", "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
     *("created_at[gte]", "created_at[lt]", *several("status")),
 )
-"""Query parameters of the search for stored responses."""
 
 COLUMNS: Final = """
 r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
 r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
 r.attempts"""
-"""Columns of `record_body`, none of which has content; `r` are the responses, `t` the tenants."""
+"""Columns for `record_body`; none has content."""
 # Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
 # search names a tenant, or reads at most what its hours have.
 _SEARCH: Final = Statement(f"""
@@ -70,10 +69,6 @@ def routes(database: Database) -> list[AdminRoute]:
 
 
 async def search(database: Database, query: QueryParams) -> Json:
-    """Return a page of stored responses, the newest first. Raises `InvalidRequest`.
-
-    Those `before` a response in this order are newer than it.
-    """
     limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
     parameters = {**_parameters(query), "rows_max": limit + 1}
     # The role that may not read content.
@@ -83,10 +78,7 @@ async def search(database: Database, query: QueryParams) -> Json:
 
 
 def _parameters(query: QueryParams) -> Json:
-    """Parse the filters. Raises `InvalidRequest`, also for a longer period than `SPAN_MAX`.
-
-    Times are unix seconds; without them it is the last `SPAN_MAX`.
-    """
+    # Raises `InvalidRequest`, also for a longer period than `SPAN_MAX`, the default.
     statuses = values_of(query, "status")
     for status in statuses:
         if status not in STATUSES:
@@ -132,7 +124,7 @@ def _moment(second: int) -> datetime:
 
 
 def record_body(row: Row) -> Json:
-    """Return a stored response without what it says, from a row with `COLUMNS`."""
+    """Return a stored response without its content, from a row with `COLUMNS`."""
     tenant_id = TenantId(row.tenant_id)
     return {
         "id": ids.response_id(row.id),

@@ -1,4 +1,4 @@
-"""`/admin/v1/usage`: the ledger of all tenants, for operators."""
+"""`/admin/v1/usage`: the ledger of all tenants."""
 
 from __future__ import annotations
 
@@ -108,8 +108,6 @@ def sink_body(state: Row) -> Json:
 
 
 class Ledger:
-    """Operations on the ledger of one database of tenants."""
-
     def __init__(self, database: Database, adding: Adding, reconciliation: Reconciliation) -> None:
         self.database = database
         self._adding = adding

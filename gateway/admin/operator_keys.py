@@ -1,7 +1,7 @@
-"""`/admin/v1/operators`: keys of those who run the gateway, and authentication on their listener.
+"""`/admin/v1/operators`: keys of operators, and authentication on their listener.
 
 The owner of the tables makes them; the serving role can only find one by the hash of its secret.
-They are not cached, because they are few.
+They are few, and not cached.
 """
 
 from __future__ import annotations
@@ -91,10 +91,6 @@ def role_of_row(row: Row) -> OperatorRole:
 
 
 class Operators:
-    """Keys of operators. Methods besides `authenticate` raise `PermissionDenied` where this process
-    does not own the tables.
-    """
-
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
         self._peppers = peppers
@@ -123,7 +119,6 @@ class Operators:
             return await connection.execute(_ALL)
 
     async def disable(self, author: Author, key_id: str) -> Row:
-        """Disable a key from now on. Raises `ResourceNotFound`."""
         try:
             uuid = UUID(key_id)
         except ValueError:
@@ -139,7 +134,6 @@ class Operators:
         return row
 
     async def authenticate(self, secret: str) -> Operator:
-        """Return the operator of a key. Raises `AuthenticationError` for any other key."""
         operator = None
         if kind_of(secret) == "operator" and not is_mistyped(secret):
             peppers = (self._peppers.current, self._peppers.previous)
@@ -199,11 +193,11 @@ def routes(operators: Operators) -> list[AdminRoute]:
 PUBLIC_PATHS: Final = frozenset(
     {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
 )
-"""Paths that orchestrators, scrapers and browsers request without a key."""
+"""Paths that need no key, for orchestrators, scrapers and browsers."""
 
 
 class AdminAuthentication:
-    """ASGI middleware of the admin listener: puts a `Principal` or an `Operator` into the scope."""
+    """Middleware of the admin listener: puts a `Principal` or an `Operator` into the scope."""
 
     def __init__(
         self,

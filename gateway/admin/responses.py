@@ -1,9 +1,8 @@
-"""`/admin/v1/responses/{id}`: one stored response, for operators: its timeline and, once it is
-revealed, its content.
+"""`/admin/v1/responses/{id}`: the timeline of a stored response and, once revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
-`content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
-log of the tenant is what lets the same operator read the response for `REVEAL_S`.
+`content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the
+tenant's audit log is what lets the same operator read the response for `REVEAL_S`.
 """
 
 from __future__ import annotations
@@ -69,24 +68,22 @@ ONE: Final = "/responses/{response_id}"
 REVEALED: Final = "harmony.content.revealed"
 CANCELLED: Final = "harmony.response.cancelled_by_operator"
 REVEAL_S: Final = 15 * 60
-"""Seconds after a reveal in which the operator may read the response."""
+"""Seconds that a revealed response stays readable for the operator."""
 REVEALS_MAX: Final = 20
-"""Reveals of one operator and tenant within an hour, at most."""
+"""Reveals per operator and tenant within an hour."""
 TOKENS_DEFAULT: Final = 2048
 TOKENS_MAX: Final = 16_384
 KEPT_S: Final = 60.0
-"""Seconds that the view of a log is kept for its next page."""
+"""Seconds that a view of a log waits for its next page."""
 WAIT_S: Final = 10.0
-"""Seconds that a request for tokens waits for more of them, at most."""
+"""Seconds to wait for more tokens."""
 EVENTS_DEFAULT: Final = 100
 EVENTS_MAX: Final = 1000
 ITEMS_MAX: Final = 100
-"""Items of input that a page has, and output items whose ids are read."""
+"""Input items of a page, and output items whose ids are read."""
 RELATIVES_MAX: Final = 50
-"""Responses of a chain or conversation that are listed, at most."""
 LOG_ROWS_MAX: Final = 1000
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a log that are read for one view, at most."""
 
 _FIND: Final = Statement(f"""
 SELECT {COLUMNS}, r.durable, r.epoch, r.next_entry, r.fold_version, r.timeline
@@ -225,9 +222,8 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Execution of a response, and the moments it was computed from.
-
-    Without `has_timeline` the response runs elsewhere, and its timeline is stored when it ends.
+    """Execution of a response. Without `has_timeline` it runs elsewhere, and its timeline is stored
+    when it ends.
     """
 
     row: Row
@@ -237,10 +233,6 @@ class Timed:
 
 
 class StoredResponses:
-    """Stored responses as operators see them. All methods raise `ResourceNotFound`, and those that
-    show content `PermissionDenied` unless the response is revealed to the author.
-    """
-
     def __init__(
         self,
         database: Database,
@@ -259,11 +251,10 @@ class StoredResponses:
         self._format_of = format_of
         self._viewing = asyncio.Lock()
         self._kept: tuple[UUID | None, LogView | None] = None, None
-        """The last view of a log, of which `_forgetting` lets go."""
+        """Last view of a log; `_forgetting` drops it."""
         self._forgetting: asyncio.TimerHandle | None = None
 
     async def get(self, author: Author, response_id: str) -> Json:
-        """Return the record of a response, its usage, and whether its content may be read."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         of_it = {"tenant": tenant_id, "id": row.id}
@@ -291,7 +282,6 @@ class StoredResponses:
         }
 
     async def execution(self, response_id: str) -> Json:
-        """Return the lanes of the timeline, and where the time went."""
         timed = self._timed(await self._find(response_id))
         execution = timed.execution
         lanes = ("phases", "replicas", "attempts", "messages", "tools", "commits")
@@ -313,7 +303,6 @@ class StoredResponses:
         }
 
     async def log(self, response_id: str) -> Json:
-        """Return the steps of the log with their times, and the rows that hold its entries."""
         row = await self._find(response_id)
         timed, begin_ms = self._timed(row), _begin_ms(row)
         log_rows = []
@@ -345,7 +334,6 @@ class StoredResponses:
         return list_body(map(_turn_body, rows), has_more=False)
 
     async def conversation(self, conversation_id: str, *, after: str | None = None) -> Json:
-        """Return the responses of a conversation with their usage, the oldest first."""
         uuid = ids.parse_conversation_id(conversation_id)
         behind = None if after is None else ids.parse_response_id(after)
         if uuid is None or (after is not None and behind is None):
@@ -357,10 +345,7 @@ class StoredResponses:
         return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def cancel(self, author: Author, response_id: str) -> Json:
-        """End a background response with its output so far, and return its record.
-
-        Raises `InvalidRequest` for a response that ended otherwise, or whose client waits for it.
-        """
+        """End a background response with its output so far, and return its record."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         if row.status not in RUNNING:
@@ -379,17 +364,13 @@ class StoredResponses:
         return await self.get(author, response_id)
 
     async def note(self, author: Author, response_id: str, type_: str, data: Json) -> None:
-        """Record in the tenant's audit log that the author did something with a response."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:
             await audit_log.record(connection, tenant_id, _event(author, row, type_, data=data))
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
-        """Let the author read a response for `REVEAL_S`.
-
-        Raises `PermissionDenied` if the tenant does not allow it, `RateLimited` after too many.
-        """
+        """Let the author read a response for `REVEAL_S`."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         parameters = _reveals(author, row, within_s=3600.0)
@@ -410,7 +391,6 @@ class StoredResponses:
         }
 
     async def items(self, author: Author, response_id: str, page: PageParams) -> Json:
-        """Return the Response object as the API shows it, and one page of its input."""
         tenant_id, stored = await self.open(author, response_id)
         body: Any = None
         if stored.body is not None:
@@ -435,10 +415,7 @@ class StoredResponses:
         limit: int = TOKENS_DEFAULT,
         seen: int | None = None,
     ) -> Json:
-        """Return runs of tokens behind position `after`.
-
-        With `seen` it waits, for `WAIT_S` at most, until the response has more tokens than that.
-        """
+        """Return runs of tokens behind `after`; with `seen` wait until there are more than that."""
         tenant_id, stored = await self.open(author, response_id)
         view = await self.view(tenant_id, stored)
         if seen is not None and len(view) <= seen and not _is_over(view):
@@ -531,10 +508,9 @@ class StoredResponses:
         return tenant_id, stored
 
     async def view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        """Return the tokens of an opened response: of its log, or where that is gone of its items.
+        """Return the tokens of a response: of its log, or where that is gone of its items.
 
-        It is kept for a while: a reader that scrolls, or follows, reads page after page of the
-        same, growing log.
+        It is kept for a while: a reader takes page after page of the same, growing log.
         """
         async with self._viewing:
             uuid, kept = self._kept
@@ -611,7 +587,7 @@ class StoredResponses:
 
 
 class _Awake(Exception):
-    """The log that is followed has gone on."""
+    """Signal that a followed log has gone on."""
 
 
 def _is_over(view: TokenView) -> bool:

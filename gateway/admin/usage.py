@@ -1,8 +1,7 @@
 """`/organization/usage/*` and `/organization/costs`: what a tenant used and owes.
 
-The parameters and their bounds are those of OpenAI's reference; a value beyond a bound is refused,
-not cut. Times are Unix seconds. Buckets begin at full minutes, hours or days of UTC; the first and
-the last one begin and end with the query. An end in the future is taken as it is.
+The parameters and their bounds are OpenAI's. Times are Unix seconds. Buckets begin at full minutes,
+hours or days of UTC, but the first one begins and the last one ends with the query.
 """
 
 from __future__ import annotations
@@ -141,11 +140,8 @@ def _code_sessions(sums: Sums) -> Json | None:
 
 
 class Report(NamedTuple):
-    """A report: what it may be `groups`-ed by, its further `filters`, and the `kinds` of the lines
-    that it is of: None: all, nothing: it is always empty.
-
-    `sums` are read, and become a result with `made`; with `by_person` it may also be grouped by end
-    user and tag.
+    """A report. `kinds` of lines None: all, empty: it is always empty. `by_person`: it may also be
+    grouped by end user and tag.
     """
 
     groups: tuple[str, ...]
@@ -207,11 +203,10 @@ REPORTS: Final[Mapping[str, Report]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Query of `start` <= time < `end`; this page has the buckets from `page_start` to `page_end`.
+    """Query of `start` <= time < `end`; its page has the buckets from `page_start` to `page_end`.
 
-    `group_by` are groups of the report; `tags` and `by_end_user` are groups beside these. A filter
-    that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: the context
-    level of a search is not known here.
+    A filter that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: no
+    search has one here.
     """
 
     name: str
@@ -256,7 +251,6 @@ class UsageQuery:
 
 
 def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: int) -> UsageQuery:
-    """Parse the query parameters of a report at `now`. Raises `InvalidRequest`."""
     query, is_of_costs = QueryParams(params), name == COSTS
     widths: tuple[Width, ...] = ("1d",) if is_of_costs else ("1m", "1h", "1d")
     width: Width = choice(query, "bucket_width", widths) or "1d"
@@ -376,8 +370,6 @@ def _unpacked(token: str) -> Any:
 
 
 class UsageReports:
-    """Reports of usage and costs from one database of tenants."""
-
     def __init__(
         self,
         database: Database,
@@ -386,20 +378,13 @@ class UsageReports:
         rows_max: int = RESULTS_MAX,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Read sums by minute and hour as long as `ledger` keeps them.
-
-        A page has at most `rows_max` results. `clock` returns unix seconds.
-        """
+        # Sums by minute and hour are read as long as `ledger` keeps them.
         self._database = database
         self._ledger = ledger
         self._rows_max = rows_max
         self._clock = clock
 
     async def page(self, tenant_id: TenantId, query: UsageQuery) -> Json:
-        """Return one page of buckets, in OpenAI's form.
-
-        Raises `InvalidRequest` if it would have too many results, and `StoreUnavailable`.
-        """
         by_start: dict[int, list[Json]] = defaultdict(list)
         owners: Mapping[UUID, UUID] = {}
         if query.user_ids is not None or "user_id" in query.group_by:
@@ -494,7 +479,7 @@ _COLUMNS: Final[dict[str, Dimension]] = {
     "service_tier": "service_tier",
     "line_item": "model",
 }
-"""Columns by the groups that need one; the other groups have one value for all lines."""
+"""Columns by group; other groups have one value for all lines."""
 _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "project_id": lambda row, _: ids.project_id(row["project_id"]),
     "api_key_id": lambda row, _: ids.api_key_id(row["key_id"]),
@@ -507,9 +492,9 @@ _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "batch": lambda _, __: False,
     "api_source": lambda _, __: "unlabeled",
 }
-"""Value of each group for a row; a group that is missing here has none."""
+"""Value of a group for a row; missing groups have none."""
 Group = tuple[int, tuple[Any, ...]]
-"""The beginning of a bucket, and what is summed up by: OpenAI's names in order, then ours."""
+"""Start of a bucket, and the values of OpenAI's groups, then ours."""
 
 
 def _merge(
@@ -590,7 +575,7 @@ LINE_ITEMS: Final = {
     "output_tokens": ("output_cost_nano", "tokens"),
     "tools": ("tools_cost_nano", None),
 }
-"""The parts of a model's costs: the column of each, and the unit of its quantity."""
+"""Column and unit of each part of a model's costs."""
 
 
 def _parts(model: str | None, sums: Sums) -> Iterator[tuple[str | None, int, int, str | None]]:

@@ -56,11 +56,7 @@ _KEYED: Final[dict[str, type[Brave | Exa | Tavily | YouCom]]] = {
 def browser_tools(
     settings: Settings, database: Database, metrics: Metrics, mcp_call: McpCall | None = None
 ) -> BrowserTools | None:
-    """Build the browser; None if it is off.
-
-    `mcp_call` calls providers that are MCP servers. Raises `StartupError` if its libraries are
-    missing, or `mcp_call` for such a provider.
-    """
+    """Build the browser; None if it is off. `mcp_call` is for providers that are MCP servers."""
     web = settings.tools.web
     if not web.enabled:
         return None
@@ -89,7 +85,6 @@ class Workshop:
 
     @classmethod
     def of(cls, web: Web, metrics: Metrics) -> Workshop:
-        """Build the workshop. Raises `StartupError` if its libraries are missing."""
         if missing := missing_libraries():
             raise StartupError(
                 f"web search needs what is not installed: {', '.join(missing)}",
@@ -113,10 +108,6 @@ class Workshop:
     def source(
         self, provider: SearchProvider, index: IndexSource, mcp_call: McpCall | None
     ) -> SearchSource:
-        """Build the source of a provider.
-
-        Raises `StartupError` for an MCP server without `mcp_call`.
-        """
         if provider.kind == "index":
             return index
         if provider.kind == "mcp":
