@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 
 class Gateway(RequestContext):
-    """The ASGI application of a process.
-
-    Starlette's own application would add its middlewares for errors, which are answered here.
+    """ASGI application of a process, without Starlette's middlewares for errors, which are answered
+    here.
     """
 
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
@@ -84,8 +83,6 @@ class BrowserGateway(Gateway):
 
 
 class AdminGateway(RequestContext):
-    """The ASGI application of the admin listener, for tenants and operators."""
-
     def __init__(self, process: Process) -> None:
         from gateway.admin.operator_keys import AdminAuthentication
         from gateway.admin.resources import operator_routes

@@ -267,7 +267,7 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """Return what is wrong if the added entries are the whole chain."""
+        """Return faults if the added entries are the whole chain."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:

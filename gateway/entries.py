@@ -102,8 +102,8 @@ Step = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Time of a step, for operators; it folds to no event. `place` is a replica, a backend, a kind
-    of message, or a number.
+    """Unix time of a step, for operators; it folds to no event. `place` is a replica, a backend, a
+    kind of message, or a number.
     """
 
     step: Step
@@ -127,7 +127,7 @@ class Hop:
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Start of the part of a turn that only the gateway checks: bodies whose rules the backend does
-    not enforce, or began within, are shown only after the turn.
+    not enforce, or in which it began, are shown only after the turn.
     """
 
 
@@ -187,8 +187,6 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolHandle:
-    """Handle by which the executor of a running call finds it."""
-
     ordinal: int
     handle: bytes
 
@@ -297,7 +295,7 @@ _NUMBER_BITS_MAX: Final = 63
 
 
 def pack(entries: Iterable[Entry]) -> bytes:
-    """Return the entries as bytes. Raises `ValueError` for one that has no packed form."""
+    """Return the version byte and the entries. Raises `ValueError`."""
     return VERSION_BYTE + b"".join(map(packed_entry, entries))
 
 
@@ -332,7 +330,7 @@ def unpacked(packed: bytes) -> Iterator[Entry]:
 
 
 def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:
-    """Yield the entries behind the first `skipped`; those with a single id are grouped."""
+    """Yield the entries behind the first `skipped`, single ids grouped."""
     for portion in _portions(packed):
         if not skipped:
             yield portion
@@ -373,8 +371,8 @@ class _Reader:
         return self._position == len(self._content)
 
     def single_ids(self) -> tuple[int, ...]:
-        """Read the ids of the next `Tokens` with one id, at most `SINGLES_MAX`, in one pass: a
-        paced stream has little else.
+        """Read the ids of the next `Tokens` with one id in one pass: a paced stream has little
+        else.
         """
         content, start = self._content, self._position
         whole = min((len(content) - start) // _ONE_ID.size, SINGLES_MAX)

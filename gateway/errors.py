@@ -197,7 +197,7 @@ class Overloaded(NoUpstreamAvailable):
 
 
 class StoreError(GatewayError):
-    """Failure of the database. `state` is its SQLSTATE, if it sent one."""
+    """Failure of the database; `state` is its SQLSTATE, if it sent one."""
 
     def __init__(
         self, message: str, *, state: str = "", retry_after_s: float | None = None
@@ -218,8 +218,6 @@ class StoreConflict(StoreError):
 
 
 class KeyTaken(StoreConflict):
-    """Refusal of an idempotency key that stands for another response already."""
-
     def __init__(self) -> None:
         super().__init__("pk_idempotency_keys")
 
@@ -267,8 +265,6 @@ class TooManyConnections(GatewayError):
 
 
 class IssuerUnavailable(GatewayError):
-    """Failure to fetch an issuer's keys when none are cached."""
-
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s

@@ -31,7 +31,7 @@ READ_BYTES: Final = 512
 
 
 class FairQueue(Generic[T]):
-    """Items in order for each tenant, taken from one tenant after the other."""
+    """Items in order within a tenant; tenants take turns."""
 
     __slots__ = ("_waiting",)
 
@@ -51,9 +51,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(tenant, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T]:
-        """Remove the next item; its tenant becomes the last in turn. Raises `KeyError` if nothing
-        waits.
-        """
+        """Remove the next item; its tenant becomes the last in turn."""
         if not self._waiting:
             raise KeyError
         tenant = next(iter(self._waiting))
@@ -74,7 +72,7 @@ class FairWaiters(FairQueue[asyncio.Future[None]]):
         return turn
 
     def release(self) -> tuple[Hashable] | None:
-        """End the wait of the next task and return its tenant; None: nobody waits."""
+        """End the wait of the next task and return its tenant."""
         while self._waiting:
             tenant, turn = self.take()
             if not turn.done():

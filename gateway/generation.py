@@ -128,7 +128,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
-    """Any number of any ids but these."""
+    """Any number of ids other than these."""
 
     excluded: tuple[int, ...]
 
@@ -152,7 +152,7 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """At least one option."""
+    """Choice of at least one option."""
 
     options: tuple[Node, ...]
 
@@ -164,7 +164,7 @@ class Maybe:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A part, any number of times or never."""
+    """Part that comes any number of times, or never."""
 
     part: Node
 
@@ -181,8 +181,8 @@ class Constraint:
 
     `turn` describes every id before the one that ends the turn. `answer` is the schema of the final
     message, for engines whose grammars begin only there; None where more than that is constrained.
-    `calls` is how many it allows: hundreds take long to write for an engine. `exact`: it allows
-    nothing but what the request demands. `bare`: no marker comes before the end.
+    `calls` is how many different calls it allows: hundreds take long to write for an engine.
+    `exact`: it allows nothing but what the request demands. `bare`: no marker comes before the end.
     """
 
     turn: Node
@@ -270,7 +270,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportedUsage:
-    """Usage of a turn of text, as its server reported it."""
+    """Usage of a turn of text, from its server."""
 
     input_tokens: int
     output_tokens: int
@@ -434,8 +434,6 @@ SegmentEvent = SegmentStarted | SegmentText | SegmentEnded
 
 
 class Where(Enum):
-    """Place of the next id in a turn."""
-
     HEADER = "header"  # a message has begun, its <|message|> has not come
     BODY = "body"
     BETWEEN = "between"  # behind a message
@@ -536,7 +534,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """Call that the gateway answered, and the ids of the message that is its result."""
+    """Call that the gateway answered, and the ids of the result's message."""
 
     name: str
     arguments: str

@@ -78,7 +78,7 @@ class IdForm:
         return f"{self._prefix}{uuid.int:032x}"
 
     def parse(self, text: str) -> UUID | None:
-        """Return the UUID; None if this gateway cannot have issued the id."""
+        """Return the UUID; None for a foreign id."""
         begin = len(self._prefix)
         is_one = text.startswith(self._prefix) and _HEX_ID.match(text, begin) is not None
         return UUID(text[begin:]) if is_one else None
@@ -131,13 +131,13 @@ def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> 
 
 
 def source_of_output(item_id: str) -> str:
-    """Return the part that the ids of one response's output items alone share, if it is one."""
+    """Return the part that one response's output items alone share."""
     match = _OUTPUT_ITEM_ID.match(item_id)
     return match.group(1) if match else ""
 
 
 def is_item_id(item_id: str) -> bool:
-    """Return True if the id has the form of this gateway's item ids, as OpenAI's longer ones do."""
+    """Return True for the form of this gateway's item ids, which OpenAI's longer ones have, too."""
     return _ITEM_ID.match(item_id) is not None
 
 

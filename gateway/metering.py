@@ -58,7 +58,6 @@ def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:
 
 
 def tags_of(metadata: Mapping[str, str] | None, declared: Sequence[str]) -> dict[str, str]:
-    """Return the metadata that the tenant wants on its bill, cut to `TAG_CHARS_MAX`."""
     if not metadata:
         return {}
     return {

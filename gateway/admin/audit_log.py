@@ -53,9 +53,6 @@ def operator_routes(logs: AuditLogs, tenants: Tenants) -> list[AdminRoute]:
 
 
 def audit_query(query: QueryParams) -> AuditQuery:
-    """Parse the query. Lists are `name[]=a&name[]=b`, or use the plain name. Raises
-    `InvalidRequest`.
-    """
     values = {name: values_of(query, name) for name in LISTS}
     bounds = {}
     for name in query:

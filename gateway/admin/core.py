@@ -33,7 +33,7 @@ _DIALECT: Final = dialect()  # type: ignore[no-untyped-call] # SQLAlchemy has no
 
 
 class CoreStatement(Statement):
-    """A Core statement. Its `bindparam`s without a value are its parameters."""
+    """Core statement; its `bindparam`s without a value are its parameters."""
 
     __slots__ = ("_values",)
 
@@ -77,7 +77,7 @@ def mark_by_id(table: Table, column: str) -> CoreStatement:
 
 
 def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
-    """Return conditions: the row is of `tenant` and matches the parameters of these columns."""
+    """Return conditions: of `tenant`, and equal to the parameters of these columns."""
     return [
         table.c.tenant_id == bindparam("tenant"),
         *(table.c[column] == bindparam(column) for column in columns),
@@ -89,12 +89,12 @@ def named(*columns: str) -> dict[str, Any]:
 
 
 def in_seconds(name: str) -> ColumnElement[Any]:
-    """Return the time that is this parameter's number of seconds from now, null for null."""
+    """Return the time in this parameter's number of seconds, null for null."""
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
 
 
 class ResourceRows(Generic[T]):
-    """Rows of a table that are a resource of a tenant, and meet conditions."""
+    """Rows of a table that are a resource of a tenant."""
 
     def __init__(
         self,
@@ -125,7 +125,6 @@ class ResourceRows(Generic[T]):
         return count
 
     async def page(self, connection: Connection, params: PageParams, **parameters: Any) -> Page[T]:
-        """Return one page, in the order of creation."""
         query = {**parameters, "row_limit": params.limit + 1}
         if params.after is not None:
             query["after"] = self._parse_id(params.after)

@@ -170,7 +170,7 @@ class ProviderFields(NullableModel):
     harmony: TokenExtras = TokenExtras()
 
     def columns(self, before: IdentityProvider | None = None) -> Json:
-        """Return all values; those that the request leaves out are `before`'s."""
+        """Return all values; omitted ones are `before`'s."""
         columns = dict(_DEFAULTS)
         if before is not None:
             columns = {name: getattr(before, name) for name in (*_NAMED, *_DEFAULTS)}

@@ -124,7 +124,6 @@ def _moment(second: int) -> datetime:
 
 
 def record_body(row: Row) -> Json:
-    """Return a stored response without its content, from a row with `COLUMNS`."""
     tenant_id = TenantId(row.tenant_id)
     return {
         "id": ids.response_id(row.id),

@@ -144,10 +144,6 @@ _NIL: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
-    """Issuers of operators, for the owner of the tables alone, and confirmations of tenants'
-    providers.
-    """
-
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:
         # `forget` makes this process look up tokens again.
         self._database = database

@@ -161,7 +161,6 @@ class AccountKeyCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def terms(self) -> KeyTerms:
-        """Return the terms, without owner and expiry."""
         return KeyTerms(
             scopes=scopes_of(self.scopes),
             networks=tuple(
@@ -181,7 +180,6 @@ class ServiceAccountCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def key(self) -> AccountKeyCreate | None:
-        """Return the request for the first key, if any."""
         if not self.create_service_account_only:
             return AccountKeyCreate(
                 expires_in_seconds=self.expires_in_seconds, harmony=self.harmony
@@ -232,7 +230,7 @@ def _network(param: str, text: str) -> Network:
 
 
 class ShownKey(NamedTuple):
-    """A key, its owner unless an operator made it, and the `secret` if it was just made."""
+    """Key, its owner unless an operator made it, and the `secret` if it was just made."""
 
     key: ApiKey
     account: ServiceAccount | None = None
@@ -374,7 +372,7 @@ _REPLACE: Final = CoreStatement(
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
-    """Return the same error for an unknown, ended, another project's or another tenant's key."""
+    """Return the same error for an unknown, ended, or foreign key."""
     return ResourceNotFound(
         f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
     )

@@ -114,7 +114,7 @@ class Ledger:
         self._reconciliation = reconciliation
 
     async def reconcile(self, author: Author, *, repairs: bool = True) -> Differences:
-        """Find what does not agree; with `repairs` wrong sums are computed again."""
+        """Find what does not agree; with `repairs` sum up anew."""
         await self._adding.round()
         differences = await self._reconciliation.round(repairs=repairs)
         counts = {

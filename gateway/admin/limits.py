@@ -71,7 +71,7 @@ def routes(limits: Limits) -> list[AdminRoute]:
 
 
 class RateLimitEndpoints:
-    """Endpoints of `…/rate_limits`: one for each model, and `rl-*` for all together."""
+    """Endpoints of `…/rate_limits`; `rl-*` is for all models together."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -164,7 +164,6 @@ class RateLimitUpdate(MainLimits):
 
     @property
     def values(self) -> Values:
-        """Return the new values by limit; None removes one."""
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
             if getattr(self, name) is not None:
                 raise unsupported(name, "Leave it out: this server limits requests and tokens")
@@ -364,7 +363,6 @@ class Limits:
         ]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
-        """Return the owner's limits by model, for served models and those with limits."""
         by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits(owner.tenant_id):
             if owner.has(limit):

@@ -193,8 +193,6 @@ def model_permissions_body(project: Project) -> Json:
 
 
 def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
-    """Return the hosted tools of a project's keys, as far as its tenant may use them."""
-
     def is_enabled(name: HostedTool) -> bool:
         return name not in controls.tools_off and getattr(policy, name) == "allowed"
 

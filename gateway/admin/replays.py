@@ -142,7 +142,6 @@ class Replays:
     async def prompt(
         self, author: Author, response_id: str, *, after: int = -1, limit: int = MESSAGES_DEFAULT
     ) -> Json:
-        """Return a page of the first prompt's messages."""
         tenant_id, stored, view = await self._ended(author, response_id)
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)

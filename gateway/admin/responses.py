@@ -326,7 +326,7 @@ class StoredResponses:
         }
 
     async def chain(self, response_id: str) -> Json:
-        """Return the ancestors of a response, itself and its children, the oldest first."""
+        """Return ancestors, the response and its children, the oldest first."""
         row = await self._find(response_id)
         parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": RELATIVES_MAX}
         async with self._database.runs_transaction() as connection:
@@ -345,7 +345,7 @@ class StoredResponses:
         return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def cancel(self, author: Author, response_id: str) -> Json:
-        """End a background response with its output so far, and return its record."""
+        """End a background response with its output so far."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         if row.status not in RUNNING:
@@ -370,7 +370,6 @@ class StoredResponses:
             await audit_log.record(connection, tenant_id, _event(author, row, type_, data=data))
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
-        """Let the author read a response for `REVEAL_S`."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         parameters = _reveals(author, row, within_s=3600.0)
@@ -436,7 +435,7 @@ class StoredResponses:
     async def events(
         self, author: Author, response_id: str, *, after: int = -1, limit: int = EVENTS_DEFAULT
     ) -> Json:
-        """Return the events of the stream behind number `after`; none if the log is gone."""
+        """Return the events behind number `after`; none if the log is gone."""
         tenant_id, stored = await self.open(author, response_id)
         shown: list[Json] = []
         if _has_log(stored):
@@ -491,7 +490,7 @@ class StoredResponses:
         return None if at is None else at + timedelta(seconds=REVEAL_S)
 
     async def open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
-        """Return a response that is revealed to the author, with its content."""
+        """Return a response that is revealed to the author."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:

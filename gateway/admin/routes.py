@@ -77,7 +77,7 @@ class AdminRoute:
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """Request to an `AdminRoute`, whose caller has the permission for it."""
+    """Request whose caller has the permission for its route."""
 
     request: Request
     bodies: BodyReader
@@ -263,7 +263,6 @@ class AuditedAs:
 
 
 def audited(body: BaseModel) -> Json:
-    """Return the fields that a request sets, in the audit log's form."""
     sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     data: Json = {}
     for name, value in sent.items():
@@ -318,8 +317,6 @@ def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
 
 
 class _Dispatch:
-    """ASGI application of one path: checks the permission, then calls the route of the method."""
-
     def __init__(
         self,
         routes: Mapping[str, AdminRoute],

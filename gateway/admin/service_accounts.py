@@ -114,7 +114,7 @@ async def find_accounts(
 
 
 def unknown_account(account_id: str) -> ResourceNotFound:
-    """Return the same error for an unknown, deleted, or another project's account."""
+    """Return the same error for an unknown, deleted, or foreign account."""
     return ResourceNotFound(
         f"No service account with id '{shown(account_id)}' was found in this project.",
         code="service_account_not_found",
@@ -145,7 +145,6 @@ class ServiceAccounts:
         name: str,
         role: ServiceAccountRole,
     ) -> ServiceAccount:
-        """Create an account within the caller's transaction."""
         place = {"tenant_id": project.tenant_id, "project_id": project.id}
         count = await _ROWS.count(connection, tenant=project.tenant_id, project=project.id)
         if count >= ACCOUNTS_MAX:

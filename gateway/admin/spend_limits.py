@@ -345,9 +345,7 @@ class SpendLimits:
         *,
         with_alerts: bool = False,
     ) -> bool:
-        """Delete a budget, and with `with_alerts` the operator's alerts of it; return False without
-        one.
-        """
+        """Delete a budget, and with `with_alerts` the operator's alerts of it."""
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
         async with self._transactions.changing(owner.tenant_id) as connection:
             if with_alerts:
@@ -368,7 +366,7 @@ class SpendLimits:
         threshold: int,
         channel: Mapping[str, Any],
     ) -> SpendAlert:
-        """Add an alert for when `threshold` nano-dollars are spent in a month."""
+        """Add an alert at `threshold` nano-dollars a month."""
         async with self._transactions.changing(owner.tenant_id) as connection:
             _check_count(len(await _alerts_of(connection, owner)) + 1)
             alert = _new_alert(owner, "usd", "month", threshold, channel)
@@ -381,7 +379,7 @@ class SpendLimits:
     async def change_alert(
         self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
     ) -> SpendAlert:
-        """Change an administrator's alert. With another threshold it fires again."""
+        """Change an administrator's alert, which fires again at another threshold."""
         async with self._transactions.changing(owner.tenant_id) as connection:
             before = await _administrators_alert(connection, owner, alert_id)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}

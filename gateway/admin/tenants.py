@@ -145,7 +145,7 @@ class Export(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class TenantDetail:
-    """A tenant, its own policy, and the effective one, in which settings fill the gaps."""
+    """Tenant, its own policy, and the effective one, in which settings fill the gaps."""
 
     tenant: Tenant
     own: OwnPolicy

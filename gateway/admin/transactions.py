@@ -28,7 +28,7 @@ _COMMAND_LINE: Final = "Use the command line with the owner's URL."
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Caller that changes something of a tenant: an admin key, or (None) an `operator`."""
+    """Caller that changes something of a tenant: an admin key, or an `operator`."""
 
     tenant_id: TenantId
     key_id: UUID | None = None
@@ -80,7 +80,6 @@ class Transactions:
 
     @asynccontextmanager
     async def owning(self, remedy: str = _COMMAND_LINE) -> AsyncIterator[Connection]:
-        """Open a transaction of the owner of the tables."""
         with owned(remedy):
             async with self._database.owner_transaction() as connection:
                 yield connection

@@ -65,7 +65,7 @@ class SpendCharge(NamedTuple):
 
 
 class Charge:
-    """The charge of one request. Only the first of `settle`, `hand_over` and `leave` counts."""
+    """Charge of one request. Only the first of `settle`, `hand_over` and `leave` counts."""
 
     __slots__ = (
         "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "stored",
@@ -113,7 +113,7 @@ class Charge:
             one.meter.reserved -= one.reserved
 
     def packed(self) -> dict[str, Any] | None:
-        """Return what another process needs to settle the charge, as JSON."""
+        """Return as JSON what another process needs to settle the charge."""
         if not self.tokens and not self.spend:
             return None
         return {
@@ -147,7 +147,6 @@ class Estimates(Generic[K]):
         self._means: OrderedDict[K, tuple[int, float]] = OrderedDict()
 
     def reserve(self, key: K, most: int) -> int:
-        """Return the output tokens to reserve for a request that may produce `most`."""
         count, mean = self._means.get(key, (0, 0.0))
         expected = AT_FIRST if count < FIRST else max(LEAST, int(FACTOR * mean))
         return min(expected, most)
@@ -241,7 +240,7 @@ class Gates:
         return {key: self.places.get(key, 0) for key in self._places_used}
 
     def live_buckets(self) -> Iterator[tuple[Key, Bucket]]:
-        """Yield the buckets used lately, and forget the others."""
+        """Yield buckets used lately, and forget the others."""
         now = self._clock()
         for (tenant_id, name), bucket in _all(self._buckets):
             if not bucket.held and not bucket.is_pending and now - bucket.used_at > FORGOTTEN_S:
@@ -250,7 +249,7 @@ class Gates:
                 yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
-        """Yield the meters used lately or not yet written, and forget the others."""
+        """Yield meters used lately or not yet written, and forget the others."""
         now = self._clock()
         for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
@@ -327,9 +326,8 @@ class Gates:
         return True
 
     def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
-        """Return the charge of a response that another process admitted, to be settled here.
-
-        Raises `ValueError`, `TypeError` or `LookupError` for damaged data.
+        """Return the charge of a response that another process admitted. Raises `ValueError`,
+        `TypeError` or `LookupError` for damaged data.
         """
         charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
         tokens, buckets = [], self._buckets[tenant_id]
@@ -347,7 +345,7 @@ class Gates:
         return charge
 
     def settle(self, charge: Charge, used: Used) -> None:
-        """Replace the charge's reservations by the usage. Each charge calls it once."""
+        """Replace the reservations by the usage. Each charge calls it once."""
         self._release(charge)
         spent = used.input_tokens + used.output_tokens
         amounts = {
@@ -625,7 +623,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class LimitFigure:
-    """A limit, what is left of it, and seconds until all of it is, if known."""
+    """Limit, what is left of it, and seconds until all of it is."""
 
     limit: Limit
     remaining: int
@@ -634,7 +632,7 @@ class LimitFigure:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFigure:
-    """A budget in the current interval, and what requests in progress may take of it."""
+    """Budget in the current interval, and what requests in progress may take of it."""
 
     budget: Budget
     spent: int
@@ -666,7 +664,6 @@ class Figures:
 
     @property
     def tightest(self) -> BudgetFigure | None:
-        """Return the enforced money budget with the least left."""
         binding = [
             one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
         ]

@@ -81,7 +81,7 @@ class Bucket:
     def resize(self, rate: float, capacity: float) -> None:
         """Change the limit, whose row has changed, too.
 
-        Tokens held under a higher one are dropped, and the row is read again; a higher one adds the
+        A lower one drops the tokens held, and the row is read again; a higher one adds the
         difference.
         """
         if capacity < self.capacity:
@@ -136,9 +136,7 @@ class Bucket:
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
-        """Return the entry of the next statement, if anything changed. Call `answered` or `failed`
-        afterwards.
-        """
+        """Return the next statement's entry, if any. Call `answered` or `failed` afterwards."""
         share = 0.0
         if now - self.used_at < IDLE_S:
             passed_s = max(now - self._requested_at, SHARE_S)

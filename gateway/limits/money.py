@@ -90,7 +90,6 @@ class Prices:
 
 
 def begins(interval: Interval, at: datetime) -> datetime:
-    """Return the start (UTC) of the interval that contains `at`."""
     at = at.astimezone(UTC)
     if interval == "none":
         return datetime.fromtimestamp(0, UTC)
@@ -144,7 +143,6 @@ class SpendMeter:
         return self._others is not None
 
     def spent(self, now: datetime) -> int:
-        """Return the known spending of all processes in the interval of `now`."""
         self._turn(now)
         return self.own + (self._others or 0)
 

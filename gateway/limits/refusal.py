@@ -57,7 +57,6 @@ def rate_limited(
 
 
 def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
-    """Return the error for a request that costs more than a full bucket."""
     name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
     mend = {

@@ -77,8 +77,6 @@ class StorageAccount:
 
 
 class StoredCharge:
-    """Bytes that one request is about to store."""
-
     __slots__ = ("_accounts", "_clock", "_size")
 
     def __init__(
@@ -126,7 +124,6 @@ class Storage:
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
     ) -> StoredCharge:
-        """Count `size` bytes against the limits. Raises `RateLimited`."""
         now, accounts = self._clock(), {}
         for limit in terms.stored:
             key = (tenant_id, account_of(limit))
@@ -166,7 +163,6 @@ class Storage:
 
 
 def account_of(limit: Limit) -> str:
-    """Return the name, within the tenant, of the account that a limit bounds."""
     holder = limit.scope_id if limit.scope == "project" else WHOLE_TENANT
     return f"stored/{holder}"
 

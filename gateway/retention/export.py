@@ -55,8 +55,6 @@ _PAGES: Final = {table: pages_by_key(table, _columns(table)) for table in TABLES
 
 
 class ExportedPage(NamedTuple):
-    """Rows of a table, to be opened in a thread."""
-
     table: str
     rows: Sequence[Row]
     cipher: ContentCipher
@@ -95,9 +93,7 @@ class ExportedPage(NamedTuple):
 
 
 def rows_next(rows: int, size_bytes: int) -> int:
-    """Return the rows of the next page for about `PAGE_BYTES`, if they are like the last ones; at
-    most twice as many.
-    """
+    """Return the rows of a page of about `PAGE_BYTES` like the last one; at most twice as many."""
     fitting = rows * PAGE_BYTES // max(size_bytes, 1)
     return max(1, min(fitting, 2 * rows, ROWS_MAX))
 
@@ -147,7 +143,7 @@ def _json(value: Any) -> Any:
 
 
 class TenantArchive:
-    """A zip file of a tenant's data, made while it is read."""
+    """Zip file that is made while it is read."""
 
     def __init__(
         self,

@@ -352,9 +352,7 @@ async def make_partitions(
 async def drop_partitions(
     database: Database, log_s: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> Dropped:
-    """Drop the partitions of days whose logs, and those of every response created on them, have
-    expired for all tenants.
-    """
+    """Drop the partitions of days whose logs have expired for all tenants."""
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
     days: list[date] = []
@@ -540,7 +538,7 @@ class Housekeeping:
         self._today = today
 
     async def run(self) -> None:
-        """Make partitions at once, then run rounds until cancelled, whatever fails."""
+        """Make partitions at once, then run rounds until cancelled, despite database errors."""
         failure = "housekeeping failed, will be tried again"
         try:
             await self._begin()

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 def admin_services(
     settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Build the admin services of tenants; commands know no `models`."""
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions)
     return AdminServices(

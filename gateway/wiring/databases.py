@@ -103,7 +103,6 @@ def connect(
 
 
 def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
-    """Build tenants and keys. Commands have no `federation`."""
     auth = settings.auth
     return Access(
         database,

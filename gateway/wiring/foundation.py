@@ -136,7 +136,6 @@ class Foundation:
     def new_fold_for(
         self, head: ResponseHead, rules: OutputRules | None = None
     ) -> Callable[[], Fold]:
-        """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
             self.formats.for_model(head.echo["model"]),
@@ -187,7 +186,6 @@ class Foundation:
 
 
 def load_vocabulary() -> None:
-    """Load the vocabulary of Harmony once per process."""
     Formats.load({})
 
 

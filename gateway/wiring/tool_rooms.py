@@ -35,7 +35,7 @@ BUILTINS_INTERVAL_S: Final = 5.0
 APPROVAL_TTL_S: Final = 86_400.0
 """Seconds in which a call can be approved."""
 BEHIND_MCP: Final = "mcp"
-"""The engine of Python where an operator's MCP server runs it."""
+"""Engine of Python where an operator's MCP server runs it."""
 _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {
     "browser": "web_search",
     "python": "code_interpreter",
@@ -173,8 +173,6 @@ class Rooms:
 
 
 class Sources:
-    """Rooms as `services.runs.tool_grants.ToolSources`."""
-
     def __init__(self, base: Foundation, rooms: Rooms, containers: Containers) -> None:
         self._base = base
         self._rooms = rooms

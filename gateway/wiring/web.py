@@ -76,8 +76,6 @@ def browser_tools(
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Fetcher and reader of pages, for a gateway and for commands."""
-
     web: Web
     fetcher: PageFetcher
     reader: DocumentReader
