@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gateway.audit import AuditEvent, Author
     from gateway.entries import Portion
     from gateway.eventlog.feed import Feed
-    from gateway.eventlog.fold.execution import Execution, Moment, Span
+    from gateway.eventlog.fold.execution import Execution, Moment
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.models.format import FormatOf
@@ -132,7 +132,6 @@ WHERE r.conversation_id = :id AND (CAST(:after AS uuid) IS NULL OR r.id > CAST(:
 ORDER BY r.id
 LIMIT :rows_max
 """)
-_OF_ITS_CLIENT: Final = "The response ends when its client leaves: it waits for it."
 _REVEALED: Final = """
 SELECT {counted} FROM audit_log
 WHERE tenant_id = :tenant AND type = :type
@@ -298,7 +297,9 @@ class StoredResponses:
                 {"phase": phase, "words": PHASES[phase], "ms": ms}  # type: ignore[index] # it is one
                 for phase, ms in execution.totals.items()
             ],
-            "lanes": {name: list(map(_span_body, getattr(execution, name))) for name in lanes},
+            "lanes": {
+                name: [span._asdict() for span in getattr(execution, name)] for name in lanes
+            },
             "points": [point._asdict() for point in execution.points],
         }
 
@@ -627,10 +628,6 @@ def _turn_body(row: Row) -> Json:
     names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     usage = None if row.input_tokens is None else {name: getattr(row, name) for name in names}
     return {**record_body(row), "usage": usage}
-
-
-def _span_body(span: Span) -> Json:
-    return span._asdict()
 
 
 def _event_body(event: Event) -> Json:
