@@ -97,7 +97,7 @@ class Charge:
         # Another process settles the charge; this one only releases its reservations.
         if self.is_open:
             self.is_open = False
-            self._books.hand_over(self)
+            self._books.release(self)
 
     def leave(self) -> bool:
         """Release its places, but keep its spending reserved. Return False if it has none."""
@@ -346,7 +346,7 @@ class Gates:
 
     def settle(self, charge: Charge, used: Used) -> None:
         """Replace the reservations by the usage. Each charge calls it once."""
-        self._release(charge)
+        self.release(charge)
         spent = used.input_tokens + used.output_tokens
         amounts = {
             "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
@@ -368,9 +368,6 @@ class Gates:
             # Forgotten meanwhile, it is made anew: one without a reservation counts as unused.
             self._meter(meters, meter).spend(cost if meter.unit == "usd" else spent, at)
 
-    def hand_over(self, charge: Charge) -> None:
-        self._release(charge)
-
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
@@ -391,7 +388,7 @@ class Gates:
         for name in charge.places:
             self.give_up_place(charge.tenant_id, name)
 
-    def _release(self, charge: Charge) -> None:
+    def release(self, charge: Charge) -> None:
         self.give_up_places(charge)
         charge.give_back_spending()
 
