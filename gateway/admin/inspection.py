@@ -9,7 +9,7 @@ from gateway import ids
 from gateway.admin.routes import PAGE, AdminRoute
 from gateway.api.query import integer, list_body, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin_bodies import SECOND_MAX, seconds_of
+from gateway.protocol.admin_bodies import moment_of, seconds_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNNING, TERMINAL
@@ -85,11 +85,11 @@ def _parameters(query: QueryParams) -> Json:
             raise wrong_value("status", status, STATUSES)
     until_s = integer(query, "created_at[lt]", minimum=0)
     from_s = integer(query, "created_at[gte]", minimum=0)
-    until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else _moment(until_s)
-    begin = until - SPAN_MAX if from_s is None else _moment(from_s)
+    until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else moment_of(until_s)
+    begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
     if (before := _parsed(query, "before", ids.parse_response_id)) is not None and from_s is None:
         # An id begins with the millisecond in which it was made, and newer ones follow it.
-        begin = max(begin, _moment((before.int >> 80) // 1000))
+        begin = max(begin, moment_of((before.int >> 80) // 1000))
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
             f"Ask for {SPAN_MAX.days} days at most.",
@@ -117,10 +117,6 @@ def _parsed(query: QueryParams, name: str, parse: Callable[[str], UUID | None]) 
     if (id_ := parse(text)) is None:
         raise InvalidRequest(f"'{name}' is no such id.", code="invalid_value", param=name)
     return id_
-
-
-def _moment(second: int) -> datetime:
-    return datetime.fromtimestamp(min(second, SECOND_MAX), UTC)
 
 
 def record_body(row: Row) -> Json:

@@ -18,7 +18,14 @@ from gateway.admin.tenants import check_name
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
-from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
+from gateway.protocol.admin_bodies import (
+    SECOND_MAX,
+    Json,
+    ModelId,
+    ShortText,
+    moment_of,
+    seconds_of,
+)
 from gateway.protocol.base import AS_INTEGER, NullableModel
 from gateway.store import audit_log, tenants
 from gateway.store.limits.key_terms import PRICES_MAX, prices_of
@@ -141,7 +148,7 @@ class Prices:
         body.check()
         with owned():
             tier = await self._tier(body)
-            begin = _now() if body.valid_from is None else _moment(body.valid_from)
+            begin = _now() if body.valid_from is None else moment_of(body.valid_from)
             price = Price(
                 ids.new_uuid(),
                 tier["tenant_id"],
@@ -184,10 +191,6 @@ class Prices:
 def _now() -> datetime:
     # Responses end at whole seconds.
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _moment(at: int) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
 
 
 def _chain(tenant_id: UUID) -> UUID | None:

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from gateway import ids
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin_bodies import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX, moment_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.ledger import rollup
 from gateway.store.ledger.rollup import LineSpan, Question
@@ -50,7 +49,6 @@ _MOST: Final[dict[Width, int]] = {"1m": 1440, "1h": 168, "1d": 31}
 COST_BUCKETS_MAX: Final = 180
 VALUES_MAX: Final = 100
 RESULTS_MAX: Final = 20_000
-TIME_MAX: Final = SECOND_MAX
 COSTS: Final = "costs"
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 _LISTS: Final = ("group_by", "project_ids", "user_ids", "api_key_ids", "models")
@@ -254,7 +252,7 @@ def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: 
     query, is_of_costs = QueryParams(params), name == COSTS
     widths: tuple[Width, ...] = ("1d",) if is_of_costs else ("1m", "1h", "1d")
     width: Width = choice(query, "bucket_width", widths) or "1d"
-    start = integer(query, "start_time", minimum=0, maximum=TIME_MAX)
+    start = integer(query, "start_time", minimum=0, maximum=SECOND_MAX)
     if start is None:
         raise InvalidRequest(
             "Missing required parameter: 'start_time', in Unix seconds.",
@@ -264,7 +262,7 @@ def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: 
     most = COST_BUCKETS_MAX if is_of_costs else _MOST[width]
     limit = integer(query, "limit", minimum=1, maximum=most) or _DEFAULTS[width]
     groups, tags, by_end_user = _groups(REPORTS[name], query)
-    requested_end = integer(query, "end_time", minimum=0, maximum=TIME_MAX)
+    requested_end = integer(query, "end_time", minimum=0, maximum=SECOND_MAX)
     fields: dict[str, Any] = {
         "width": width,
         "group_by": groups,
@@ -348,7 +346,7 @@ def _page(token: str | None, digest: str) -> tuple[int, int] | None:
         return None
     match _unpacked(token):
         case [int(page_start), int(end), of] if (
-            of == digest and 0 <= page_start <= end <= TIME_MAX + 1
+            of == digest and 0 <= page_start <= end <= SECOND_MAX + 1
         ):
             return page_start, end
         case _:
@@ -453,10 +451,10 @@ class UsageReports:
                 inner_end = end // day_s * day_s
         has_sums = inner_start < inner_end and (query.width == "1d" or inner_start >= kept_from)
         return LineSpan(
-            start=_moment(start),
-            end=_moment(end),
-            inner_start=_moment(inner_start if has_sums else end),
-            inner_end=_moment(inner_end if has_sums else end),
+            start=moment_of(start),
+            end=moment_of(end),
+            inner_start=moment_of(inner_start if has_sums else end),
+            inner_end=moment_of(inner_end if has_sums else end),
             sums=("minute" if by_minute else "hour") if has_sums else None,
         )
 
@@ -595,7 +593,3 @@ def _parts(model: str | None, sums: Sums) -> Iterator[tuple[str | None, int, int
             yield f"{model}, {part}", sums[column], quantities.get(part, 0), unit
     if rest:
         yield f"{model}, adjustments", rest, 0, None
-
-
-def _moment(at: int) -> datetime:
-    return datetime.fromtimestamp(min(at, TIME_MAX), UTC)
