@@ -122,13 +122,11 @@ class Operators:
         try:
             uuid = UUID(key_id)
         except ValueError:
-            raise ResourceNotFound(
-                f"There is no operator's key '{shown(key_id)}'.", param="id"
-            ) from None
+            raise _unknown_key(key_id) from None
         async with self._owning() as connection:
             row = (await connection.execute(_DISABLE, {"id": uuid})).one_or_none()
             if row is None:
-                raise ResourceNotFound(f"There is no operator's key {uuid}.", param="key")
+                raise _unknown_key(key_id)
             event = author.event("harmony.operator.disabled", str(uuid))
             await audit_log.record(connection, None, event)
         return row
@@ -158,6 +156,10 @@ class Operators:
             await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
             row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
         return None if row is None else Operator(row.key_id, row.name, role_of_row(row))
+
+
+def _unknown_key(key_id: str) -> ResourceNotFound:
+    return ResourceNotFound(f"There is no operator's key '{shown(key_id)}'.", param="id")
 
 
 def operator_key_body(key: Row) -> dict[str, Any]:

@@ -136,6 +136,12 @@ async def test_settings_are_shown_without_secrets(operator: httpx2.AsyncClient) 
     assert replicas[0]["id"].startswith("replica_")
 
 
+async def test_an_unknown_key_is_refused_by_its_id(operator: httpx2.AsyncClient) -> None:
+    for unknown in ("nonsense", "00000000-0000-7000-8000-000000000000"):
+        refused = await operator.post(f"/admin/v1/operators/{unknown}/disable")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (404, "id")
+
+
 async def test_the_public_listener_has_no_plane_of_operators(
     operator: httpx2.AsyncClient, site: AdminSite
 ) -> None:
