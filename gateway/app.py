@@ -137,10 +137,6 @@ def create_app(settings: Settings) -> Gateway:
     return made(process, [*admin, *routes(process)])
 
 
-def create_admin_app(process: Process) -> AdminGateway:
-    return AdminGateway(process)
-
-
 def _admin_routes(process: Process) -> list[Route]:
     from gateway.admin.resources import admin_routes
     from gateway.admin.routes import starlette_routes

@@ -13,7 +13,7 @@ import pytest
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.resources import operator_routes
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.store.migration.migrate import upgrade
 from gateway.wiring.admin import operator_services
@@ -198,7 +198,7 @@ async def test_a_process_that_owns_no_tables_has_no_error_on_any_route(
     settings = gateway_settings(as_user(SERVING), backends.urls, admin={"public": True})
     async with (
         running_gateway(settings) as gateway,
-        serving(create_admin_app(gateway.process)) as url,
+        serving(AdminGateway(gateway.process)) as url,
         http_client(url, headers={"authorization": f"Bearer {secret}"}) as client,
     ):
         seen = {}
