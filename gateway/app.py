@@ -152,7 +152,6 @@ def _trusted_proxies(process: Process) -> list[Network]:
 
 
 def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
-    # The routes of both listeners that need no key.
     system = SystemEndpoints(process.models, process.health)
     return [
         Route("/openapi.json", openapi.document, methods=["GET"]),

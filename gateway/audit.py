@@ -96,7 +96,6 @@ class Actor:
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
-        # The inverse of `json`.
         return cls(**orjson.loads(json))
 
 
@@ -134,7 +133,6 @@ class Author:
     def event(
         self, type_: str, target: str, project_id: UUID | None = None, **details: Any
     ) -> AuditEvent:
-        # Raises as `AuditEvent` does.
         return AuditEvent(
             type_, target, self.actor, details, project_id, self.address, self.request_id
         )

@@ -47,7 +47,6 @@ class FairQueue(Generic[T]):
         return len(self._waiting)
 
     def put(self, tenant: Hashable, item: T) -> None:
-        # A new tenant is the last in turn.
         self._waiting.setdefault(tenant, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T]:
@@ -117,7 +116,6 @@ class Turns:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._since = 0.0
         self._is_round = False

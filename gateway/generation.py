@@ -213,7 +213,6 @@ class Route:
     turns: int = 0
 
     def moved(self, placement: bytes) -> None:
-        # A turn of the response ended at `placement`.
         self.placement = placement
         self.turns += 1
 

@@ -64,7 +64,6 @@ def new_request_id() -> str:
 
 
 def new_replica_id() -> str:
-    # The name under which one process claims responses.
     return "replica_" + secrets.token_hex(8)
 
 
@@ -174,7 +173,6 @@ def is_call_id(call_id: str) -> bool:
 
 
 def _find_call_form(call_id: str) -> int:
-    # -1 for a foreign id.
     match = _CALL_ID.match(call_id)
     if match is None:
         return -1

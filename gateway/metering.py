@@ -48,7 +48,6 @@ NOBODY: Final = Metering()
 
 
 def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
-    # `named` is the end user that the request names.
     return Metering(end_user_of(secret, tenant, named) if named else None, tags)
 
 

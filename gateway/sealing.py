@@ -85,7 +85,6 @@ class Sealer:
     """Keys for seals: the first one seals, all of them open. Immutable, shared by threads."""
 
     def __init__(self, keys: Sequence[SealingSecret]) -> None:
-        # Raises `ValueError` without keys, for two of one id, and for ids that do not fit.
         self._keys = {key.id: _Key(key) for key in keys}
         if not keys or len(self._keys) < len(keys):
             raise ValueError("sealing keys must differ in their ids, and there must be one")
@@ -156,7 +155,6 @@ class DataKey:
     """A nonce of 12 bytes, and a tag of 16."""
 
     def __init__(self, secret: bytes) -> None:
-        # Raises `ValueError` for a secret that has not 32 bytes.
         if len(secret) != _KEY_BYTES:
             raise ValueError(f"a data key has {_KEY_BYTES} bytes")
         self._cipher = _Cipher(secret, b"hgc1 content")

@@ -73,7 +73,6 @@ class Backends:
         return {"object": "backend.undrained", "name": name}
 
     async def replicas(self) -> Sequence[Json]:
-        # This process, and others that reported their backends lately.
         reported = await backend_reports.loads(self._database, fresh_s=LOADS_FRESH_S)
         names = sorted({self._replica, *reported})
         return [{"object": "replica", "id": name} for name in names]

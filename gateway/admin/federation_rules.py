@@ -240,7 +240,6 @@ class FederationRules:
         *,
         service_account_id: str | None = None,
     ) -> Page[FederationRule]:
-        # All of a provider, or those of one service account.
         account = None
         if service_account_id is not None:
             account = ids.parse_service_account_id(service_account_id)

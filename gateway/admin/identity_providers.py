@@ -346,7 +346,6 @@ async def insert_provider(
 async def update_provider(
     connection: Connection, provider: IdentityProvider, columns: Json
 ) -> IdentityProvider:
-    # Raises as `insert_provider` does.
     if columns.get("unnamed_bearer"):
         wanted = (columns.get(name, getattr(provider, name)) for name in ("issuer", "audience"))
         await _give_way(connection, *wanted)
@@ -412,7 +411,6 @@ class IdentityProviders:
     async def change(
         self, caller: AdminCaller, provider_id: str, body: ProviderUpdate
     ) -> IdentityProvider:
-        # Raises as `create` does.
         async with self._changing(caller) as connection:
             provider = await PROVIDERS_OF_TENANTS.get(
                 connection, provider_id, tenant=caller.tenant_id

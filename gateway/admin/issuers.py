@@ -169,7 +169,6 @@ class OperatorIssuers:
     async def change(
         self, author: Author, issuer_id: str, body: OperatorIssuerUpdate
     ) -> IdentityProvider:
-        # Raises as `create` does.
         async with self._changing() as connection:
             provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             columns = body.columns(provider)
@@ -204,7 +203,6 @@ class OperatorIssuers:
             ) from conflict
 
     async def withdraw(self, author: Author, name: str, provider_id: str) -> IdentityProvider:
-        # Bearer tokens have to name the tenant again.
         return await self._set_unnamed(author, name, provider_id, is_confirmed=False)
 
     async def _set_unnamed(

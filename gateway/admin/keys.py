@@ -276,7 +276,6 @@ def admin_key_body(one: ShownKey) -> Json:
 
 
 def _common(one: ShownKey, kind: str) -> Json:
-    # With its value only in the answer that makes it.
     key = one.key
     return {
         "id": ids.api_key_id(key.id),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def routes(states: LimitStates) -> list[AdminRoute]:
     async def read(call: AdminCall) -> Json:
-        # Of the tenant, or with `project_id` of that project.
         project_id = call.request.query_params.get("project_id")
         return _body(await states.named(call.path["name"], project_id))
 

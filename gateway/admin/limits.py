@@ -142,7 +142,6 @@ class KeyLimits(RateLimitExtras, MainLimits):
 
     @property
     def values(self) -> Values:
-        # Nulls are left out.
         return {limited: value for limited, value in _sent(self) if value is not None}
 
 
@@ -223,7 +222,6 @@ class LimitOwner:
 
     @property
     def row(self) -> dict[str, Any]:
-        # The parameters of `of_scope`.
         return {"tenant": self.tenant_id, "scope": self.scope, "scope_id": self.scope_id}
 
     def has(self, one: Limit | Budget) -> bool:
@@ -244,7 +242,6 @@ _LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
 
 
 def upsert(table: Table, key: Sequence[str], changed: Mapping[str, Any], **values: Any) -> Any:
-    # Inserts a row, or changes the one of the same key.
     added = postgresql.insert(table).values(
         tenant_id=bindparam("tenant"), **named(*key), **changed, **values
     )

@@ -55,7 +55,6 @@ class Live:
         ]
 
     async def queue(self) -> Sequence[Json]:
-        # The oldest first.
         async with self._database.runs_transaction() as connection:
             rows = await connection.execute(_BACKGROUND, {"rows_max": QUEUE_ROWS_MAX})
         return list(map(_body, rows))

@@ -114,7 +114,6 @@ class Operators:
         return key, secret.value
 
     async def list(self) -> list[Row]:
-        # The oldest first, including keys that no longer work.
         async with self._owning() as connection:
             return await connection.execute(_ALL)
 

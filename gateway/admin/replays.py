@@ -381,7 +381,6 @@ def _bounds(spec: RunSpec, format_: ModelFormat) -> Iterator[tuple[int, int]]:
 def _messages(
     spec: RunSpec, format_: ModelFormat, after: int, limit: int, *, cached: int
 ) -> tuple[int, list[Json]]:
-    # How many there are, and a page of them. CPU work.
     bounds = list(_bounds(spec, format_))
     shown = bounds[after + 1 : after + 1 + limit]
     return len(bounds), [
@@ -420,7 +419,6 @@ def _cut(label: str, text: str) -> Json:
 def _parsed(
     parser: TokenParser, tokens: Sequence[int], finish: FinishReason
 ) -> Iterator[dict[str, Any]]:
-    # The items that the ids say, as the corpus has them.
     begun, texts = SegmentStarted(SegmentKind.REASONING), [""]
     for event in (*parser.feed(tokens), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):

@@ -105,7 +105,6 @@ class AdminCall:
 
     @property
     def _origin(self) -> tuple[str | None, str | None]:
-        # Address and request id.
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return None if address is None else str(address), scope["record"].request_id
@@ -310,7 +309,6 @@ def starlette_routes(
 
 
 def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
-    # Starlette's converter for an id that may have slashes.
     if any(route.spans_slashes for route in routes):
         return f"{url.removesuffix('}')}:path}}"
     return url

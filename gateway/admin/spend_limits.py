@@ -122,12 +122,10 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def threshold(self) -> int:
-        # In nano-dollars.
         return self.threshold_amount * CENT
 
     @property
     def channel(self) -> Json:
-        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 
@@ -287,7 +285,6 @@ class SpendLimits:
         return states
 
     async def of(self, owner: LimitOwner) -> list[Budget]:
-        # Budgets that are the owner's own.
         async with self._transactions.reading(owner.tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": owner.tenant_id})
         return list(filter(owner.has, map(budget_of, rows)))
@@ -356,7 +353,6 @@ class SpendLimits:
         return is_gone
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        # The oldest first.
         async with self._transactions.reading(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 

@@ -241,7 +241,6 @@ class Tenants:
         return TenantDetail(tenant, own, self._access.defaults.with_own(own))
 
     async def disable(self, author: Author, name: str) -> Tenant:
-        # And with it all of its keys.
         with _owned(name):
             tenant = await stored.disable_tenant(self._database, name, author)
         self._access.forget()
@@ -279,7 +278,6 @@ class Tenants:
             return await stored.insert_key(self._database, new, author), secret.value
 
     async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
-        # The oldest first.
         with owned():
             tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
             return await stored.keys(self._database, tenant.id if tenant else None)

@@ -151,7 +151,6 @@ class Report(NamedTuple):
 
     @property
     def lists(self) -> tuple[str, ...]:
-        # The parameters that may have several values.
         return (*_LISTS, *self.filters)
 
 
@@ -312,7 +311,6 @@ def _values(query: QueryParams, name: str) -> tuple[str, ...] | None:
 def _ids(
     query: QueryParams, name: str, parse: Callable[[str], UUID | None]
 ) -> tuple[UUID, ...] | None:
-    # Without invalid ids, which match nothing.
     values = _values(query, name)
     return None if values is None else tuple(filter(None, map(parse, values)))
 
@@ -341,7 +339,6 @@ def _too_many(name: str, has: str, most: int) -> InvalidRequest:
 
 
 def _page(token: str | None, digest: str) -> tuple[int, int] | None:
-    # The start of the page and the end of the query; None for the first page.
     if not token:
         return None
     match _unpacked(token):

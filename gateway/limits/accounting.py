@@ -520,7 +520,6 @@ class Gates:
         raise refusal
 
     def _refusals_of(self, limit: Limit) -> float:
-        # Per minute.
         return max(1.0, self._refused_factor * limit.rate * MINUTE_S)
 
     def _check_refused(self, caller: Caller, rules: Rules) -> None:

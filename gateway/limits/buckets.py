@@ -109,7 +109,6 @@ class Bucket:
             self.used_at = max(self.used_at, now)
 
     def available(self, now: float) -> float:
-        # The slice of this process, and an estimate of the rest of the row.
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
@@ -128,11 +127,9 @@ class Bucket:
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
     def until_full_s(self, available: float) -> float:
-        # `available` is what could be used now.
         return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
-        # A request waits for the next statement to grant this.
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
@@ -210,7 +207,6 @@ class Paces(Generic[K]):
         return len(self._full_at)
 
     def __contains__(self, key: K) -> bool:
-        # An unused bucket is full.
         return key in self._full_at
 
     def take(self, key: K, capacity: float, now: float) -> float:

@@ -151,7 +151,6 @@ class SpendMeter:
         return self.own
 
     def committed(self, now: datetime) -> int:
-        # The spending so far and all reservations.
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:

@@ -186,7 +186,6 @@ def _responses(cipher: ContentCipher, rows: Iterable[Row]) -> list[ReadResponse]
 
 
 def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
-    # None: the content cannot be opened.
     try:
         content = opened(cipher, "responses", row, ("request", "tool_state"))
     except ContentSealed:

@@ -553,7 +553,6 @@ class Housekeeping:
             _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
-        # Partitions of today and the next days; returns how many were missing.
         return len(await make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> RetentionReport:

@@ -260,7 +260,6 @@ class TenantData:
         )
 
     async def _empty(self, tenant_id: TenantId, table: str) -> int:
-        # Raises `DataHeld`.
         total = 0
         while True:
             async with self._database.owner_transaction() as connection:
@@ -276,7 +275,6 @@ class TenantData:
     async def _change(
         self, statement: Statement, tenant_id: TenantId, event: AuditEvent, **parameters: Any
     ) -> bool:
-        # False: nothing was to be changed.
         async with self._database.owner_transaction() as connection:
             if not await connection.scalar(statement, {"tenant": tenant_id, **parameters}):
                 return False

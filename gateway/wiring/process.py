@@ -172,7 +172,6 @@ class Process:
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
-        # At the end of the block, hand unfinished work over or end it.
         base, replica = self.foundation, self.replica
         try:
             await replica.rooms.start()

@@ -296,7 +296,6 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
 def _continues_preambles(
     models: Sequence[Model], parent_of: Callable[[str], str | None]
 ) -> Callable[[str], bool]:
-    # By public model id; an adapter follows its base model.
     configured = {model.id: model.continue_preambles for model in models}
 
     def continues(model: str) -> bool:
@@ -388,7 +387,6 @@ def _limiter(base: Foundation) -> Limiter:
 
 
 def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    # Without channels no alert is delivered.
     channels = alert_channels(base.settings.alerts)
     return [AlertDelivery(base.counters, channels).run] if channels else []
 

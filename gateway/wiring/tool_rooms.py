@@ -83,7 +83,6 @@ class Rooms:
         return frozenset(_FAMILIES[kind] for kind in self._tools)
 
     def is_behind_mcp(self, kind: ToolKind) -> bool:
-        # True if an operator's MCP server does the work of this built-in tool.
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
     async def start(self) -> None:
@@ -202,7 +201,6 @@ class Sources:
         )
 
     async def _python_description(self, tenant_id: TenantId) -> str:
-        # Empty if the server has no instructions.
         from gateway.tools.mcp.failures import McpError
 
         assert self._rooms.mcp is not None

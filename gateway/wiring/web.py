@@ -100,7 +100,6 @@ class Workshop:
         return cls(web, fetcher, reader, clients)
 
     async def close(self) -> None:
-        # Also ends the processes that read pages.
         await self.clients.aclose()
 
     def source(
