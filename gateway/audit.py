@@ -80,9 +80,9 @@ ActorKind = Literal["api_key", "session", "operator"]
 class Actor:
     """Actor of an event.
 
-    `api_key`: an admin key of a `user` or a `service_account`. `operator`: `owner_id` is the name
-    of the operator's key, or without a key `cli` (the command line) or `job` (the gateway itself);
-    clients see it as an `api_key` without an owner.
+    `api_key` is an admin key. Of an `operator`, `owner_id` is the name of the key, or without one
+    `cli` (the command line) or `job` (the gateway itself); clients see an `api_key` without an
+    owner.
     """
 
     kind: ActorKind = "operator"

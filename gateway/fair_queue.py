@@ -149,8 +149,7 @@ class Turns:
 
 
 class ReadTurns:
-    """Gate of the reads of one process's streams: after `BURST_BYTES` they take turns in the next
-    rounds of the loop.
+    """Gate of the reads of one process's streams, which take turns after `BURST_BYTES`.
 
     Work is counted in bytes, not in seconds: a process that gets little of a busy machine would let
     all its reads wait, which takes even more of it.

@@ -1,7 +1,7 @@
 """Group commit: rows that come at one time share one transaction.
 
-A row that comes after a pause is committed at once; under load all goes together that comes between
-the beginnings of two commits.
+A row that comes after a pause is committed at once; under load, those between two commits go
+together.
 """
 
 from __future__ import annotations

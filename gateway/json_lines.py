@@ -1,7 +1,7 @@
 """JSON that is one line to every reader, however it splits text into lines.
 
-JSON may hold U+2028, U+2029 and U+0085, which end no line of server-sent events or JSON Lines, but
-do for `str.splitlines` and the line readers of HTTP clients made of it.
+U+2028, U+2029 and U+0085 end no line of server-sent events or JSON Lines, but do for
+`str.splitlines` and line readers of HTTP clients made of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """End user of a usage line, as a digest, and the tags that the tenant declares.
 
 The line outlives the response, so it has no other metadata. The digest is an HMAC with a key of the
-tenant: lines of one end user can be added up without revealing the identity.
+tenant: it adds up lines of one end user, and does not reveal the identity.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Federation rules: which tokens of an identity provider stand for which service account.
 
-Bodies and objects are those of openai-python 3.52; our own fields stand under `harmony`.
+Bodies and objects are those of openai-python 3.52.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Identity providers of tenants: issuers of tokens that a tenant trusts.
 
-Bodies and objects are those of openai-python 3.52; our own fields stand under `harmony`. Issuers
-that operators trust are rows of the same table.
+Bodies and objects are those of openai-python 3.52. Issuers that operators trust are rows of the
+same table.
 """
 
 from __future__ import annotations

@@ -485,7 +485,6 @@ class Keys:
             return (await _with_owners(connection, tenant_id, [key_of_row(changed_row)]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
-        """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             key = await self._required(connection, tenant_id, project_id, key_id)

@@ -1,7 +1,4 @@
-"""Rate limits of tenants, their projects and keys.
-
-Bodies and objects are those of openai-python 3.54; our own fields stand under `harmony`.
-"""
+"""Rate limits of tenants, their projects and keys; bodies and objects of openai-python 3.54."""
 
 from __future__ import annotations
 
@@ -295,9 +292,7 @@ SELECT id FROM line ORDER BY older DESC LIMIT 1
 
 
 class Limits:
-    """Limits of tenants, their projects and keys. They are looked up with keys: other replicas
-    follow within `auth.key_cache_ttl_s`.
-    """
+    """Limits of tenants, their projects and keys, which are looked up with keys."""
 
     def __init__(
         self,

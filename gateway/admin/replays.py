@@ -2,8 +2,7 @@
 it did.
 
 Its prompt is rebuilt from its stored context (`services.runs.rebuilding`). A replay has a backend
-go on from one of its tokens, and says where the result differs. Only an entry in the tenant's audit
-log is stored, without content.
+go on from one of its tokens, and says where the result differs. Only an audit entry is stored.
 """
 
 from __future__ import annotations

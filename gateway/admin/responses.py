@@ -1,8 +1,8 @@
 """`/admin/v1/responses/{id}`: the timeline of a stored response and, once revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
-`content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the
-tenant's audit log is what lets the same operator read the response for `REVEAL_S`.
+`content.read`, a reason, and that the tenant allows it (`content_access`). Its audit entry lets the
+same operator read the response for `REVEAL_S`.
 """
 
 from __future__ import annotations

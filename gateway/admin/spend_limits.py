@@ -1,7 +1,7 @@
 """Spend limits (budgets) and spend alerts of tenants, their projects and keys.
 
-Bodies and objects are those of openai-python 3.54. Amounts on the wire are in cents, those in the
-database in nano-dollars.
+Bodies and objects are those of openai-python 3.54, with amounts in cents; the database has
+nano-dollars.
 """
 
 from __future__ import annotations
@@ -266,9 +266,7 @@ _REMOVE_ALERT: Final = CoreStatement(delete(SPEND_ALERTS).where(*_of_scope(SPEND
 
 
 class SpendLimits:
-    """Budgets and spend alerts. They are looked up with keys: other replicas follow within
-    `auth.key_cache_ttl_s`.
-    """
+    """Budgets and spend alerts, which are looked up with keys."""
 
     def __init__(self, database: Database, forget: Callable[[], None] | None = None) -> None:
         self._database = database

@@ -669,11 +669,7 @@ class Figures:
 def figures_of(
     gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
 ) -> Figures:
-    """Return a tenant's figures.
-
-    They leave out what other processes hold of a bucket for the next second: that much more may be
-    left.
-    """
+    """Return a tenant's figures, without what other processes hold for the next second."""
     return Figures(
         tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
         tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),

@@ -1,9 +1,9 @@
 """Prices, intervals, and spending in an interval. Money is integer nano-dollars: 10^9 are a dollar.
 
-A response costs the price at its end; a new price changes no existing line. The trigger
-`price_line` prices usage lines (`store.migration.functions`), `Price` what budgets count.
+A response costs the price at its end. The trigger `price_line` prices usage lines
+(`store.migration.functions`), `Price` what budgets count.
 
-Each process has a row for each interval with the running total of its spending: a write whose
+Each process has a row for each interval with the running total of its spending, so a write whose
 outcome was lost can be repeated. A meter that was forgotten continues from its row: nothing is
 written before that was read.
 """
@@ -172,8 +172,8 @@ class SpendMeter:
     ) -> None:
         """Record that `rows` are written.
 
-        In the interval of the last one, `others` is the spending of other processes, and `mine`
-        what this process's row had before.
+        In the last one's interval, other processes spent `others`, and this one's row had `mine`
+        before.
         """
         written = set(rows)
         self._closed = [one for one in self._closed if one not in written]

@@ -156,9 +156,8 @@ DELETE FROM audit_log WHERE tenant_id = :tenant AND number <= :number
 
 
 async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> int:
-    """Delete expired log rows that go with no partition.
-
-    They belong to tenants with shorter log retention, or are in the default partition.
+    """Delete expired log rows that go with no partition: of tenants with shorter log retention, or
+    in the default partition.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -177,10 +176,7 @@ async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> 
 
 
 async def delete_responses(database: Database, keep: Retention, *, rows_max: int) -> int:
-    """Delete expired responses with items and logs.
-
-    A response that runs stays, and so does one until those that continue it are deleted.
-    """
+    """Delete expired responses with items and logs, but those that run, or that others continue."""
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
@@ -338,8 +334,7 @@ async def make_partitions(
 ) -> tuple[date, ...]:
     """Make the missing partitions from `today` on; return their days.
 
-    A day that has rows in the default partition gets none. None is made while another process makes
-    partitions, or the log is locked.
+    A day that has rows in the default partition gets none, nor does any while the log is locked.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)

@@ -1,7 +1,7 @@
 """All data of a tenant: erase a person, hold it, delete it, make an archive of it.
 
 A deleted tenant loses its keys at once, and its data `RESTORE_S` later. Usage and the audit log
-stay, without content: somebody may have to be shown them.
+stay, without content.
 """
 
 from __future__ import annotations

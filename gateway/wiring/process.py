@@ -153,10 +153,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve for the block; then hand over durable runs and end the rest.
-
-        A helper that fails ends everything: continuing without it would break promises silently.
-        """
+        """Serve for the block; then hand over durable runs and end the rest."""
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
@@ -203,7 +200,7 @@ class Process:
     async def begin_drain(self) -> None:
         """Report not ready, claim no more runs, hand over durable ones; all else goes on.
 
-        Returns when other replicas may continue those. May be repeated.
+        Returns when other replicas may continue those.
         """
         self.health.begin_drain()
         await self.replica.dependencies.supervisor.begin_drain()
