@@ -164,7 +164,6 @@ def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    """Return every route. Those of `authentication.PUBLIC_PATHS` need no API key."""
     creation, bodies = process.creation, _bodies(process)
     grace_s = process.foundation.settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)

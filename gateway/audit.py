@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 BEGINNING: Final = bytes(32)
-"""Previous hash of a first entry."""
 OWN_PREFIX: Final = "harmony."
 TRIMMED: Final = "harmony.audit_log.trimmed"
 _OPENAI: Final = {
@@ -163,7 +162,6 @@ class AuditEntry:
     hash: bytes = b""
 
     def digest(self) -> bytes:
-        """Return what `hash` must be."""
         fields = (
             self.tenant_id.bytes,
             str(self.number).encode(),
@@ -265,7 +263,6 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """Return faults if the added entries are the whole chain."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:

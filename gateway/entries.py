@@ -8,13 +8,12 @@ bytes, and texts in UTF-8, have their length in front as a number.
 
     packed       version byte, then entries
     entry        number: length of the body times 16 plus the tag, then the body
-    0 Text       the text, with its marks (`gateway.text_ids.packed_text`); with logprobs: FF,
-                 the text as bytes, then for each id a number: 0 where none are known, else 1 plus
-                 the tokens that begin there, each of which is its bytes, a float, and a byte: how
-                 many alternatives, each as bytes and float
     2 Tokens     ids
-    8 Tokens     with logprobs: number of ids, ids, then for each id a float, a byte: how many
+    8 Tokens     number of ids, ids, then for each the float of its logprob, a byte: how many
                  alternatives, and each of these as id and float
+    0 Text       `gateway.text_ids.packed_text`; with logprobs FF, this as bytes, then for each id
+                 a number: 0 if unknown, else 1 plus the tokens that begin there, as in 8, but with
+                 bytes in place of ids
 
 `_FORMS` has the bodies of all other tags. Tags and indexes are never given a new meaning; a form
 that older code cannot read, and any tag after 15, needs another version byte. Tags from 12 on occur
@@ -655,7 +654,6 @@ _FORMS: Final[Mapping[int, tuple[type[Entry], tuple[tuple[str, _Form], ...]]]] =
     14: (ToolsListed, (("label", _LABEL), ("tools", _BYTES), ("error", _BYTES))),
     15: (ToolHandle, (("ordinal", _NUMBER), ("handle", _REST))),
 }
-"""Entry and fields of its body, in order, by tag."""
 _MARK: Final = (
     ("step", _one_of(get_args(Step))),
     ("at_ms", _NUMBER),

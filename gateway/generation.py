@@ -384,7 +384,6 @@ BUILTIN_PREFIX = "builtin:"
 BROWSER_TOOLS = tuple(f"{BUILTIN_PREFIX}browser.{name}" for name in ("search", "open", "find"))
 SEARCH_TOOL = BROWSER_TOOLS[0]
 PYTHON_TOOL = f"{BUILTIN_PREFIX}python"
-"""Code interpreter, which takes code and no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +477,6 @@ class TokenParser(Protocol):
     """
 
     recoveries: dict[str, int]
-    """How often each rule fired, by name."""
 
     @property
     def reasoning_tokens(self) -> int: ...

@@ -61,7 +61,6 @@ class GroupCommit(Generic[Row]):
             self._work.set()
 
     def put_back(self, rows: Iterable[Row]) -> None:
-        """Add rows that were taken but not committed, before all others."""
         self._waiting.extendleft(reversed(list(rows)))
         if self._waiting:
             self._work.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def one_line(text: bytes) -> bytes:
-    """Escape each character that could end a line, in JSON that orjson wrote."""
+    """Escape each character that could end a line."""
     if text.isascii():
         return text
     # The first bytes of the three: to look for one byte takes next to no time.

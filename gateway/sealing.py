@@ -69,7 +69,6 @@ class Unsealed:
 
     @classmethod
     def of(cls, content: bytes) -> Unsealed:
-        """Reverse `content`. Raises `SealBroken`."""
         kind, body = content[:1], content[1:]
         if kind == _IDS and len(body) % _ID_BYTES == 0:
             return cls(ids=struct.unpack(f"<{len(body) // _ID_BYTES}I", body))
@@ -99,7 +98,6 @@ class Sealer:
         return _spelled(bytes([len(key.name)]) + key.name + key.cipher.seal(content, bound_to))
 
     def open(self, seal: str, tenant: UUID, model: str) -> bytes:
-        """Return the content. Raises `SealBroken`."""
         name, sealed = _parts(seal)
         key = self._keys.get(name.decode(errors="replace"))
         if key is None:
@@ -108,8 +106,6 @@ class Sealer:
 
 
 class _Cipher:
-    """AES-256-GCM: one derived key encrypts, another makes nonces."""
-
     def __init__(self, secret: bytes, info: bytes) -> None:
         self._key, self._nonce_key = derived_keys(secret, info)
 
@@ -167,7 +163,6 @@ class DataKey:
         return self._cipher.seal(name, bound_to)
 
     def open(self, sealed: bytes, bound_to: bytes) -> bytes:
-        """Return the content. Raises `SealBroken`."""
         return self._cipher.open(sealed, bound_to)
 
 

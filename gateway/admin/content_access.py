@@ -105,7 +105,6 @@ _WITHDRAW: Final = CoreStatement(
 
 
 async def find_access(connection: Connection, tenant_id: TenantId) -> OperatorAccess:
-    """Return what operators may read of a tenant, in a transaction of that tenant."""
     row = (await connection.execute(_FIND, {"tenant": tenant_id})).one_or_none()
     if row is None:
         return OperatorAccess(DEFAULT_POLICY.operator_content_access, None)

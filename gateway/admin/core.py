@@ -94,8 +94,6 @@ def in_seconds(name: str) -> ColumnElement[Any]:
 
 
 class ResourceRows(Generic[T]):
-    """Rows of a table that are a resource of a tenant."""
-
     def __init__(
         self,
         table: Table,

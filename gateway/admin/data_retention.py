@@ -78,7 +78,6 @@ class RetentionControls:
             return retention_type
 
     async def set_of_organization(self, caller: AdminCaller, body: DataRetentionUpdate) -> str:
-        """Set it for all projects that follow the organization."""
         check_type(body.retention_type, of_project=False)
         tenant_id = caller.tenant_id
         remedy = "Ask the operator of this server to run: harmony-gateway data retention."

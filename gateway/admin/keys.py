@@ -74,7 +74,6 @@ DEFAULT_NAME: Final = "Secret key"
 KEYS_MAX: Final = 10_000
 """Working keys per tenant."""
 OVERLAP_S: Final = 86_400
-"""Default of `overlap_seconds`."""
 NETWORKS_MAX: Final = 64
 _ACCESS = ("active", "inactive", "any")
 

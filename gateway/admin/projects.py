@@ -328,7 +328,6 @@ class Projects:
         return await self._change(caller, project_id, body, lambda _: {"name": body.name})
 
     async def archive(self, caller: AdminCaller, project_id: str) -> Project:
-        """Archive a project and end its keys for good."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)

@@ -346,7 +346,6 @@ class StoredResponses:
         return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def cancel(self, author: Author, response_id: str) -> Json:
-        """End a background response with its output so far."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         if row.status not in RUNNING:
@@ -491,7 +490,6 @@ class StoredResponses:
         return None if at is None else at + timedelta(seconds=REVEAL_S)
 
     async def open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
-        """Return a response that is revealed to the author."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:

@@ -319,6 +319,6 @@ class Tenants:
             return await self._data.erase_person(name, body.end_user, author=author)
 
     async def export(self, author: Author, name: str, body: Export) -> TenantArchive:
-        """Return an archive, which can be read once, perhaps after those of others."""
+        """Return an archive, which can be read once."""
         with _owned(name):
             return await self._data.export(name, author=author, with_content=body.content)

@@ -51,7 +51,6 @@ class AdminCaller:
         project_id: ProjectId | None = None,
         **details: Any,
     ) -> None:
-        """Record a change, after it in the same transaction."""
         audit_event = self.author.event(event, target, project_id, **details)
         await audit_log.record(connection, self.tenant_id, audit_event)
 

@@ -195,7 +195,6 @@ REPORTS: Final[Mapping[str, Report]] = {
     "file_search_calls": Report((*_KEYED, "vector_store_id"), ("vector_store_ids",)),
     "decisions": Report((*_KEYED, "model", "batch", "service_tier", "api_source")),
 }
-"""Reports by the last part of their path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -570,7 +569,6 @@ LINE_ITEMS: Final = {
     "output_tokens": ("output_cost_nano", "tokens"),
     "tools": ("tools_cost_nano", None),
 }
-"""Column and unit of each part of a model's costs."""
 
 
 def _parts(model: str | None, sums: Sums) -> Iterator[tuple[str | None, int, int, str | None]]:

@@ -141,8 +141,6 @@ KEPT: Final = 4_096
 
 
 class Estimates(Generic[K]):
-    """Moving averages of output tokens, by key."""
-
     def __init__(self) -> None:
         self._means: OrderedDict[K, tuple[int, float]] = OrderedDict()
 
@@ -220,7 +218,6 @@ class Gates:
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
         self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
-        """Requests in progress here, by limit."""
         self.elsewhere: dict[Key, int] = {}
         """Counts of other processes at the last round, of keys that this one reported, too:
         requests in progress, reserved spending, bytes added to storage."""
@@ -266,7 +263,6 @@ class Gates:
         return 0.0 if bucket is None else bucket.held
 
     def spending(self, key: Key, now: datetime) -> tuple[int, int]:
-        """Return this process's spending in the interval, and its reservations."""
         tenant_id, name = key
         meter = self._meters.get(tenant_id, {}).get(name)
         return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
@@ -619,8 +615,6 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class LimitFigure:
-    """Limit, what is left of it, and seconds until all of it is."""
-
     limit: Limit
     remaining: int
     reset_s: float | None
@@ -628,8 +622,6 @@ class LimitFigure:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFigure:
-    """Budget in the current interval, and what requests in progress may take of it."""
-
     budget: Budget
     spent: int
     reserved: int

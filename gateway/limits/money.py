@@ -131,7 +131,6 @@ class SpendMeter:
         self.meter = meter
         self.reserved = 0
         self.used_at = 0.0
-        """Last use, by the clock of its owner."""
         self._closed: list[Spent] = []
         self._others: int | None = None
         self._is_written = True

@@ -168,5 +168,4 @@ def account_of(limit: Limit) -> str:
 
 
 def project_of(account: str) -> UUID:
-    """Reverse `account_of`; perhaps `WHOLE_TENANT`."""
     return UUID(account.removeprefix("stored/"))

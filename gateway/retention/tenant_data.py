@@ -287,7 +287,6 @@ class TenantData:
 
 
 async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
-    """Return True if a deleted tenant is still to be removed."""
     async with database.owner_transaction() as connection:
         parameters = {"tenant": tenant_id, "window_s": window_s}
         return bool(await connection.scalar(_IS_DUE, parameters))

@@ -120,8 +120,8 @@ class NotificationRouter:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Parts of one replica. `helpers` never raise, and run as long as the process; the takeover
-    scheduler ends when it drains.
+    """Parts of one replica. `helpers` never raise; they run as long as the process, but the
+    takeover scheduler ends when that drains.
     """
 
     dependencies: RunDependencies
