@@ -384,6 +384,7 @@ BUILTIN_PREFIX = "builtin:"
 BROWSER_TOOLS = tuple(f"{BUILTIN_PREFIX}browser.{name}" for name in ("search", "open", "find"))
 SEARCH_TOOL = BROWSER_TOOLS[0]
 PYTHON_TOOL = f"{BUILTIN_PREFIX}python"
+"""Its arguments are code, and no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
