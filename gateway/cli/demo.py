@@ -28,7 +28,7 @@ from gateway.admin.keys import AccountKeyCreate
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
-from gateway.app import create_admin_app, create_app
+from gateway.app import AdminGateway, create_app
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import PORT_MAX, run
@@ -235,7 +235,7 @@ def _listeners(
 def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) -> list[Server]:
     if listener is None:
         return []
-    return [Server(create_admin_app(app.process), listener, settings.server)]
+    return [Server(AdminGateway(app.process), listener, settings.server)]
 
 
 async def _login_link(

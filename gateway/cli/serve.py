@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.app import create_admin_app, create_app
+from gateway.app import AdminGateway, create_app
 from gateway.cli.command import PORT_MAX, Config, run
 from gateway.cli.config import require_complete
 from gateway.cli.provision import provisioned
@@ -99,7 +99,7 @@ async def _serve_gateway(
     log = EventLog(__name__)
     servers = [Server(app, listener, settings.server, app.process, websockets=settings)]
     if admin_listener is not None:
-        servers.append(Server(create_admin_app(app.process), admin_listener, settings.server))
+        servers.append(Server(AdminGateway(app.process), admin_listener, settings.server))
     with stopped_by_signals(*servers):
         async with AsyncExitStack() as stack:
             for server in servers:
