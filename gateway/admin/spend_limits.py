@@ -268,9 +268,9 @@ _REMOVE_ALERT: Final = CoreStatement(delete(SPEND_ALERTS).where(*_of_scope(SPEND
 class SpendLimits:
     """Budgets and spend alerts, which are looked up with keys."""
 
-    def __init__(self, database: Database, forget: Callable[[], None] | None = None) -> None:
+    def __init__(self, database: Database, forget: Callable[[], None] = lambda: None) -> None:
         self._database = database
-        self._transactions = Transactions(database, forget or (lambda: None))
+        self._transactions = Transactions(database, forget)
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         async with self._transactions.reading(tenant_id) as connection:
