@@ -224,7 +224,6 @@ class Gates:
         self.needs_round = False
         self._places_used: dict[Key, float] = {}
         self.prices = Prices()
-        self.nobody = UUID(int=0)
         self.lacks_price = False
         """Something unpriced was used; it may have a price by now."""
 
@@ -564,7 +563,7 @@ class Gates:
         return spend
 
     def _price(self, tenant_id: UUID, model: str, tier: str) -> Price | None:
-        price = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+        price = self.prices.of(tenant_id, model, tier, self._now())
         self.lacks_price = self.lacks_price or price is None
         return price
 
