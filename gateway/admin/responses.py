@@ -35,6 +35,7 @@ from gateway.services.token_view import LogView, TokenView
 from gateway.store import audit_log, content, flushes, messages
 from gateway.store import responses as rows
 from gateway.store.events import day_of
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNNING
@@ -375,6 +376,8 @@ class StoredResponses:
         parameters = _reveals(author, row, within_s=3600.0)
         async with self._database.transaction(tenant_id) as connection:
             (await find_access(connection, tenant_id)).check()
+            # As `record` does, but before the count: reveals at once would exceed the bound.
+            await take_turns(connection, tenant_id, TenantLock.AUDIT_LOG)
             if await connection.scalar(_REVEALS, parameters) >= REVEALS_MAX:
                 raise RateLimited(
                     f"You have revealed {REVEALS_MAX} responses of this tenant within an hour.",
