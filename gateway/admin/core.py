@@ -155,8 +155,8 @@ class ResourceRows(Generic[T]):
         key = self._table.c.id
         conditions = [*of_tenant(self._table), *self._conditions]
         if is_behind:
-            after = bindparam("after")
-            conditions.append(key < after if descends else key > after)
+            place: Any = bindparam("after")
+            conditions.append(key < place if descends else key > place)
         return CoreStatement(
             select(*self._columns)
             .where(*conditions)

@@ -139,14 +139,13 @@ class SpendEndpoints:
         state = await self._spend_limits.budget(await self._owner_of(call), "usd", "month")
         if state is None:
             raise _no_spend_limit()
+        is_enforcing = state.budget.mode == "enforce" and state.spent >= state.budget.cap
         return {
             "object": f"{self._kind}.spend_limit",
             "currency": "USD",
             "interval": "month",
             "threshold_amount": state.budget.cap // CENT,
-            "enforcement": {
-                "status": "enforcing" if state.spent >= state.budget.cap else "inactive"
-            },
+            "enforcement": {"status": "enforcing" if is_enforcing else "inactive"},
         }
 
     async def set_limit(self, call: AdminCall) -> Json:
@@ -275,12 +274,7 @@ class SpendLimits:
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         async with self._transactions.reading(tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
-        states, now = [], datetime.now(UTC)
-        for budget in map(budget_of, rows):
-            starts_at = begins(budget.interval, now)
-            spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
-            states.append(BudgetState(budget, spent))
-        return states
+        return [await self._state(tenant_id, budget) for budget in map(budget_of, rows)]
 
     async def of(self, owner: LimitOwner) -> list[Budget]:
         async with self._transactions.reading(owner.tenant_id) as connection:
@@ -288,9 +282,9 @@ class SpendLimits:
         return list(filter(owner.has, map(budget_of, rows)))
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        for one in await self.budgets(owner.tenant_id):
-            if owner.has(one.budget) and (one.budget.unit, one.budget.interval) == (unit, interval):
-                return one
+        for one in await self.of(owner):
+            if (one.unit, one.interval) == (unit, interval):
+                return await self._state(owner.tenant_id, one)
         return None
 
     async def set_budget(
@@ -393,6 +387,11 @@ class SpendLimits:
         async with self._transactions.changing(owner.tenant_id) as connection:
             alert = await _administrators_alert(connection, owner, alert_id)
             await _remove_alert(connection, owner, alert.id)
+
+    async def _state(self, tenant_id: TenantId, budget: Budget) -> BudgetState:
+        starts_at = begins(budget.interval, datetime.now(UTC))
+        spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
+        return BudgetState(budget, spent)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)

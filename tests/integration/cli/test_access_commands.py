@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from gateway.tenancy import Tenant
+
 PEPPER = "a pepper of more than sixteen characters"
 GIVEN = {
     "--on-disconnect": "continue",
@@ -103,7 +105,7 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
 def test_a_tenant_may_be_created_while_keys_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     printed("tenants", "create", "acme")
     printed("keys", "create", "acme")
-    created = []
+    created: list[Tenant] = []
 
     def raced(read: Callable[..., Awaitable[list[object]]]) -> Callable[..., object]:
         async def read_then_create(tenants: Tenants, *arguments: object) -> list[object]:
