@@ -17,7 +17,7 @@ from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.admin.tenants import check_name
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
+from gateway.limits.money import ANY_TIER, COMPONENTS, NANO, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import (
     SECOND_MAX,
     Json,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 PRICES: Final = TABLES["prices"]
-NANO_MAX: Final = 10**15
-"""A million dollars."""
+NANO_MAX: Final = 10 * NANO
+"""Costs of a response and their sums have to fit into 63 bits."""
 
 
 def routes(prices: Prices) -> list[AdminRoute]:
@@ -85,7 +85,7 @@ class PriceCreate(PriceEnd):
         if not self.nano_per_unit:
             raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
         if not all(0 <= one <= NANO_MAX for one in self.nano_per_unit.values()):
-            raise InvalidRequest("A price is zero or more, and below a million dollars.")
+            raise InvalidRequest("A price is from 0 to ten dollars for a token or a call.")
 
 
 def price_body(price: Price) -> Json:
