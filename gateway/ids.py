@@ -113,7 +113,7 @@ parse_operator_issuer_id = operator_issuer_id.parse
 parse_api_key_id = api_key_id.parse
 parse_tenant_id = tenant_id.parse
 parse_user_id = user_id.parse
-audit_log_uuid = audit_log_id.parse
+parse_audit_log_id = audit_log_id.parse
 
 
 def auto_container(response: UUID) -> UUID:

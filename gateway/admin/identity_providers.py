@@ -41,6 +41,7 @@ from gateway.tenancy.issuers import (
     ALGORITHMS,
     EXPRESSION_CHARS_MAX,
     OF_OPERATORS,
+    TOKEN_LIFETIME_MAX_S,
     Algorithm,
     IdentityProvider,
     KeySource,
@@ -75,7 +76,6 @@ URL_CHARS_MAX: Final = 512
 ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
-LIFETIME_MAX_S: Final = 86_400
 
 
 def _url(url: str) -> str:
@@ -142,7 +142,9 @@ class TokenExtras(NullableModel):
         Annotated[Many[Algorithm], Field(min_length=1, max_length=len(ALGORITHMS))] | None
     ) = None
     clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), AS_INTEGER] | None = None
-    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
+    lifetime_max_seconds: (
+        Annotated[int, Field(ge=1, le=TOKEN_LIFETIME_MAX_S), AS_INTEGER] | None
+    ) = None
 
     def columns(self) -> Json:
         return without_nulls(

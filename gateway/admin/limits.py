@@ -343,15 +343,12 @@ class Limits:
 
     async def storage(self) -> list[StorageState]:
         """Return the limits of stored bytes of all tenants, the fullest first."""
-        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
         async with self._database.runs_transaction() as connection:
             parameters = {"whole": WHOLE_TENANT, "rows_max": STORAGE_MAX}
             rows = await connection.execute(_STORAGE, parameters)
-        return [
-            StorageState(names[row.tenant_id], limit_of(row), row.bytes)
-            for row in rows
-            if row.tenant_id in names
-        ]
+        # Read last: a tenant may be created meanwhile.
+        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
+        return [StorageState(names[row.tenant_id], limit_of(row), row.bytes) for row in rows]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
