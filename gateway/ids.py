@@ -7,7 +7,11 @@ import os
 import re
 import secrets
 import time
+from typing import TYPE_CHECKING
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 RESPONSE_PREFIX = "resp_"
 COMPACTION_PREFIX = "cmp_"
@@ -57,6 +61,11 @@ def new_uuid() -> UUID:
     value = (milliseconds & ((1 << 48) - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+def first_uuid(moment: datetime) -> UUID:
+    """Return a UUID that is not greater than any UUIDv7 made at `moment` or later."""
+    return UUID(int=max(0, int(moment.timestamp() * 1000)) << 80)
 
 
 def new_request_id() -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STATUSES: Final = (*RUNNING, *TERMINAL)
 SPAN_MAX: Final = timedelta(days=31)
+_CLOCKS_DIFFER: Final = timedelta(hours=1)
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 QUERY: Final = (
@@ -39,24 +40,25 @@ r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.sta
 r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
 r.attempts"""
 """Columns for `record_body`; none has content."""
-# Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
-# search names a tenant, or reads at most what its hours have.
+# No index has `created_at`. Ids begin with the time at which they were made, so that the primary
+# key finds the newest ones of a range of time, tenant by tenant.
 _SEARCH: Final = Statement(f"""
-SELECT {COLUMNS}
-FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
-WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
-  AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
-  AND (CAST(:project AS uuid) IS NULL
-       OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
-  AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
-  AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
-  AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
-  AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
-  AND r.created_at >= CAST(:from_at AS timestamptz)
-  AND r.created_at < CAST(:until_at AS timestamptz)
-  AND (CAST(:after AS uuid) IS NULL OR r.id < CAST(:after AS uuid))
-  AND (CAST(:before AS uuid) IS NULL OR r.id > CAST(:before AS uuid))
-ORDER BY r.id DESC
+SELECT newest.* FROM tenants AS t CROSS JOIN LATERAL (
+    SELECT {COLUMNS} FROM responses AS r
+    WHERE r.tenant_id = t.id AND r.id > :above AND r.id < :below
+      AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
+      AND (CAST(:project AS uuid) IS NULL
+           OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
+      AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
+      AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
+      AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
+      AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
+      AND r.created_at >= :from_at AND r.created_at < :until_at
+    ORDER BY r.id DESC
+    LIMIT :rows_max
+) AS newest
+WHERE CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text)
+ORDER BY newest.id DESC
 LIMIT :rows_max
 """)  # noqa: S608 - constants only
 
@@ -87,16 +89,17 @@ def _parameters(query: QueryParams) -> Json:
     from_s = integer(query, "created_at[gte]", minimum=0)
     until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else moment_of(until_s)
     begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
-    if (before := _parsed(query, "before", ids.parse_response_id)) is not None and from_s is None:
-        # An id begins with the millisecond in which it was made, and newer ones follow it.
-        begin = max(begin, moment_of((before.int >> 80) // 1000))
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
             f"Ask for {SPAN_MAX.days} days at most.",
             code="invalid_value",
             param="created_at[gte]",
         )
+    after, before = (_parsed(query, name, ids.parse_response_id) for name in ("after", "before"))
+    above, below = ids.first_uuid(begin - _CLOCKS_DIFFER), ids.first_uuid(until + _CLOCKS_DIFFER)
     return {
+        "above": above if before is None else max(above, before),
+        "below": below if after is None else min(below, after),
         "from_at": begin,
         "until_at": until,
         "tenant": query.get("tenant"),
@@ -106,8 +109,6 @@ def _parameters(query: QueryParams) -> Json:
         "conversation": _parsed(query, "conversation_id", ids.parse_conversation_id),
         "model": query.get("model"),
         "statuses": list(statuses) or None,
-        "after": _parsed(query, "after", ids.parse_response_id),
-        "before": before,
     }
 
 

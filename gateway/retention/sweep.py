@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 import asyncpg
 
+from gateway import ids
 from gateway.audit import trimmed
 from gateway.errors import StoreError
 from gateway.store import audit_log, claim_order, flushes
@@ -40,6 +40,7 @@ from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from sqlalchemy import Table
 
@@ -378,9 +379,9 @@ async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
 async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     # True if a log of that day may still be read or written, or is held.
     begins, ends = _bounds(day)
-    ids = {
-        "first_id": _first_id(begins - _CLOCKS_DIFFER),
-        "last_id": _first_id(ends + _CLOCKS_DIFFER),
+    of_day = {
+        "first_id": ids.first_uuid(begins - _CLOCKS_DIFFER),
+        "last_id": ids.first_uuid(ends + _CLOCKS_DIFFER),
     }
     times = {"begins": begins, "ends": ends}
     async with database.runs_transaction() as connection:
@@ -389,7 +390,7 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
             return True
         if await connection.scalar(_IS_HELD, {"day": day}):
             return True
-        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}))
+        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **of_day, **times}))
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
@@ -429,11 +430,6 @@ async def _unless_in_the_way(connection: Connection, lock_wait_s: float, *statem
 def _bounds(day: date) -> tuple[datetime, datetime]:
     begins = datetime.combine(day, time(), UTC)
     return begins, begins + _DAY
-
-
-def _first_id(moment: datetime) -> UUID:
-    # UUIDv7: 48 bits of milliseconds. No id made at or after `moment` is smaller.
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 async def remove_expired(

@@ -184,7 +184,7 @@ async def test_a_range_of_time_is_in_the_address(
     site: Site, owner: Browser, tenant: TenantId
 ) -> None:
     at = datetime.now(UTC) - timedelta(hours=2)
-    new = replace(new_response(), created_at=at)
+    new = replace(new_response(), created_at=at, uuid=ids.first_uuid(at))
     await responses.insert(site.process.foundation.database, tenant, new)
     made = ids.response_id(new.uuid)
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from gateway import ids
+from gateway.admin import inspection
 from gateway.retention import sweep
 from gateway.store import (
     claim_order,
@@ -348,6 +350,15 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         assert no_table_is_scanned(found), found
         wide = re.findall(r"Index Cond: \(tenant_id = [^ ]*\)$", found, re.MULTILINE)
         assert not wide, found
+
+
+async def test_the_newest_of_all_tenants_are_found_by_key(filled: Filled) -> None:
+    searched = inspection._parameters(QueryParams({"model": "m"})) | {"rows_max": 21}
+    explained = Statement(f"EXPLAIN {inspection._SEARCH.text}")
+    async with filled.database.runs_transaction() as connection:
+        found = "\n".join(await connection.scalars(explained, searched))
+    assert no_table_is_scanned(found), found
+    assert "Index Cond: ((tenant_id = t.id) AND (id >" in found, found
 
 
 async def test_pages_are_found_by_index(filled: Filled) -> None:
