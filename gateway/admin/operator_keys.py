@@ -17,6 +17,7 @@ from gateway.admin.routes import OPERATOR_BASE, audited, changed, read, whole_pa
 from gateway.admin.transactions import owning
 from gateway.api.access.authentication import (
     ADMIN_PATHS,
+    PUBLIC_PATHS,
     check_address,
     check_named,
     credentials_of,
@@ -182,12 +183,6 @@ def routes(operators: Operators) -> list[AdminRoute]:
         changed("/operators", may_write, operators.create, shown_once, OperatorCreate),
         changed(disable, may_write, operators.disable, operator_key_body, NoBody),
     ]
-
-
-PUBLIC_PATHS: Final = frozenset(
-    {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
-)
-"""Paths that need no key, for orchestrators, scrapers and browsers."""
 
 
 class AdminAuthentication:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.errors import RateLimited
     from gateway.limits.headers import Headers
     from gateway.limits.money import Price
-    from gateway.limits.rules import Budget, Limit, Rules, Terms, What
+    from gateway.limits.rules import Budget, Key, Limit, Rules, Terms, What
     from gateway.limits.stored_bytes import StoredCharge
 
 
@@ -169,8 +169,6 @@ REFUSED_FACTOR: Final = 10
 """Multiple of a request limit that may be refused in a minute before a client has to pause."""
 
 T = TypeVar("T")
-Key = tuple[UUID, str]
-"""A tenant, and the name of something that is counted for it."""
 
 
 class GateObserver(Protocol):

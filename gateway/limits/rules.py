@@ -26,6 +26,9 @@ What = Literal[
 Unit = Literal["usd", "tokens"]
 Interval = Literal["day", "month", "none"]
 
+Key = tuple["UUID", str]
+"""A tenant, and the name of something that is counted for it."""
+
 ALL_MODELS: Final = "*"
 MINUTE_S: Final = 60
 DAY_S: Final = 86_400
