@@ -123,15 +123,16 @@ class ResourceRows(Generic[T]):
         return count
 
     async def page(self, connection: Connection, params: PageParams, **parameters: Any) -> Page[T]:
-        # Ids grow with time: the item of `after` may be deleted meanwhile.
+        # Ids grow with time: the item of the cursor may be deleted meanwhile.
         query = {**parameters, "row_limit": params.limit + 1}
-        if params.after is not None:
-            query["after"] = self._parse_id(params.after)
-            if query["after"] is None:
-                raise unknown_place()
-        statement = self._statements[params.order == "desc", params.after is not None]
-        rows = await connection.execute(statement, query)
-        return Page([self._made(row) for row in rows[: params.limit]], len(rows) > params.limit)
+        if params.cursor is not None:
+            query["cursor"] = self._parse_id(params.cursor)
+            if query["cursor"] is None:
+                raise unknown_place(params.cursor_name)
+        descends = params.order_from_cursor == "desc"
+        statement = self._statements[descends, params.cursor is not None]
+        rows, has_more = params.of(await connection.execute(statement, query))
+        return Page(list(map(self._made, rows)), has_more)
 
     @cached_property
     def _find(self) -> CoreStatement:
@@ -155,7 +156,7 @@ class ResourceRows(Generic[T]):
         key = self._table.c.id
         conditions = [*of_tenant(self._table), *self._conditions]
         if is_behind:
-            place: Any = bindparam("after")
+            place: Any = bindparam("cursor")
             conditions.append(key < place if descends else key > place)
         return CoreStatement(
             select(*self._columns)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import AfterValidator, Field, StringConstraints
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, cast, delete, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway import ids
 from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.limits import LimitOwner, upsert
 from gateway.admin.projects import ONE as PROJECT
-from gateway.admin.routes import ORDERED_PAGE, AdminRoute, cut, page_params
+from gateway.admin.routes import ORDERED_PAGE, AdminRoute, page_params
 from gateway.admin.transactions import Transactions
 from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.admin.limits import Limits
     from gateway.admin.routes import AdminCall
     from gateway.limits.rules import Interval, Mode, Unit
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -162,11 +164,8 @@ class SpendEndpoints:
 
     async def alerts(self, call: AdminCall) -> Json:
         params = page_params(call.request.query_params)
-        rows = await self._spend_limits.alerts(await self._owner_of(call))
-        # Alerts that the operator set beside a budget are not the administrators', and may be in
-        # other units and intervals than dollars and months.
-        page, has_more = cut([self._body(one) for one in rows if one.percent is None], params)
-        return list_body(page, has_more=has_more)
+        page = await self._spend_limits.administrators_alerts(await self._owner_of(call), params)
+        return list_body(map(self._body, page.rows), has_more=page.has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         body = await call.body(SpendAlertUpdate)
@@ -247,13 +246,16 @@ _ALERTS: Final = CoreStatement(
     .where(*_of_scope(SPEND_ALERTS))
     .order_by(SPEND_ALERTS.c.created_at, SPEND_ALERTS.c.id)
 )
-_ALERT_ROWS: Final = ResourceRows(
+# Alerts that the operator set beside a budget are not the administrators', and may be in other
+# units and intervals than dollars and months.
+_ADMINISTRATORS_ALERTS: Final = ResourceRows(
     SPEND_ALERTS,
     alert_of,
     ids.parse_spend_alert_id,
     _unknown_alert,
     SPEND_ALERTS.c.scope == bindparam("scope"),
     SPEND_ALERTS.c.scope_id == bindparam("scope_id"),
+    cast(func.convert_from(SPEND_ALERTS.c.channel, "UTF8"), JSONB)["type"].astext != OPERATORS,
 )
 _CHANGE_ALERT: Final = CoreStatement(
     update(SPEND_ALERTS)
@@ -348,6 +350,10 @@ class SpendLimits:
         async with self._transactions.reading(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
+    async def administrators_alerts(self, owner: LimitOwner, page: PageParams) -> Page[SpendAlert]:
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            return await _ADMINISTRATORS_ALERTS.page(connection, page, **owner.row)
+
     async def add_alert(
         self,
         owner: LimitOwner,
@@ -362,14 +368,14 @@ class SpendLimits:
 
     async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
         async with self._transactions.reading(owner.tenant_id) as connection:
-            return await _administrators_alert(connection, owner, alert_id)
+            return await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
 
     async def change_alert(
         self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
     ) -> SpendAlert:
         """Change an administrator's alert, which fires again at another threshold."""
         async with self._transactions.changing(owner.tenant_id) as connection:
-            before = await _administrators_alert(connection, owner, alert_id)
+            before = await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
             # Only the number of recipients: an audit log cannot be erased.
@@ -385,7 +391,7 @@ class SpendLimits:
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
         async with self._transactions.changing(owner.tenant_id) as connection:
-            alert = await _administrators_alert(connection, owner, alert_id)
+            alert = await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
             await _remove_alert(connection, owner, alert.id)
 
     async def _state(self, tenant_id: TenantId, budget: Budget) -> BudgetState:
@@ -421,15 +427,6 @@ async def _note_budget(
 
 async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAlert]:
     return [alert_of(row) for row in await connection.execute(_ALERTS, owner.row)]
-
-
-async def _administrators_alert(
-    connection: Connection, owner: LimitOwner, alert_id: str
-) -> SpendAlert:
-    alert = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
-    if alert.percent is not None:
-        raise _unknown_alert(alert_id)
-    return alert
 
 
 def _check_count(count: int) -> None:

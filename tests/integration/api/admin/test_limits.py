@@ -184,6 +184,8 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     ]
     listed = [one.id async for one in alerts.list(**named, limit=2)]
     assert [one for one in listed if one in ids] == ids  # an organization has those of other tests
+    page = await alerts.list(**named, before=ids[2], limit=1)
+    assert ([one.id for one in page.data], page.has_more) == ([ids[1]], True)
     changed = await alerts.update(
         ids[0], **named, **money, threshold_amount=150, notification_channel=CHANNEL
     )
@@ -195,8 +197,10 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     with pytest.raises(openai.NotFoundError):
         await alerts.retrieve(ids[0], **named)
     assert (await limit.delete(**named)).deleted
-    for one in ids[1:]:
-        await alerts.delete(one, **named)
+    # A list goes on behind what was deleted meanwhile.
+    async for one in alerts.list(**named, limit=1):
+        await alerts.delete(one.id, **named)
+    assert (await alerts.list(**named)).data == []
 
 
 async def test_a_spend_limit_that_is_only_observed_is_not_shown_as_enforced(
