@@ -7,11 +7,7 @@ import os
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 RESPONSE_PREFIX = "resp_"
 COMPACTION_PREFIX = "cmp_"
@@ -63,9 +59,9 @@ def new_uuid() -> UUID:
     return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
-def first_uuid(moment: datetime) -> UUID:
-    """Return a UUID that is not greater than any UUIDv7 made at `moment` or later."""
-    return UUID(int=max(0, int(moment.timestamp() * 1000)) << 80)
+def first_uuid(second: float) -> UUID:
+    """Return a UUID that is not greater than any UUIDv7 made at this Unix second or later."""
+    return UUID(int=max(0, int(second * 1000)) << 80)
 
 
 def new_request_id() -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STATUSES: Final = (*RUNNING, *TERMINAL)
 SPAN_MAX: Final = timedelta(days=31)
-_CLOCKS_DIFFER: Final = timedelta(hours=1)
+_CLOCKS_DIFFER_S: Final = 3600
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 QUERY: Final = (
@@ -96,7 +96,8 @@ def _parameters(query: QueryParams) -> Json:
             param="created_at[gte]",
         )
     after, before = (_parsed(query, name, ids.parse_response_id) for name in ("after", "before"))
-    above, below = ids.first_uuid(begin - _CLOCKS_DIFFER), ids.first_uuid(until + _CLOCKS_DIFFER)
+    above = ids.first_uuid(begin.timestamp() - _CLOCKS_DIFFER_S)
+    below = ids.first_uuid(until.timestamp() + _CLOCKS_DIFFER_S)
     return {
         "above": above if before is None else max(above, before),
         "below": below if after is None else min(below, after),

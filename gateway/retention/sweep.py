@@ -258,7 +258,7 @@ def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
 LOCK_WAIT_S: Final = 0.2
 _PARTITION: Final = re.compile(r"events_(\d{4})(\d\d)(\d\d)\Z")
 _DAY: Final = timedelta(days=1)
-_CLOCKS_DIFFER: Final = timedelta(hours=1)
+_CLOCKS_DIFFER_S: Final = 3600
 _IN_THE_WAY: Final = (
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
@@ -380,8 +380,8 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     # True if a log of that day may still be read or written, or is held.
     begins, ends = _bounds(day)
     of_day = {
-        "first_id": ids.first_uuid(begins - _CLOCKS_DIFFER),
-        "last_id": ids.first_uuid(ends + _CLOCKS_DIFFER),
+        "first_id": ids.first_uuid(begins.timestamp() - _CLOCKS_DIFFER_S),
+        "last_id": ids.first_uuid(ends.timestamp() + _CLOCKS_DIFFER_S),
     }
     times = {"begins": begins, "ends": ends}
     async with database.runs_transaction() as connection:
