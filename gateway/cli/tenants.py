@@ -260,8 +260,6 @@ async def list_keys(
 ) -> None:
     """List API keys by their last characters; the keys themselves are not stored."""
     services = await gateway.tenants()
-    listed = await services.keys(tenant)
-    # Read last: of a tenant that is created meanwhile no key is listed without its name.
     names = {one.id: one.name for one in await services.list()}
     terminal.listing(
         [
@@ -274,7 +272,7 @@ async def list_keys(
                 **_times(one, "created_at", "disabled_at"),
                 **_times(one.terms, "expires_at"),
             }
-            for one in listed
+            for one in await services.keys(tenant)
         ],
         {
             "TENANT": "tenant",

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from gateway.limits.accounting import Charge, Elsewhere, GateObserver
     from gateway.limits.buckets import Ask, Bucket
     from gateway.limits.money import Price, SpendMeter, Spent
-    from gateway.limits.rules import Key, Rules, Terms, What
+    from gateway.limits.rules import Rules, Terms, What
     from gateway.limits.stored_bytes import StoredCharge
+    from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal, TenantId
 
 WAIT_MAX_S: Final = 2.0

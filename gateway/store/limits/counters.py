@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from gateway.limits.accounting import BUSY_WAIT_S, Elsewhere, interval_starts
 from gateway.limits.refusal import ReachedLimit, too_many
@@ -26,10 +27,9 @@ from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from uuid import UUID
 
     from gateway.limits.buckets import Ask
-    from gateway.limits.rules import Key, Limit, Terms, What
+    from gateway.limits.rules import Limit, Terms, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -39,6 +39,7 @@ BUCKETS_MAX: Final = 256
 PRESENT: Final = "replica"
 """The report by which replicas count each other, under the nil tenant."""
 
+Key = tuple[UUID, str]
 
 # A replica that still has the lower capacity of a limit that was raised does not cut the level
 # that the raise has added: see `resize`.

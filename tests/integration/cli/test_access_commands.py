@@ -15,8 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway import ids
-from gateway.admin.tenants import Tenants
-from gateway.audit import COMMAND_LINE
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
 from gateway.store.postgres.database import Database
@@ -27,10 +25,7 @@ from gateway.store.tools.tool_calls import AuditedCall
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-    from gateway.tenancy import Tenant
 
 PEPPER = "a pepper of more than sixteen characters"
 GIVEN = {
@@ -98,28 +93,6 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert "disabled" in printed("keys", "list")
     created = json.loads(printed("keys", "create", "acme", "--json"))
     assert created["key"].startswith("sk-")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("environment")
-def test_a_tenant_may_be_created_while_keys_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed("tenants", "create", "acme")
-    printed("keys", "create", "acme")
-    created: list[Tenant] = []
-
-    def raced(read: Callable[..., Awaitable[list[object]]]) -> Callable[..., object]:
-        async def read_then_create(tenants: Tenants, *arguments: object) -> list[object]:
-            rows = await read(tenants, *arguments)
-            if not created:
-                created.append(await tenants.create(COMMAND_LINE, "globex"))
-                await tenants.create_key(COMMAND_LINE, "globex", "ci")
-            return rows
-
-        return read_then_create
-
-    for name in ("list", "keys"):
-        monkeypatch.setattr(Tenants, name, raced(getattr(Tenants, name)))
-    assert "acme" in printed("keys", "list")
 
 
 @pytest.mark.slow
