@@ -35,15 +35,18 @@ QUERY: Final = (
     *("created_at[gte]", "created_at[lt]", *several("status")),
 )
 
-COLUMNS: Final = """
-r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
-r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
-r.attempts"""
+_NAMES: Final = (
+    *("tenant_id", "id", "project_id", "key_id", "model", "status", "background", "streamed"),
+    *("created_at", "completed_at", "parent_id", "conversation_id", "owner", "attempts"),
+)
+COLUMNS: Final = ", ".join(("t.name AS tenant_name", *(f"r.{name}" for name in _NAMES)))
 """Columns for `record_body`; none has content."""
+FOUND: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
+"""The same of a subquery `one`."""
 # No index has `created_at`. Ids begin with the time at which they were made, so that the primary
 # key finds the newest ones of a range of time, tenant by tenant.
 _SEARCH: Final = Statement(f"""
-SELECT newest.* FROM tenants AS t CROSS JOIN LATERAL (
+SELECT {FOUND} FROM tenants AS t CROSS JOIN LATERAL (
     SELECT {COLUMNS} FROM responses AS r
     WHERE r.tenant_id = t.id AND r.id > :above AND r.id < :below
       AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
@@ -56,9 +59,9 @@ SELECT newest.* FROM tenants AS t CROSS JOIN LATERAL (
       AND r.created_at >= :from_at AND r.created_at < :until_at
     ORDER BY r.id DESC
     LIMIT :rows_max
-) AS newest
+) AS one
 WHERE CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text)
-ORDER BY newest.id DESC
+ORDER BY one.id DESC
 LIMIT :rows_max
 """)  # noqa: S608 - constants only
 

@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 
 from gateway import ids
 from gateway.admin import inspection
+from gateway.admin import responses as admin_responses
 from gateway.retention import sweep
 from gateway.store import (
     claim_order,
@@ -352,13 +353,17 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         assert not wide, found
 
 
-async def test_the_newest_of_all_tenants_are_found_by_key(filled: Filled) -> None:
+async def test_responses_of_all_tenants_are_found_by_key(filled: Filled) -> None:
     searched = inspection._parameters(QueryParams({"model": "m"})) | {"rows_max": 21}
-    explained = Statement(f"EXPLAIN {inspection._SEARCH.text}")
-    async with filled.database.runs_transaction() as connection:
-        found = "\n".join(await connection.scalars(explained, searched))
-    assert no_table_is_scanned(found), found
-    assert "Index Cond: ((tenant_id = t.id) AND (id >" in found, found
+    for statement, parameters, condition in (
+        (inspection._SEARCH, searched, "(id >"),
+        (admin_responses._FIND, {"id": ids.new_uuid()}, "(id ="),
+    ):
+        explained = Statement(f"EXPLAIN {statement.text}")
+        async with filled.database.runs_transaction() as connection:
+            found = "\n".join(await connection.scalars(explained, parameters))
+        assert no_table_is_scanned(found), found
+        assert f"Index Cond: ((tenant_id = t.id) AND {condition}" in found, found
 
 
 async def test_pages_are_found_by_index(filled: Filled) -> None:
