@@ -237,6 +237,8 @@ _KV_USED: Final = frozenset({
 _GENERATED: Final = "vllm:generation_tokens_total"
 _SPEED: Final = "sglang:gen_throughput"
 _BEGAN: Final = "process_start_time_seconds"
+EPOCH_END: Final = 2**32
+"""Rows have four bytes for it (`Placement`)."""
 _CAPACITY: Final = "sglang:max_total_num_tokens"
 _CACHE: Final = "vllm:cache_config_info"
 _SAMPLE: Final = re.compile(
@@ -301,11 +303,11 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
             shares.append(value)
         else:
             sums[name] = sums.get(name, 0.0) + value
-    capacity = blocks or _plausible(sums.get(_CAPACITY))
+    capacity = _plausible(blocks or sums.get(_CAPACITY))
     return ReportedLoad(
         waiting=_first(sums, _WAITING),
         running=_first(sums, _RUNNING),
-        epoch=_plausible(sums.get(_BEGAN)),
+        epoch=_plausible(sums.get(_BEGAN), EPOCH_END),
         kv_tokens=capacity or None,
         kv_used=_mean_share(shares),
         generated=_plausible(sums.get(_GENERATED)),
@@ -360,9 +362,9 @@ def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
     return next((_plausible(sums[name]) for name in sorted(names) if name in sums), None)
 
 
-def _plausible(value: float | None) -> int | None:
+def _plausible(value: float | None, end: int = 2**40) -> int | None:
     # None if it is not a plausible number of requests, tokens or seconds.
-    return int(value) if value is not None and 0 <= value < 2**40 else None
+    return int(value) if value is not None and 0 <= value < end else None
 
 
 def _mean_share(shares: Sequence[float]) -> float | None:
@@ -377,4 +379,4 @@ def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _sum_column(rows: list[dict[str, Any]], name: str) -> int | None:
     values = [row[name] for row in rows if type(row.get(name)) is int and row[name] >= 0]
-    return sum(values) if values else None
+    return _plausible(sum(values)) if values else None
