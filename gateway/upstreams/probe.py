@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import httpx2
 import orjson
@@ -33,6 +33,8 @@ _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 ERROR_BYTES_MAX: Final = 64 * 1024
 """Of answers other than 200, which are read for a message."""
+NAME_CHARS_MAX: Final = 1024
+"""Of a model or a path in a list of models: they are logged and shown."""
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
@@ -161,7 +163,7 @@ def served_models(body: bytes) -> dict[str, Listed]:
     named = {
         row["id"]: row
         for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, dict) and isinstance(row.get("id"), str)
+        if isinstance(row, dict) and _is_name(row.get("id"))
     }
     return {name: _listed_model(name, row, named) for name, row in named.items()}
 
@@ -170,10 +172,14 @@ def _listed_model(
     name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]
 ) -> Listed:
     parent, root = row.get("parent"), row.get("root")
-    if not isinstance(parent, str) or parent == name:
+    if not _is_name(parent) or parent == name:
         return Listed(_length(row))
     length = _length(row) or _length(named.get(parent, {}))
-    return Listed(length, parent, root if isinstance(root, str) else None)
+    return Listed(length, parent, root if _is_name(root) else None)
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= NAME_CHARS_MAX
 
 
 def _length(row: dict[str, object]) -> int | None:
