@@ -337,10 +337,26 @@ class Pool:
             )
         return ModelNotServed(name) if configured else ModelNotFound(name)
 
-    def require_logprobs(self, model: str) -> None:
-        # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
-        # NoUpstreamAvailable while one that might has not described itself.
-        self._with_logprobs(model)
+    def require_logprobs(self, model: str) -> list[Member]:
+        """Return the backends of the model that report logprobs.
+
+        Raises ModelNotFound, InvalidRequest if there is none, or NoUpstreamAvailable while one that
+        might has not described itself.
+        """
+        serving = self._serving.get(model)
+        if not serving:
+            raise self.absence(model)
+        able = [member for member in serving if member.can is not None and member.can.logprobs]
+        if able:
+            return able
+        if any(member.can is None for member in serving):
+            raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
+        raise InvalidRequest(
+            f"No backend of the model '{model}' tells log probabilities. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
 
     def serving(self, model: str) -> list[Member]:
         """Return the backends that list the model, or raise the error of `absence`."""
@@ -475,7 +491,7 @@ class Pool:
         model = request.model
         members = self._listed.get(model)
         if request.sampling.logprobs is not None:
-            able = self._with_logprobs(model)
+            able = self.require_logprobs(model)
             members = [member for member in able if member.listed is not None]
         if not members:
             if model not in self._serving:
@@ -606,22 +622,6 @@ class Pool:
         decision = router.choose(names, router.prefix(request), request.route)
         flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
         return self._members[decision.member.name], FlightSink(flight, sink)
-
-    def _with_logprobs(self, model: str) -> list[Member]:
-        serving = self._serving.get(model)
-        if not serving:
-            raise self.absence(model)
-        able = [member for member in serving if member.can is not None and member.can.logprobs]
-        if able:
-            return able
-        if any(member.can is None for member in serving):
-            raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
-        raise InvalidRequest(
-            f"No backend of the model '{model}' tells log probabilities. Leave "
-            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
-            code="unsupported_parameter",
-            param="include",
-        )
 
     def _new_member(self, backend: Backend) -> Member:
         policy = self._policy

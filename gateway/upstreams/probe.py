@@ -99,6 +99,10 @@ async def _engine(
                     return engine
     except (TimeoutError, UpstreamUnavailable):
         return None
+    return _unidentified(backend)
+
+
+def _unidentified(backend: Backend) -> InferenceEngine:
     return ChatServer() if backend.is_chat_only else UnknownEngine()
 
 
@@ -111,7 +115,7 @@ async def check(
     working_s: float,
 ) -> HealthCheck:
     """Check the health by the engine's flag; only if that says no, by work of the engine."""
-    kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
+    kind = engine or _unidentified(backend)
     health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
     if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
         return health_check
