@@ -680,8 +680,8 @@ class Pool:
                 self.router.forget(member.name)
             if self.admission is not None:
                 self.admission.forget(member.name)
-        if not any(one.backend.has_origin_of(member.backend) for one in others):
-            await self.client.transport.forget(member.backend.url("/"))
+        for origin in member.backend.origins.difference(*(one.backend.origins for one in others)):
+            await self.client.transport.forget(origin)
 
     async def _poll_until_left(self, member: Member, *, is_new: bool, is_back: bool) -> None:
         if is_new:
