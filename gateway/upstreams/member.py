@@ -418,8 +418,9 @@ class Member:
         self.reported = load.since(self.reported, now - self._reported_at)
         self._reported_at = now
 
-    def described(self, description: Description) -> None:
-        """Update what the backend reports of itself; other values have not changed."""
+    def described(self, description: Description) -> bool:
+        """Update what the backend reports of itself; returns True if what it lists has changed."""
+        before = self.listed, self.unusable
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -434,6 +435,7 @@ class Member:
         else:
             self._faults.begin("engine", str(self.unusable))
         self._report()
+        return (self.listed, self.unusable) != before
 
     def undescribed(self, cause: str) -> None:
         self._faults.begin("models", cause)

@@ -742,11 +742,12 @@ class Pool:
     async def _describe(self, member: Member) -> None:
         timeout_s = self._policy.schedule.describe_timeout_s
         try:
-            member.described(await describe(self.client, member.backend, timeout_s=timeout_s))
+            description = await describe(self.client, member.backend, timeout_s=timeout_s)
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return
-        self._resolve_models()
+        if member.described(description):
+            self._resolve_models()
 
     def _resolve_models(self) -> None:
         names = {name for member in self._members.values() for name in member.listed or ()}

@@ -42,6 +42,16 @@ async def test_a_backend_serves_what_it_lists() -> None:
         assert await known.ids() == [1]
 
 
+async def test_a_backend_that_lists_the_same_as_before_changes_nothing() -> None:
+    lists = [listing("m"), listing("m"), listing("m", "n")]
+    async with fleet(backend_server(models=lists)) as known:
+        before = known.pool.models
+        await known.pool.start()
+        assert known.pool.models is before
+        await known.pool.start()
+        assert [model.id for model in known.pool.models] == ["m", "n"]
+
+
 async def test_what_a_real_server_lists_is_understood() -> None:
     server = RawServer(
         {
