@@ -305,8 +305,6 @@ _NOT_TAKEN = (
     httpx2.ConnectTimeout,
     httpx2.WriteError,
     httpx2.WriteTimeout,
-    httpx2.UnsupportedProtocol,
-    httpx2.LocalProtocolError,
 )
 """The backend did not get the whole request, so it did nothing there."""
 
