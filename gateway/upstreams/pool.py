@@ -23,7 +23,7 @@ from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import recorded
 from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
-from gateway.upstreams.backend_sources import changes, named
+from gateway.upstreams.backend_sources import changes
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
 from gateway.upstreams.probe import NO_LOAD, check, describe, read_load
@@ -62,7 +62,7 @@ def candidates(
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
     equals = (
-        [member for member in desired if not member.in_doubt]
+        [member for member in desired if not member.health.in_doubt]
         or desired
         or [member for member in left if member.available]
         or [member for member in left if member.is_late and member.name not in avoided]
@@ -189,7 +189,7 @@ class Pool:
         """By backend, why one of its adapters is not used."""
         self._configured = frozenset(configured)
         self._is_started = False
-        self._warnings: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
         self._read_turns = ReadTurns()
         self._left: set[Member] = set()
@@ -226,7 +226,7 @@ class Pool:
         New ones are described before others are removed, so that no request finds neither.
         """
         async with self._applying:
-            desired = named(backends)
+            desired = {backend.name: backend for backend in backends}
             change = changes({name: one.backend for name, one in self._members.items()}, desired)
             if change.join or change.leave:
                 described = await self._describe_new([desired[name] for name in change.join])
@@ -298,10 +298,6 @@ class Pool:
 
     def parent_of(self, model: str) -> str | None:
         return self._parents.get(model)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self._warnings
 
     def expects(self, model: str) -> bool:
         members = self._members.values()
@@ -790,7 +786,7 @@ class Pool:
         members = self._members.values()
         missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
         for text, one in missing.items():
-            if text not in self._warnings:
+            if text not in self.warnings:
                 _log.warning("no backend serves a model", model=one.model, reason=text)
         unused = [f"{one.name} is not used: {one.unusable}" for one in members if one.unusable]
         untold = {one.model for one in missing.values()}
@@ -801,6 +797,6 @@ class Pool:
         }
         idle |= {f"{name}: {why}": name for name, why in self._other_adapters.items()}
         for text, name in idle.items():
-            if text not in self._warnings:
+            if text not in self.warnings:
                 _log.warning("a backend is not used", upstream=name, reason=text)
-        self._warnings = (*unused, *missing, *idle)
+        self.warnings = (*unused, *missing, *idle)
