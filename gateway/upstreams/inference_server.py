@@ -289,10 +289,6 @@ _PROMPT_ID_BYTES = 8
 _REPEATED_ID_BYTES = 64
 """Of its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
-READERS: Final[dict[str, type[CompletionReader]]] = {
-    "completions": CompletionReader,
-    "generate": GenerateReader,
-}
 INLINE_CALLS = 16
 """Calls of a grammar whose structural tag is made inline, in a millisecond."""
 INLINE_CHAT_IDS: Final = 64 * 1024
@@ -553,7 +549,8 @@ class InferenceServer:
             return ChatReader(
                 self.name, sampling, thought=thought, opens_thought=is_open, **options
             )
-        return READERS[endpoint.events](self.name, sampling, **options)
+        kind = GenerateReader if endpoint.events == "generate" else CompletionReader
+        return kind(self.name, sampling, **options)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
         """Return the body of a 200 to `POST path`.
