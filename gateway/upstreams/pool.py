@@ -148,7 +148,7 @@ class PoolPolicy:
 
 
 class Pool:
-    """Backends of all models; it owns the client. `started_at` is in unix seconds."""
+    """Backends of all models; it owns the client."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
@@ -171,7 +171,6 @@ class Pool:
         """Called with each model of a backend that joined or returned: it may be a new process."""
         self.awaits_backends: Callable[[], bool] = lambda: False
         """Returns True if a source has no backends now: some may be to come."""
-        self.started_at = int(time.time())
         self.client = client
         self._policy = policy
         self._metrics = metrics
