@@ -460,7 +460,7 @@ class Pool:
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
         if isinstance(error, ModelGone):
-            self._index_models()
+            self._resolve_models()
 
     def _none_left(
         self, model: str, reasons: Mapping[str, str], retry_after_s: Sequence[float]
