@@ -1,8 +1,7 @@
-"""Find out who calls: the principal of a key, or of a token by its issuer's rule or its claims.
+"""Callers: the principal of a key, or of a token by its issuer's rule or its claims.
 
 No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
 the schema return the rows that fit the key or token, and it can read no other.
-`gateway.admin.identity_providers` writes the rows of issuers.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import OwnPolicy, TenantPolicy
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
-"""Dialect of a key that was made before there were others."""
+"""Dialect of keys whose column is null."""
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 _TERMS_COLUMNS: Final = (
     "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
@@ -50,8 +49,8 @@ _TERMS_COLUMNS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
-caller; those of the policy have to be the last."""
+"""Columns of the rows `tenant` and `project` that decide for the caller; those of the policy have
+to be the last."""
 # Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
@@ -154,10 +153,8 @@ async def _select(database: Database, statement: Statement, **parameters: Any) -
 async def find_principal(
     database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
 ) -> Principal | None:
-    """Return the principal of a key.
-
-    Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
-    is archived. The policy is the tenant's own, with `defaults` where it has none.
+    """Return the principal of a usable key. Its policy is the tenant's own, with `defaults` where
+    it has none.
     """
     for row in await _select(database, _FIND_CALLER, key_hash=key_hash):
         if row.is_enabled:
@@ -173,10 +170,8 @@ async def find_issuers(
     issuer: str | None = None,
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
-    """Return the providers that a token may belong to, of any tenant.
-
-    These are the one with this id, and those of this issuer and one of these audiences whose bearer
-    tokens need not name a tenant.
+    """Return the providers that a token may belong to, of any tenant: the one with this id, and
+    those of this issuer and one of these audiences whose bearer tokens need not name a tenant.
     """
     rows = await _select(
         database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)
@@ -215,10 +210,8 @@ async def find_federated(
     provider_id: UUID | None = None,
     rule_id: UUID | None = None,
 ) -> list[Federated]:
-    """Return the active rules of a provider, or one rule, oldest first.
-
-    Each comes with the principal that it makes of a token. Policies are as
-    `find_principal` returns them.
+    """Return the active rules of a provider, or one rule, oldest first, with the principals that
+    they make of a token.
     """
     rows = await _select(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
@@ -241,11 +234,8 @@ async def find_named(
     project_id: UUID | None,
     defaults: TenantPolicy,
 ) -> Principal | None:
-    """Return the principal of an operator's token that names this tenant and project.
-
-    `tenant` is an id or a name; `project_id` None is the default project. Return None if the tenant
-    is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
-    Policies are as `find_principal` returns them.
+    """Return the principal of an operator's token that names this tenant (id or name) and
+    project.
     """
     rows = await _select(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
     project = None if project_id is None else ProjectId(project_id)

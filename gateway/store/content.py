@@ -1,4 +1,4 @@
-"""Seal and open content, column by column, as `gateway.store.tables` declares."""
+"""Sealing and opening of content, column by column, as `gateway.store.tables` declares."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
 }
 """By table and column. Numbers, times, uuids and truth values are never content."""
 BOUND_BY: Final = {name: about(table).bound_by for name, table in TABLES.items()}
-"""The columns whose values a seal is bound to, beside tenant and column. Items are copied from a
-response to its conversation, and chunks from file to file, by statements that cannot open them:
-they are bound to columns that are copied with them."""
+"""Columns whose values a seal is bound to, beside tenant and column. Statements that cannot open
+items and chunks copy them from row to row, so these are bound to columns that are copied too."""
 
 
 def place_of(table: str, column: str) -> str:
@@ -39,7 +38,7 @@ _SEALED: Final = {
 def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Statement]:
     """Return the statements of a page of a tenant's rows by primary key: the first, and a next one.
 
-    They read `columns`, and those that seals are bound to. A next page begins behind the row whose
+    They read `columns` and those that seals are bound to. A next page begins behind the row whose
     key is in the parameters `after_*`.
     """
     source = f"{table} AS t"
@@ -63,9 +62,9 @@ def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Stateme
 
 
 def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row as it is stored, with its sealed columns sealed, as far as it has them.
+    """Return the row with those of its sealed columns sealed that it has. The caller seals names.
 
-    The row has the columns that `BOUND_BY` names. The caller seals names.
+    The row has the columns that `BOUND_BY` names.
     """
     if not cipher.seals:
         return row

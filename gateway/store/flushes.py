@@ -1,20 +1,19 @@
 """Flushes: rows in which a process commits entries of all runs of one tenant at once.
 
-A row is part of the logs of all its members, from its commit on, until it is moved to where the
-rest of these logs is (`settle`): into `events`, each response by itself. So the log of a response
-is what `events` has of it, up to the head in `responses`, and then what the flushes of its owner
-have under its epoch.
+A flush is part of the logs of its members until `settle` moves it into `events`. So the log of a
+response is what `events` has of it, up to the head in `responses`, and then what the flushes of its
+owner have under its epoch.
 
 No head moves with a flush, so heads cannot be its fence. The fence is the row of `writers` for this
 tenant and owner: a process adds a flush only under the fence that it knows, and locks that row; a
 process that takes a response from its owner first locks the head, then moves the fence (`settle`),
 and sees all that was committed before. A process whose fence has moved reads the heads to learn
-which responses are still its own, before it flushes those again (`eventlog.log_batches`).
+which responses are still its own (`eventlog.log_batches`).
 
 Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
 
 `members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers its epoch, its
-first entry here, how many there are, where in `entries` they begin, and how many bytes they take.
+first entry here, their number, their offset in `entries`, and their size in bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class LockedResponse:
 _MEMBER: Final = struct.Struct(">16s5I")
 MEMBER_BYTES: Final = _MEMBER.size
 SOUGHT_MAX: Final = 32
-"""Responses that are looked for one by one among the members of a flush."""
 READ_AT_ONCE: Final = 500
 """Parts of logs; then the event loop has its turn. A process may have left a hundred thousand."""
 
@@ -217,7 +215,6 @@ async def add(
 
 
 def members_of(batches: Iterable[LogBatch]) -> bytes:
-    """Return the packed members of a flush: response, epoch, and the range of its entries."""
     members, place = [], 0
     for batch in batches:
         claim, size = batch.claim, len(batch.entries)
@@ -229,7 +226,7 @@ def members_of(batches: Iterable[LogBatch]) -> bytes:
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
-    """Return epoch and entries of the response `uuid` if it is a member, else None.
+    """Return epoch and entries of the response `uuid` if it is a member.
 
     Searches the bytes, so that most members are not parsed.
     """
@@ -245,7 +242,7 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """Return the current fences of `owner` for these tenants, creating the missing ones."""
+    """Return the current fences of `owner`, creating the missing ones."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -343,8 +340,7 @@ def parts_of(
 ) -> Iterator[tuple[bytes, int, LogRow]]:
     """Yield id, epoch and entries of each member with one of these ids.
 
-    Few ids are searched for in the bytes. For many ids all members are parsed, because searches
-    would take time that grows with the square of their number.
+    For many ids all members are parsed: searches would take time quadratic in their number.
     """
     if len(uuids) > SOUGHT_MAX:
         for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -376,7 +372,7 @@ def joined(parts: Sequence[LogRow]) -> LogRow:
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """Settle one response, whoever owns it; return its head if that has moved, else None."""
+    """Settle one response, whoever owns it; return its head if that has moved."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
@@ -401,8 +397,7 @@ def rewritten(
 ) -> tuple[bytes, bytes]:
     """Return members and entries, with the entries of each member replaced by `change`.
 
-    `change` gets the bytes of the member's id, its epoch and its entries. Erased members stay
-    erased.
+    `change` gets the member's id, epoch and entries. Erased members stay erased.
     """
     kept, pieces, at = [], [], 0
     for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -428,7 +423,6 @@ def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
 
 
 async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) -> None:
-    """Remove the rows of `owner` with smaller numbers than are `needed`, by tenant."""
     numbers = {"tenants": list(needed), "needed": list(needed.values())}
     async with database.runs_transaction(durable=False) as connection:
         await connection.execute(_PRUNE, numbers | {"owner": owner})

@@ -28,8 +28,6 @@ class Lock(IntEnum):
 
 
 class TenantLock(IntEnum):
-    """First number of a lock of one tenant: a word in ASCII."""
-
     CONTAINERS = 0x436E7472  # "Cntr"
     FILES = 0x46696C65  # "File"
     BACKGROUND = 0x42636B67  # "Bckg"
@@ -55,7 +53,6 @@ async def take(connection: Connection, lock: Lock) -> None:
 
 
 async def try_take(connection: Connection, lock: Lock) -> bool:
-    """Take a lock unless another transaction has it. Return False then."""
     return bool(await connection.scalar(_TRY, {"key": int(lock)}))
 
 
@@ -78,8 +75,7 @@ async def removing_of(connection: Connection, tenant_id: UUID) -> None:
 async def take_turns(connection: Connection, tenant_id: UUID, lock: TenantLock) -> None:
     """Wait for other transactions of the tenant that have called this.
 
-    The next statement sees their changes, so that bounds hold when several requests read the same
-    amount at once. Call it shortly before the commit, and before locking rows that the others
-    change.
+    The next statement sees their changes, so bounds hold when several requests read the same amount
+    at once. Call it shortly before the commit, before locking rows that the others change.
     """
     await connection.execute(_TAKE_OF_TENANT, {"key": int(lock), "tenant": str(tenant_id)})

@@ -1,7 +1,7 @@
 """Items of responses: the history a request continues, the list of inputs, and look-ups by id.
 
-A chain is walked parent by parent in one recursive query. Its order is that of the conversation:
-the oldest response first, in each its items by position.
+A chain is walked parent by parent in one recursive query; its items are ordered oldest response
+first, in each by position.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
-"""Responses, at most, that a list of inputs goes back. Chains were kept to the setting's bound when
-their responses were created."""
+"""Responses that a list of inputs goes back. The setting's bound applied when they were created."""
 
 ROWS_AT_ONCE: Final = 100
-"""Rows made ready for an insert, or read: thousands would hold up the event loop."""
+"""Rows made ready for an insert, or read, between turns of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
     """History that a response leaves to its successors.
 
-    `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
-    `root_created_at` is when the first response of the chain was created. `tool_state` is that of
-    the last one of the chain that used hosted tools (`protocol.grants`), `placement` of the
-    last one that was generated where routing chose.
+    `items` are those of its whole chain, oldest first. `tool_state` is that of the last response
+    that used hosted tools (`protocol.grants`), `placement` of the last one that was generated where
+    routing chose.
     """
 
     items: PackedItems
@@ -59,9 +57,8 @@ class StoredHistory:
 class NeededJson(NamedTuple):
     """Selection of the items of a history that are read with their `json`; others only with ids.
 
-    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are
-    shown, not only continued; `with_tool_lists`: lists of MCP servers' tools; `with_calls`: calls
-    and their outputs; `repeated`: items with these ids.
+    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are shown,
+    not only continued; `repeated`: item ids.
     """
 
     with_all: bool = True
@@ -234,7 +231,7 @@ _FIND_IN: Final = """
           WHERE {owner}.tenant_id = {table}.tenant_id AND {owner}.id = {table}.{holder}
       )
 """
-"""Items themselves have no project: whose they are says the row that they belong to."""
+"""Items have no project of their own: their owner's row has it."""
 _FIND: Final = Statement(f"""
 SELECT DISTINCT ON (item_id) {_COLUMNS}
 FROM (
@@ -262,7 +259,7 @@ WHERE tenant_id = :tenant AND response_id = :response AND is_output
 _ADDED: Final = typed(messages, without="tenant_id")
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
-"""Items of several responses of one tenant, for statements that add them with something else."""
+"""Items of one tenant's responses, for statements that add them with something else."""
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
@@ -327,11 +324,10 @@ async def history(
     items_max: int,
     needed: NeededJson = ALL_JSON,
 ) -> StoredHistory | None:
-    """Return everything that a successor of this response inherits, or None if it is unknown.
+    """Return everything that a successor of this response inherits.
 
     The `json` of an item is empty unless it is `needed`. Raises `PreviousResponseNotFound` naming a
-    deleted ancestor, or the deleted conversation in which the chain began, and `InvalidRequest` for
-    a chain of more than `depth_max` responses or `items_max` items.
+    deleted ancestor or conversation, and `InvalidRequest` for a chain that is too long.
     """
     parameters = {
         "tenant": tenant_id,
@@ -397,8 +393,7 @@ async def input_items(
 ) -> Page[bytes] | None:
     """Return a page of a response's context: the remaining items of ancestors, then its own input.
 
-    Items come with the details in `include`. Return None if the response is unknown. Raises
-    `InvalidRequest` when the cursor is not an item of it.
+    Raises `InvalidRequest` when the cursor is not an item of it.
     """
     parameters = {
         "tenant": tenant_id,
@@ -415,7 +410,7 @@ async def input_items(
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
-    """Return the stored details of a response's output items for `include`, by item id."""
+    """Return the stored details of output items for `include`, by item id."""
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
@@ -444,7 +439,7 @@ def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any
 def page_of(
     rows: Sequence[Row], cipher: ContentCipher, page: PageParams, include: Collection[str]
 ) -> Page[bytes]:
-    """Make a page of the JSON of items with the details in `include`, from their rows and one more.
+    """Make a page of the JSON of items from their rows and one more.
 
     Raises `InvalidRequest` when the item at the cursor is not in the list.
     """
@@ -455,7 +450,6 @@ def page_of(
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
-    """Return the JSON of an item, with the details in `include`."""
     values = content.opened(cipher, "messages", row, ("item", "includable"))
     return included_json(values["item"], values["includable"], include)
 

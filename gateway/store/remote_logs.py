@@ -1,8 +1,7 @@
 """The logs that are followed here and written elsewhere: how far they are, and what is new.
 
-Nearly all that is new of them is in flushes, each of which has something of many. So these are read
-first, and heads only of those of which they had nothing, together with the next rows of their logs:
-what was settled meanwhile, an end.
+Nearly all news is in flushes, each of which has entries of many logs. So flushes are read first,
+and heads, with the next rows, only of those logs of which they had nothing.
 """
 
 from __future__ import annotations
@@ -32,24 +31,23 @@ if TYPE_CHECKING:
 Writer = tuple["UUID", str]
 """A process, as the owner of responses of one tenant."""
 Seen = dict[Writer, int]
-"""The number of the last flush of each that was read."""
+"""Number of the last flush of each writer that was read."""
 
 ROWS_MAX: Final = 4
-"""The most rows of one log that a poll returns; the next poll returns more."""
+"""Rows of one log that a poll returns; the next poll returns more."""
 ROW_BYTES_MAX: Final = 1024
 """Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
 """Seconds that a poll, which all logs share, waits for the key of one of them."""
 UNKNOWN: Final = 2**31 - 1
-"""The number of received entries in a query that is to return no rows of the log."""
+"""Number of received entries in a query that is to return no rows of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
+    """A log of which `entries` are received. `owner` wrote it when its head was seen last.
 
-    `key` are the bytes of `uuid`, `day` is that of `events.day_of`. `is_due`: its head is to be
-    read, whatever flushes bring.
+    `key` are the bytes of `uuid`. `is_due`: its head is to be read, whatever flushes bring.
     """
 
     tenant_id: UUID
@@ -68,9 +66,9 @@ Part = tuple[bytes, int, "LogRow"]
 @dataclass(frozen=True, slots=True)
 class LogChanges:
     """Changes of the polled logs. `heads` are of those whose heads had to be read, None if there is
-    no such response; `owners` are the processes that write them.
+    no such response.
 
-    What a part brings is committed, whatever a head says of it.
+    A part is committed, whatever a head says.
     """
 
     heads: dict[UUID, LogHead | None] = field(default_factory=dict)

@@ -44,15 +44,12 @@ WHERE tenant_id = :nobody
 
 
 class PostedSnapshot(NamedTuple):
-    """Snapshot of a replica, written `age_s` ago."""
-
     replica: str
     age_s: float
     body: bytes
 
 
 async def is_watched(database: Database) -> bool:
-    """Return True if somebody looks at any replica."""
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:
         watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
     return watched
@@ -69,9 +66,8 @@ async def post(database: Database, replica: str, body: bytes) -> bool:
 async def exchange(
     database: Database, replica: str, body: bytes, *, watched_s: float
 ) -> list[PostedSnapshot]:
-    """Write a replica's snapshot and return recent ones of all others.
-
-    They write theirs for `watched_s` from now on.
+    """Write a replica's snapshot and return the others'. They write theirs for `watched_s` from
+    now.
     """
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": watched_s}
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:

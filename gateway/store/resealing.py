@@ -1,12 +1,11 @@
 """Stored content under another key: rows are opened, and sealed with the key that seals now.
 
-It takes plain rows as well as sealed ones, and makes plain ones where a tenant's content is not to
-be sealed any more. A row that is written meanwhile is left alone: it is already as it should be.
-Flushes come first: what is in them is moved to logs by statements that cannot open it.
+Plain rows are sealed, and made where a tenant's content is not to be sealed any more. A row that is
+written meanwhile is left alone: it is already as it should be. Flushes come first: statements that
+cannot open their content move it to logs.
 
-The progress of each tenant is a row of `reseals`: the process that reseals holds it for a while,
-and moves its place with each page. So any replica continues where another stopped, and no two do
-the same work.
+The process that reseals a tenant holds its row of `reseals` for a while, and moves its place with
+each page, so any replica continues where another stopped.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """Result of resealing a page: how many rows were read (`seen`), how many of them were written,
-    and the key of the last one; None: there are no more. No key opens the `lost` rows: they stay as
-    they are.
+    """Result of a page: rows `seen` and `written`, the key of the `last` one (None: no more), and
+    rows that no key opens, which stay as they are (`lost`).
     """
 
     seen: int
@@ -102,7 +100,7 @@ async def reseal(
 ) -> Resealed:
     """Reseal a page of a table, behind the row with the key `after`.
 
-    Raises `StoreUnavailable`, and `ContentSealed` if the tenant has no key any more.
+    Raises `ContentSealed` if the tenant has no key any more.
     """
     parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
     if after is not None:
@@ -134,9 +132,9 @@ async def reseal_flushes(
 ) -> tuple[int, FlushPlace | None]:
     """Reseal a page of the tenant's flushes, behind this owner and number.
 
-    Return the number of rows written and the last one's place, None at the end. Raises as `reseal`
-    does. On return, processes that moved parts of these flushes have committed, so nothing read
-    from a flush before it was resealed can enter a log later.
+    Return the number of rows written and the last one's place, None at the end. Raises
+    `ContentSealed`. On return, processes that moved parts of these flushes have committed, so
+    nothing read from a flush before it was resealed can enter a log later.
     """
     await database.keyring.ready([tenant_id])
     async with database.owner_transaction() as connection:
@@ -245,8 +243,8 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Place of a pass: behind the row of `table` with the key `after`; without a table: at the
-    start. `written` rows in this pass, and `total` in all.
+    """Place of a pass, behind the row of `table` with the key `after`; without a table at the
+    start. `written` counts rows of this pass, `total` of all.
     """
 
     table: str | None = None
@@ -269,7 +267,6 @@ def _spelled(one: Any) -> int | str:
 
 
 def unpacked_place(table: str, packed: bytes | None) -> Place | None:
-    """Decode what `packed_place` made for a row of this table."""
     if packed is None:
         return None
     kinds = KEYS[table].values()
@@ -322,7 +319,6 @@ async def move(
 
 
 async def finish(database: Database, tenant_id: TenantId, number: int, event: AuditEvent) -> None:
-    """Record, also in the audit log, that everything is sealed under this key."""
     async with database.owner_transaction() as connection:
         if await connection.scalar(_FINISH, {"tenant": tenant_id, "number": number}):
             await audit_log.record(connection, tenant_id, event)

@@ -1,8 +1,8 @@
 """Wrapped data keys of tenants, in a database of their own.
 
-It is separate because of backups: destroying a key makes its content unreadable in every backup,
-but only if no backup of the content has the wrapped key. So this database has a short backup
-retention. It has no migrations either: it is one table, made by `prepare`.
+Destroying a key makes its content unreadable in every backup only if no backup of the content has
+the wrapped key. So this database has a short backup retention. It has no migrations: it is one
+table, made by `prepare`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def in_database_of_content() -> ConfigError:
 
 
 class TenantKeys:
-    """The table, as a `KeyStore` and for operators. Raises `StoreError`s."""
+    """The table, as a `KeyStore` and for operators."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -140,10 +140,7 @@ class TenantKeys:
             return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
 
     async def destroy(self, tenant_id: TenantId, *, before: int = ALL) -> int:
-        """Overwrite wrapped keys with smaller numbers for good; return the number of rows.
-
-        Content that they sealed is unreadable from then on, wherever it is stored.
-        """
+        """Overwrite wrapped keys with smaller numbers for good; return the number of rows."""
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}
             destroyed = await connection.count(_DESTROY, of_it)

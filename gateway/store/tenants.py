@@ -1,7 +1,4 @@
-"""Tenants, their policies and their keys, for operators.
-
-Names are the operator's, checked by `admin.tenants`. Times are the database's.
-"""
+"""Tenants, their policies and their keys, for operators. Times are the database's."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ RETURNING {KEY_COLUMNS}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that is made: `hash` is the HMAC of its secret, `hint` its last characters."""
+    """A new key: `hash` is the HMAC of its secret, `hint` its last characters."""
 
     id: UUID
     tenant_id: TenantId
@@ -147,7 +144,6 @@ async def all_tenants(database: Database) -> list[Tenant]:
 
 
 async def tenant_named(database: Database, name: str) -> Tenant:
-    """Return the tenant of that name, disabled ones included. Raises `ResourceNotFound`."""
     return (await find_policy(database, name))[0]
 
 
@@ -166,7 +162,6 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 
 
 async def disable_tenant(database: Database, name: str, author: Author = COMMAND_LINE) -> Tenant:
-    """Disable a tenant, if it is not already. Raises `ResourceNotFound`."""
     id_ = (await tenant_named(database, name)).id
     event = author.event("harmony.tenant.disabled", str(id_))
     return _tenant(await _change(database, id_, _DISABLE_TENANT, {"id": id_}, event))
@@ -175,9 +170,9 @@ async def disable_tenant(database: Database, name: str, author: Author = COMMAND
 async def set_policy(
     database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
 ) -> tuple[Tenant, OwnPolicy]:
-    """Change a tenant's own policy. Raises `ResourceNotFound`.
+    """Change a tenant's own policy; `changes` must not be empty.
 
-    `changes` must not be empty. Raises `StoreConflict` for a value that the table refuses.
+    Raises `ResourceNotFound`, and `StoreConflict` for a value that the table refuses.
     """
     id_ = (await tenant_named(database, name)).id
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)

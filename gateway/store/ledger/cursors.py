@@ -1,18 +1,16 @@
-"""Read usage lines of all tenants in the order of transactions that are over, and remember how far.
+"""Usage lines of all tenants in the order of finished transactions, and cursors of their readers.
 
 A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
 so a line may become visible behind one with a greater id. But all transactions below the horizon
-(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader that
-reads lines below the horizon, and continues from there, reads each line once, however slow a
-transaction was.
+(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader of
+lines below the horizon reads each line once, however slow a transaction was.
 
-Ids are compared within one cluster. A dump that is restored into another cluster brings lines and
-cursors whose ids that cluster has not reached yet (`Horizon.is_foreign`), until an upgrade makes
-its ids go on behind those (`store.migration.migrate`).
+Ids are compared within one cluster. A dump that is restored into another cluster brings ids that it
+has not reached yet (`Horizon.is_foreign`), until an upgrade makes its ids go on behind those
+(`store.migration.migrate`).
 
-Sinks send lines elsewhere, batch by batch. The end of a batch is stored with the cursor before it
-is sent, so that a repetition, after a crash or by another process, sends the same lines: below the
-horizon none is added.
+Sinks send lines elsewhere, batch by batch. The end of a batch is stored before it is sent, so that
+a repetition, after a crash or by another process, sends the same lines.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
 
 ROLLUP: Final = "rollup"
-"""The cursor of who adds lines up."""
 SINK_PREFIX: Final = "sink:"
 NIL: Final = UUID(int=0)
 
@@ -61,8 +58,6 @@ SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.res
 
 @dataclass(frozen=True, slots=True, order=True)
 class LinePosition:
-    """Position behind the line with this key; with `tx` alone: before the first line of `tx`."""
-
     tx: int = 0
     tenant: UUID = NIL
     response: UUID = NIL
@@ -71,7 +66,7 @@ class LinePosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Position of one reader: `batch` counts its batches, `lines` the lines in all of them."""
+    """Position of one reader, and the number of its batches and of their lines."""
 
     name: str
     place: LinePosition = LinePosition()
@@ -92,13 +87,11 @@ class Horizon:
 
 
 async def read_horizon(connection: Connection) -> Horizon:
-    """Return the horizon of this statement. Lines below it do not change any more."""
     row = (await connection.execute(_HORIZON)).one()
     return Horizon(row.tx, row.next_tx)
 
 
 async def find(connection: Connection, name: str) -> Cursor | None:
-    """Return the cursor of a reader, or None if the reader has not begun."""
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
     if row is None:
         return None
@@ -213,8 +206,6 @@ WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
 
 @dataclass(frozen=True, slots=True)
 class LineBatch:
-    """Lines to send, at least one, as batch `number` of a sink."""
-
     number: int
     lines: Sequence[Row]
 
@@ -222,10 +213,9 @@ class LineBatch:
 async def read_lines(
     database: Database, after: LinePosition, *, lines_max: int
 ) -> tuple[list[Row], LinePosition]:
-    """Return up to `lines_max` lines behind a place, and the place after them.
+    """Return lines behind a place, and the place after them.
 
-    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
-    `StoreUnavailable`.
+    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`.
     """
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
@@ -284,10 +274,7 @@ async def stop_sink(database: Database, sink: str, why: str) -> None:
 
 
 async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> bool:
-    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it.
-
-    Return False if there is no such sink, or it is not stopped.
-    """
+    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it."""
     name = {"name": SINK_PREFIX + sink}
     async with database.runs_transaction() as connection:
         if is_delivered:
@@ -296,16 +283,12 @@ async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> b
 
 
 async def sink_states(database: Database) -> list[Row]:
-    """Return the progress of every sink, ordered by name: how many batches and lines it was sent.
-
-    `stopped` says why it waits for an operator; None: it does not wait.
-    """
+    """Return the progress of every sink. `stopped` says why it waits for an operator."""
     async with database.runs_transaction() as connection:
         return await connection.execute(_STATES)
 
 
 async def sink_behind_s(database: Database, sink: str) -> float:
-    """Return the age in seconds of the oldest line that the sink has not received, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await find(connection, SINK_PREFIX + sink)
         return 0.0 if cursor is None else await behind_s(connection, cursor.place)

@@ -1,8 +1,8 @@
 """Usage lines added up by the hour, by the minute and by the day and end user; and usage by time.
 
 One transaction adds the lines of some transactions, each exactly once, and moves the cursor behind
-them. Usage by time is sums of closed times, and behind them the lines that are in no sum yet. Both
-are read by one statement of one snapshot: nothing is missing, and nothing counted twice.
+them. Usage by time is sums, and behind them the lines that are in no sum yet, read by one statement
+of one snapshot: nothing is missing, and nothing counted twice.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ SELECT count(*) FROM gone
 @dataclass(frozen=True, slots=True)
 class Advance:
     """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
-    nothing, because the cursor is ahead of all transactions (`cursors.Horizon`). `costs_nano` is
-    what the lines cost, by model; corrections, which may be below 0, are not among them.
+    nothing (`cursors.Horizon.is_foreign`). `costs_nano` is what the lines cost, by model, without
+    corrections.
     """
 
     lines: int = 0
@@ -193,7 +193,6 @@ async def advance(
 
 
 async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -> int:
-    """Make sums by the day of up to `rows_max` sums by the hour older than `kept_s` seconds."""
     bounds = {"kept_s": kept_s, "rows_max": rows_max}
     return int(await connection.scalar(_TO_DAYS, bounds))
 
@@ -247,10 +246,9 @@ _SNAPSHOT: Final = (
 class LineSpan:
     """Lines with `start` <= at < `end`.
 
-    For `inner_start` <= at < `inner_end` sums by `sums` ("minute" or "hour", at whose beginnings
-    both bounds are) are read instead of lines; None: only lines are read. Where sums by the hour
-    may have become sums by the day, both bounds are beginnings of days, and so is the unit of the
-    query.
+    For `inner_start` <= at < `inner_end`, beginnings of the unit of `sums`, sums are read instead
+    of lines, unless `sums` is None. Where sums by the hour may have become sums by the day, these
+    are beginnings of days, and the unit of the query is the day.
     """
 
     start: datetime
@@ -262,10 +260,8 @@ class LineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Query for sums over a span, by `unit` and `dimensions`, of the lines that pass `filters`
-    (values by the names of `FILTERS`). `tags` are names of tags to sum by, and `by_end_user` sums
-    by end user: only lines have these. `sums` are the sums to return: over hundreds of thousands of
-    rows each costs time.
+    """Query for sums over a span. `tags` are names of tags to sum by; only lines have these and end
+    users. Each of `sums` costs time over hundreds of thousands of rows.
     """
 
     span: LineSpan
@@ -291,10 +287,8 @@ class Question:
 async def read_usage(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
-    """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
-
-    The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
-    earliest first; of all tenants if `tenant_id` is None.
+    """Return rows of `bucket`, the dimensions (with `end_user`, `tag_0` …), the sums and
+    `background_requests`, earliest first; of all tenants if `tenant_id` is None.
     """
     span = question.span
     shape = _Shape(
@@ -349,7 +343,7 @@ _SPAN: Final = (
     " AND CAST(:inner_start AS timestamptz) <= CAST(:inner_end AS timestamptz)"
     " AND CAST(:tx AS text) IS NOT NULL"
 )
-"""True, and uses what not every source does."""
+"""True, and uses the parameters that not every source does."""
 
 
 @cache
@@ -433,7 +427,6 @@ WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
 
 
 async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
-    """Return the people that the tenant's keys belong to, by key."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
     return {row.id: row.owner_id for row in rows}

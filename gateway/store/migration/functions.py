@@ -191,10 +191,8 @@ def create_ledger_tx(added: int) -> str:
     """Return the statement that makes the function, which adds `added` to an id.
 
     Lines of usage have the id of the transaction that wrote them, and readers remember ids
-    (`store.ledger.cursors`). A cluster counts its transactions from the beginning, so lines that a
-    new one writes would lie before what readers have read already of a dump. `added` makes them
-    lie behind all that the dump brought. Readers outside of the database keep their places, and no
-    line is changed.
+    (`store.ledger.cursors`). A new cluster counts from the beginning, so its lines would lie before
+    what readers have read of a dump. `added` makes them lie behind it.
     """
     return f"""
 CREATE OR REPLACE FUNCTION ledger_tx(id xid8) RETURNS xid8

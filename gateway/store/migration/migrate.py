@@ -43,15 +43,12 @@ SELECT greatest(
 """
 CONNECT_TIMEOUT_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.1
-"""Between two attempts to be the one that migrates."""
 
 
 def alembic_config(
     connection: Connection | None = None, on_step: Callable[[int], None] | None = None
 ) -> Config:
-    """Make Alembic's configuration without its file; `env.py` migrates over `connection`, and
-    calls `on_step` with 1 after each migration.
-    """
+    """Make Alembic's configuration without its file; `env.py` reads `connection` and `on_step`."""
     config = Config(attributes={"connection": connection, "on_step": on_step})
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -65,17 +62,15 @@ async def upgrade(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     on_step: Callable[[int], None] | None = None,
 ) -> Repaired:
-    """Bring the database at `url` to `schema.REVISION`, creating what is missing.
+    """Bring the database at `url` to `schema.REVISION`, and check that it can be served from.
 
-    `on_step` is called with 1 after each migration.
-
-    Then check that it can be served from: the revision is only a value in a table, which a dump
-    keeps while it loses the roles' privileges. Any number of processes may call it at once: one
-    works, the others wait up to `wait_s` seconds. Within a process it runs one at a time, because
-    Alembic's environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy
-    table, took too long (finished migrations stay), and `StartupError` for a database of a newer
-    release, for roles that an administrator has to make, and for missing parts that cannot be made
-    again.
+    The revision is only a value in a table, which a dump keeps while it loses the roles'
+    privileges. `on_step` is called with 1 after each migration. Any number of processes may call
+    this at once: one works, the others wait up to `wait_s` seconds. Within a process it runs one at
+    a time, because Alembic's environment is global. Raises `StoreUnavailable` when the wait, or a
+    lock on a busy table, took too long (finished migrations stay), and `StartupError` for a
+    database of a newer release, for roles that an administrator has to make, and for missing parts
+    that cannot be made again.
     """
 
     def work(connection: Connection) -> Repaired:
@@ -92,10 +87,8 @@ async def upgrade(
 
 
 def _continue_ids(connection: Connection) -> bool:
-    """Let ids go on behind those that a dump of another cluster brought. False: it has its own.
-
-    A transaction that can be seen has an id below the end of the snapshot that sees it.
-    """
+    # Continues ids behind those that a dump of another cluster brought. A transaction that can be
+    # seen has an id below the end of the snapshot that sees it. False: the cluster has its own ids.
     # The owner is bound by row-level security as well; this role sees the rows of all tenants.
     connection.exec_driver_sql(f"SET LOCAL ROLE {RUNS_ROLE}")
     last, next_ = connection.exec_driver_sql(_LAST_AND_NEXT).one()

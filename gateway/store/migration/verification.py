@@ -1,11 +1,9 @@
-"""Verify what this release needs of a database to serve from it, and restore what it can.
+"""What this release needs of a database to serve from it, and how to restore what can be restored.
 
-The migrations make all of it; but a dump that is restored without the cluster's roles loses their
-privileges, yet has the newest revision, and people change databases by hand. A requirement
-is a line of text, which the catalog either has or lacks (`CATALOG`, of nothing but the catalog):
-errors quote the text of a missing one. Statements can restore the access of roles: every upgrade
-runs them, before and after it migrates. They cannot restore columns and keys, because there were
-rows in them.
+A dump that is restored without the cluster's roles loses their privileges, yet has the newest
+revision, and people change databases by hand. A requirement is a line of text, which the catalog
+either has or lacks (`CATALOG`). Statements can restore the access of roles, and every upgrade runs
+them. They cannot restore columns and keys, because there were rows in them.
 """
 
 from __future__ import annotations
@@ -62,11 +60,9 @@ GRANTS: Final = {
     role: {table.name: may for table in _TABLES if (may := getattr(about(table).access, name))}
     for role, name in ((APP_ROLE, "app"), (RUNS_ROLE, "runs"))
 }
-"""Privileges of each role on each table, or on some of its columns."""
 _COLUMN_WISE: Final = {
     table for tables in GRANTS.values() for table, privileges in tables.items() if "(" in privileges
 }
-"""The tables of which a role may see or change some columns only."""
 _LET_INTO_SCHEMA: Final = (
     "DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {role}', current_schema()); END $$"
 )
@@ -219,7 +215,6 @@ def _access() -> Iterator[Requirement]:
 
 
 NAMED_MAX: Final = 4
-"""Requirements that are named; there are hundreds."""
 
 
 def _listed(names: Iterable[str]) -> str:

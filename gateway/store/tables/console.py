@@ -1,4 +1,4 @@
-"""Define the tables of the console: sessions, and what replicas show of themselves."""
+"""Tables of the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the tables of tenants, projects, keys and issuers, and of the audit log."""
+"""Tables of tenants, projects, keys and issuers, and of the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the tables of hosted tools: pages, servers, approvals, calls, containers and files."""
+"""Tables of hosted tools."""
 
 from __future__ import annotations
 

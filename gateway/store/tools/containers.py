@@ -1,7 +1,7 @@
 """Containers of the code interpreter: their lifetimes, and the processes with their interpreters.
 
-A row outlives the interpreter: another process that needs the container takes it over, and the
-process before it finds at its next run that the epoch is not its own any more.
+A row outlives the interpreter: another process that needs the container takes it over, and the one
+before it notices at its next run that the epoch has moved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TooManyContainers(Exception):
-    """The tenant has as many as it may: `count`."""
+    """The tenant has as many containers as it may."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"there are {count} containers already")
@@ -37,9 +37,9 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """Container of a tenant. It ends at `expires_at`, which moves with `last_active_at`: `idle_s`
-    later, or sooner where its whole life has a bound. `epoch` counts its interpreters, from 1;
-    `engine` and `handle` are of the last one.
+    """Container of a tenant. `expires_at` moves with `last_active_at`: `idle_s` later, or sooner
+    where its whole life has a bound. `epoch` counts its interpreters, from 1; `engine` and `handle`
+    are of the last one.
     """
 
     uuid: UUID
@@ -156,7 +156,6 @@ async def _check_count(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
-    """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
         return _row(connection, tenant_id, row)
@@ -165,7 +164,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Container
 async def touch(
     database: Database, tenant_id: TenantId, uuid: UUID, *, now: datetime, life_s: int
 ) -> ContainerRow | None:
-    """Record a use of the container and return it. None: unknown, or expired."""
+    """Record a use of the container and return it, unless it has expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
@@ -173,7 +172,6 @@ async def touch(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase a container with its files. Return False if it is unknown. Raises `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, _of(tenant_id, uuid)))
@@ -191,8 +189,7 @@ async def take(
 
     `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
     same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
-    `handle` of the last interpreter. Return None if the container has expired. Only the first call
-    decides the properties of a new one.
+    `handle` of the last interpreter. Return None if the container has expired.
 
     Raises `TooManyContainers` if it is missing and the tenant has `containers_max` others.
     """
@@ -209,10 +206,7 @@ async def take(
 async def opened(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, engine: str, handle: bytes | None
 ) -> bool:
-    """Record the started interpreter of `row.owner` and `row.epoch`.
-
-    Return False if another process took it meanwhile.
-    """
+    """Record the started interpreter. Return False if another process took it meanwhile."""
     interpreter = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
     async with database.transaction(tenant_id) as connection:
         return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | interpreter))

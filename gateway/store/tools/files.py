@@ -34,8 +34,8 @@ Source = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """File of a tenant. `digest` is SHA-256 of its bytes. An uploaded one has a `purpose`; of one
-    of a container `source` says who made it.
+    """File of a tenant. `digest` is SHA-256 of its bytes. Only uploaded ones have a `purpose`, only
+    those of containers a `source`.
     """
 
     uuid: UUID
@@ -52,8 +52,6 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """Bounds on the files of a tenant, and on those of a container."""
-
     tenant_bytes_max: int
     container_bytes_max: int = 512 * 1024**2
     container_files_max: int = 200
@@ -138,9 +136,8 @@ async def put(
 ) -> FileRow | None:
     """Store a file; each of `chunks` except the last has `CHUNK_BYTES` bytes.
 
-    A file of a container replaces the one of the same path and keeps its id. Return None if the
-    container is unknown. Raises `InvalidRequest` if the container has no room for it, and
-    `RateLimited` if the tenant has none.
+    Return None if the container is unknown. Raises `InvalidRequest` if the container has no room
+    for it, and `RateLimited` if the tenant has none.
     """
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
@@ -186,7 +183,6 @@ async def load(
     container: UUID | None = None,
     now: datetime,
 ) -> FileRow | None:
-    """Return the file without its bytes. None: unknown, deleted, expired, or another tenant's."""
     parameters = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_LOAD, parameters)).one_or_none()
@@ -194,10 +190,7 @@ async def load(
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
-    """Return one chunk of a file, counted from 0.
-
-    None: the file was replaced or deleted meanwhile.
-    """
+    """Return one chunk, counted from 0; None: the file was replaced or deleted meanwhile."""
     parameters = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
         content: bytes | None = await connection.scalar(_CHUNK, parameters)
@@ -212,7 +205,7 @@ async def delete(
     container: UUID | None = None,
     by_code: bool = False,
 ) -> bool:
-    """Erase a file. Return False if it is unknown.
+    """Erase a file.
 
     Raises `DataHeld`, except for code that deletes in its container (`by_code`).
     """
@@ -226,7 +219,7 @@ async def delete(
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
-    """Return up to `files_max` files of a container, oldest first."""
+    """Return files of a container, oldest first."""
     parameters = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, parameters)

@@ -1,8 +1,4 @@
-"""MCP servers that operators registered, for all tenants or for one.
-
-A row of `OPERATOR`, which no tenant is, is every tenant's; where a tenant has one of the same
-label, its own counts.
-"""
+"""MCP servers that operators registered, for all tenants (rows of `OPERATOR`) or for one."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 
 OPERATOR: Final = TenantId(UUID(int=0))
 SERVERS_MAX: Final = 1024
-"""Read for one tenant: its own, and as many of all tenants."""
+"""Servers read for one tenant: its own, and as many of all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +60,8 @@ def _row(row: Row) -> McpServerRow:
 
 
 async def insert(database: Database, server: McpServerRow, author: Author = COMMAND_LINE) -> None:
-    """Insert a server.
-
-    Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) for a taken label.
+    """Insert a server. Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) for a taken
+    label.
     """
     async with database.transaction(server.tenant_id) as connection:
         await connection.execute(_PUT, asdict(server))

@@ -1,12 +1,11 @@
 """Calls of hosted tools: their audit, and the approvals of those of MCP servers.
 
-The audit has one row for each attempt at a call that the gateway answered: the caller, the tool,
-the time and sizes, in numbers and digests. No argument and no result is kept. The rows outlive the
-response, like its usage.
+The audit has one row for each attempt at a call that the gateway answered, without arguments and
+results. The rows outlive the response, like its usage.
 
-An approval is a request and its outcome, and can be used once. Its row holds digests and times
-only, so that it may exist for responses that are not stored. The digests are made with a key that
-is not in the database, so that a reader of the database cannot guess arguments.
+An approval can be used once. Its row holds digests and times only, so that it may exist for
+responses that are not stored. The digests are made with a key that is not in the database, so that
+a reader of the database cannot guess arguments.
 """
 
 from __future__ import annotations
@@ -59,10 +58,9 @@ class AuditedCall:
     """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
 
     `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are the size of the result that the
-    model got. `replica` is the name under which the process claims responses. Of a call of an MCP
-    tool `approval` says whether its `user` approved it, by the answer to `approval_request_id`, or
-    was `never` asked, as request, server and policy would have it. `hosts` are those that something
-    was sent to.
+    model got. `replica` is the name under which the process claims responses. `approval` says
+    whether the `user` approved the call, by the answer to `approval_request_id`, or was `never`
+    asked. `hosts` are those that something was sent to.
     """
 
     response: UUID
@@ -163,8 +161,8 @@ async def ask_approval(
 ) -> None:
     """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A
-    repeated request changes nothing: a replica that takes the response over asks again.
+    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A repeated
+    request changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:
@@ -174,8 +172,8 @@ async def ask_approval(
 async def use_approvals(
     connection: Connection, tenant_id: TenantId, approvals: Approvals, used_by: UUID
 ) -> None:
-    """Use approvals, granted or denied, for a response, each once only, in the transaction that
-    accepts it: they are used if it is accepted.
+    """Use approvals, granted or denied, each once only, in the transaction that accepts the
+    response.
 
     The same response may use them again. Raises `InvalidRequest` for an approval that does not
     count.
@@ -189,7 +187,6 @@ async def use_approvals(
 
 
 def keyed(digest: bytes, key: bytes) -> bytes:
-    """Return the digest of an approved call as it is stored."""
     return hmac.digest(key, digest, "sha256")
 
 

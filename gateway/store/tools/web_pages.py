@@ -1,12 +1,12 @@
 """Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-A page that was shown is kept by a digest of its content, as long as responses are: a later call
-scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
+A shown page is one row, by a digest of its content, as long as responses are kept: later calls
+scroll in it, search it, or follow its links.
 
-The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
-for all. An operator writes them; tenants read. Row-level security keeps an index on the words from
-being used (a comparison of them might tell what others' rows say), so a search reads all documents
-that its tenant may see: this is for thousands of pages, not for the web.
+Documents of the local index, of one tenant or of all, are searched by Postgres' full text search.
+Row-level security keeps an index on the words from being used (a comparison might tell what others'
+rows say), so a search reads all documents that its tenant may see: this is for thousands of pages,
+not for the web.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ async def put_page(
 
 
 async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage | None:
-    """Return the page of a key, or None if it was removed."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_GET_PAGE, {"tenant": tenant_id, "key": key})
         cipher = connection.cipher(tenant_id)
@@ -205,8 +204,7 @@ async def put_documents(
 ) -> None:
     """Add documents for a tenant, or for all tenants if None; each replaces the one of its URL.
 
-    `language` is a text search configuration of Postgres. As the owner of the tables. Raises
-    `StoreError`, also for an unknown language.
+    `language` is a text search configuration of Postgres.
     """
     rows = [
         {
@@ -252,7 +250,7 @@ async def note_documents_added(
 async def remove_documents(
     database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
 ) -> int:
-    """Remove a document, and all below it if its URL ends with a slash; return their number."""
+    """Remove a document, and all below its URL; return their number."""
     what = {
         "tenant": tenant_id or EVERYONE,
         "url": url,
