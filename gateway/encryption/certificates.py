@@ -1,4 +1,4 @@
-"""Look at certificates; whether one is trusted is TLS's to say."""
+"""Facts about certificates; whether one is trusted is TLS's to say."""
 
 from __future__ import annotations
 

@@ -50,9 +50,8 @@ class ContentCipher:
         self._keys = keys
         self._own = keys.get(sealing)
         self.seals = self._own is not None
-        """False if what is written stays plain."""
         self.sealing = sealing
-        """The number of the key that seals; `PLAIN_KEY`: new values stay plain."""
+        """Number of the key that seals; `PLAIN_KEY`: new values stay plain."""
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...
@@ -62,9 +61,7 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return a value as it is stored in this column of the row with this key; None stays
-        None.
-        """
+        """Return a value as it is stored in this column of the row with this key."""
         if value is None:
             return None
         if self._own is None:
@@ -97,9 +94,7 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed` if it
-        cannot.
-        """
+        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed`."""
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -134,7 +129,7 @@ class ContentCipher:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Encrypt packed entries as one frame if the tenant's content is sealed; else return them.
+        """Return packed entries as one frame, sealed if the tenant's content is; else as they are.
 
         `response` is the 16 bytes of its id.
         """
@@ -193,10 +188,10 @@ def keys_of(stored: bytes) -> frozenset[int]:
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """Return the key numbers of a log; `PLAIN_KEY` for plain frames and a log not in frames.
+    """Return the key numbers of a log; `PLAIN_KEY` for what is plain. Raises `ValueError`.
 
     A value that is no log may begin with the same byte as a framed log: the caller must know which
-    of the two it has. Raises `ValueError`.
+    of the two it has.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))

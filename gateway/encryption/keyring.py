@@ -1,10 +1,9 @@
 """Cache of the unwrapped data keys of tenants.
 
-A tenant's keys are fetched once, however many tasks wait for them, and fetched again before they
-are `fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. A
-key that is newer than the last fetch is fetched when something that it sealed is read (`renew`).
-While the provider of wrapping keys is unavailable, cached keys are used until they are `stale_s`
-old; requests of tenants without cached keys fail at once for `retry_s` after each failed fetch.
+A tenant's keys are fetched once, however many tasks wait for them, and again before they are
+`fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. While
+the provider of wrapping keys is unavailable, cached keys are used until they are `stale_s` old;
+requests of tenants without cached keys fail at once for `retry_s` after each failed fetch.
 """
 
 from __future__ import annotations
@@ -35,19 +34,17 @@ REFUSED_S: Final = 10.0
 RENEWED_S: Final = 1.0
 """Seconds until a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
-"""Tenants whose keys one process fetches at once."""
 SETTLED_MARGIN_S: Final = 60.0
 """Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
-"""For all tenants, where nothing is sealed."""
+"""Cipher of all tenants, where nothing is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """A data key as it is kept. `wrapped` is empty once it was destroyed.
+    """A data key as it is stored. `wrapped` is empty once it was destroyed.
 
-    `provider` and `key_ref` say who unwraps it, with which of its keys. `retired_at`: it opens, and
-    seals nothing more.
+    `retired_at`: it opens, and seals nothing more.
     """
 
     number: int
@@ -83,7 +80,7 @@ class KeyProvider(Protocol):
 
 
 class KeyStore(Protocol):
-    """Store of wrapped keys. Raises `StoreError`s."""
+    """Store of wrapped keys."""
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
         """Return all keys of a tenant, by number, destroyed ones included."""
@@ -94,8 +91,8 @@ class KeyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use, and all
-    it writes is sealed. Otherwise only tenants that were given a key have one.
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use. Otherwise
+    only tenants that were given a key have one.
     """
 
     seals_all: bool = False
@@ -112,9 +109,8 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Cached state of a tenant since `at`: its cipher, or why it has none.
-
-    `renew_at`: before then the keyring does not load the keys again to look for one that it lacks.
+    """State of a tenant since `at`: its cipher, or why it has none. `renew_at`: before then the
+    keyring does not look for a missing key.
     """
 
     at: float
@@ -149,7 +145,7 @@ class Keyring:
     async def ready(self, tenants: Iterable[TenantId]) -> None:
         """Load the keys of these tenants, or the reason why there are none, which `of` raises.
 
-        Raises `StoreUnavailable`; keys loaded before stay usable, so that writers can go on.
+        After `StoreUnavailable` keys loaded before stay usable, so that writers can go on.
         """
         if not self.is_on:
             return
@@ -182,7 +178,7 @@ class Keyring:
         """Load the keys of a tenant again where its cipher `lacks` one.
 
         Another process may have sealed with a newer key. A key that is still missing is not looked
-        for again within `RENEWED_S`. Raises `StoreUnavailable`.
+        for again within `RENEWED_S`.
         """
         for _ in range(2):
             held, now = self._held.get(tenant_id), _now()
@@ -258,7 +254,6 @@ class Keyring:
             self._begin(tenant_id)
 
     async def close(self) -> None:
-        """Forget all keys, and close the providers."""
         self._held.clear()
         self._retry_at.clear()
         for asking in list(self._asking.values()):
@@ -339,10 +334,7 @@ class Keyring:
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
-        """Make and store a key for a tenant.
-
-        Raises `StoreConflict` where the number is taken, and `StoreUnavailable`.
-        """
+        """Make and store a key for a tenant. Raises `StoreConflict` where the number is taken."""
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
         async with self._unless_down(provider.name):
@@ -352,7 +344,7 @@ class Keyring:
         return key
 
     async def unwrap(self, tenant_id: TenantId, key: WrappedKey) -> bytes:
-        """Return the secret of a key. Raises `ContentSealed` and `StoreUnavailable`."""
+        """Return the secret of a key. Raises `ContentSealed`."""
         provider = self._providers.get(key.provider)
         if provider is None:
             raise ContentSealed(f"its key was wrapped by {key.provider!r}, which is not configured")
@@ -383,4 +375,4 @@ def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
 
 
 OFF: Final = Keyring()
-"""Nothing is sealed."""
+"""The keyring where nothing is sealed."""

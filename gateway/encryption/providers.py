@@ -1,8 +1,4 @@
-"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS.
-
-Requests to key services have a deadline, and answers a bound; there are no redirects, and no proxy
-from outside.
-"""
+"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS."""
 
 from __future__ import annotations
 
@@ -38,8 +34,7 @@ SERVER_FAULT: Final = 500
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 _UNKNOWN_CALLER: Final = "missing client token"
-"""Error of Vault with `REFUSED` for a missing token, in releases that distinguish it from a wrong
-one."""
+"""Error of Vault with `REFUSED` for a missing token, in releases that distinguish it."""
 REFUSALS: Final = frozenset(
     {
         *("DisabledException", "NotFoundException", "KMSInvalidStateException"),
@@ -60,9 +55,9 @@ class FileKeys:
     """Keys in a file of the operator's: for one machine, and for deployments that mount secrets.
 
     A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
-    wraps, all of them unwrap. A file that was changed is read again before its next use: another
-    process, such as `encryption rotate`, may have wrapped keys with a new one. A file that cannot
-    be read any more counts as a provider that is away.
+    wraps, all of them unwrap. A changed file is read again before its next use: another process,
+    such as `encryption rotate`, may have wrapped keys with a new one. A file that cannot be read
+    any more counts as a provider that is away.
     """
 
     name: Final = "file"
@@ -78,7 +73,6 @@ class FileKeys:
         return key.seal(secret, _bound_to(tenant_id)), first
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """Unwrap as `KeyProvider` describes. Raises `ContentSealed`."""
         key = self._current().get(key_ref)
         if key is None:
             raise ContentSealed(f"the key file has no key {key_ref!r}")
@@ -160,9 +154,8 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
-
-        Raises `StoreUnavailable`.
+        """Post a body; return the status (below 500) and the JSON object, empty where it is
+        none.
         """
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
@@ -190,8 +183,8 @@ class KeyServiceClient:
 class VaultTransit:
     """HashiCorp Vault, or OpenBao: the transit secrets engine, with a derived key.
 
-    `context` is the tenant: the key must have been made with `derived=true`, so that a wrapped key
-    of one tenant cannot be unwrapped for another.
+    The key must have been made with `derived=true`, so that a wrapped key of one tenant, the
+    `context`, cannot be unwrapped for another.
     """
 
     name: Final = "vault-transit"
@@ -244,8 +237,6 @@ class VaultTransit:
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """An access key. `session_token` is of temporary ones."""
-
     access_key_id: str
     secret_access_key: str
     session_token: str = ""
@@ -269,11 +260,11 @@ def signed_headers(  # noqa: PLR0913 - what is signed
     scope: AwsScope,
     at: datetime,
 ) -> dict[str, str]:
-    """Sign a POST with AWS Signature Version 4, as far as KMS needs it; return the headers.
+    """Sign a request with AWS Signature Version 4, as far as KMS needs it; return the headers.
 
-    The headers are in lower case, with date, token and signature. `at` is in UTC. The libraries
-    that have it are botocore (14 MB, with the models of all services), or need a newer Python than
-    the oldest that is supported here; it is tested with the vectors that AWS publishes.
+    The libraries that have it are botocore (14 MB, with the models of all services), or need a
+    newer Python than the oldest that is supported here; it is tested with the vectors that AWS
+    publishes.
     """
     parts = urlsplit(url)
     moment = at.strftime("%Y%m%dT%H%M%SZ")
@@ -302,9 +293,8 @@ def signed_headers(  # noqa: PLR0913 - what is signed
 
 
 class AwsKms:
-    """AWS KMS: `Encrypt` and `Decrypt`, bound to the tenant by the encryption context.
-
-    It speaks the JSON protocol of the service (`TrentService`); errors are known by their `__type`.
+    """AWS KMS: `Encrypt` and `Decrypt` of its JSON protocol (`TrentService`), bound to the tenant
+    by the encryption context.
     """
 
     name: Final = "aws-kms"

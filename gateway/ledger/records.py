@@ -1,8 +1,7 @@
 """Usage lines as others get them: records in JSON lines, CSV and CloudEvents, page by page.
 
-A record always has the same fields in order. `VERSION` counts what readers have to know of: fields
-are added at the end without a new one. The same lines always make the same events with the same
-ids, so that a receiver who is sent a batch again sees that it has it.
+Fields are added at the end of records without a new `VERSION`. The same lines always make the same
+events with the same ids, so that a receiver recognises a repeated batch.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ _FIELDS: Final[dict[str, Callable[[Row], Any]]] = {
     "tx": lambda row: row.tx,
 }
 FIELDS: Final = (*_FIELDS, *sorted(_FIGURES))
-"""The fields of every record, in order."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
@@ -127,7 +125,7 @@ async def export(
 ) -> AsyncIterator[bytes]:
     """Yield lines of text; the last has the next cursor, the same one at the end of the data.
 
-    Raises `InvalidRequest` and `StoreUnavailable`.
+    Raises `InvalidRequest`.
     """
     place, left, has_head = place_of(cursor), lines_max, True
     while left > 0:

@@ -1,7 +1,7 @@
-"""Send usage lines to sinks, over HTTP.
+"""Delivery of usage lines to sinks, over HTTP.
 
-A sink that answers anything but success gets the same batch again, later and with the same ids. The
-gateway stops a sink that refuses a batch for good until an operator has looked.
+A sink that fails gets the same batch again, later and with the same ids. One that refuses a batch
+for good is stopped until an operator has looked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = EventLog(__name__)
 TIMEOUT_S: Final = 30.0
 """Seconds until a sink has to answer."""
 LEASE_S: Final = 4 * TIMEOUT_S
-"""After which another process may take over a batch."""
+"""Seconds after which another process may take over a batch."""
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
 PAUSE_MAX_S: Final = 300.0
@@ -55,10 +55,7 @@ class CloudEventsSink:
         self._source = source
 
     async def send(self, batch: LineBatch) -> None:
-        """Send a batch, or the rest of it.
-
-        Raises `SinkFailed`, and `SinkRefused` where a retry would not help.
-        """
+        """Send a batch. Raises `SinkFailed`, and `SinkRefused` where a retry would not help."""
         events = cloud_events(batch.lines, source=self._source, customers=self._sink.customers)
         status, text = await self._post(orjson.dumps(events))
         if not 200 <= status < 300:
@@ -88,8 +85,6 @@ class CloudEventsSink:
 
 
 class Delivery:
-    """Job that sends lines to one sink."""
-
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
         database: Database,
