@@ -1,8 +1,7 @@
 """The audit log: entries are added in the transaction of the change, and only read afterwards.
 
-A trigger keeps everybody, the owner of the table too, from changing or removing entries that are
-not older than `KEPT_DAYS`. Each tenant has a chain, and the operator has one more. A transaction
-that adds to a chain waits for the one before it to end, which is fast enough for administrators.
+A trigger keeps everybody, the owner of the table too, from changing entries, or removing them
+before `KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
 """
 
 from __future__ import annotations
@@ -79,9 +78,8 @@ ORDER BY number LIMIT :row_limit
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
     """Add an entry to a tenant's chain, or the operator's if None, in the caller's transaction.
 
-    Call this after the recorded change, because others of the tenant wait from here to the end of
-    the transaction. The connection may be one of `Database.transaction(tenant_id)` or
-    `owner_transaction`.
+    Call this after the recorded change: others of the tenant wait from here to the commit. The
+    connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
     """
     chain = tenant_id or EVERYONE
     await take_turns(connection, chain, TenantLock.AUDIT_LOG)
@@ -103,9 +101,8 @@ async def page(
 ) -> tuple[list[AuditEntry], bool] | None:
     """Return entries, newest first, and True if there are more on that side.
 
-    `filters` are the parameters of `_PAGE`; None: any value. `from_at` is inclusive, `until_at` is
-    not; `actors` are ids of keys, users or service accounts. The page begins after the entry
-    `after`, or ends before `before`; None if that is no entry of this chain.
+    `filters` are the parameters of `_PAGE`; None: any value. `actors` are ids of keys, users or
+    service accounts. None: `after` or `before` is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **filters}
@@ -137,7 +134,7 @@ async def project_names(
 
 
 async def chains(database: Database) -> list[UUID]:
-    """Return the tenants that have audit entries. The nil id stands for the operator."""
+    """Return the chains. The nil id stands for the operator."""
     async with database.owner_transaction() as connection:
         return list(await connection.scalars(_CHAINS))
 
@@ -154,7 +151,6 @@ async def heads(
 async def since(
     database: Database, chain: UUID, number: int | None, *, rows_max: int
 ) -> list[AuditEntry]:
-    """Return entries of a chain with numbers above `number` (None: all), lowest first."""
     parameters = {"tenant": chain, "number": number, "row_limit": rows_max}
     async with database.owner_transaction() as connection:
         return [_entry(row) for row in await connection.execute(_SINCE, parameters)]

@@ -88,7 +88,7 @@ async def exchange_placements(
 
 
 DRAINED_FRESH_S: Final = 30.0
-"""Age in seconds from which on a report is of a replica that is gone."""
+"""Age from which on a report is of a replica that is gone."""
 
 _DRAIN: Final = Statement("""
 INSERT INTO backend_drains (tenant_id, name, drained_at, drained_by)
@@ -131,7 +131,6 @@ class Drain(NamedTuple):
 
 
 async def drain(database: Database, name: str, *, by: str, author: Author = COMMAND_LINE) -> bool:
-    """Take a backend out of use. Return False if it was already."""
     parameters = {"nobody": EVERYONE, "name": name, "drained_by": by}
     async with database.owner_transaction() as connection:
         is_new = bool(await connection.count(_DRAIN, parameters))
@@ -144,7 +143,6 @@ async def drain(database: Database, name: str, *, by: str, author: Author = COMM
 
 
 async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) -> bool:
-    """Put a backend to use again. Return False if it was not drained."""
     async with database.owner_transaction() as connection:
         was_drained = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
@@ -176,7 +174,6 @@ async def report_drained(database: Database, replica: str, in_flight: Mapping[st
 
 
 async def drain_reports(database: Database) -> list[Row]:
-    """Return the recent reports on drained backends: `name`, `replica`, requests `in_flight`."""
     parameters = {"nobody": EVERYONE, "fresh": DRAINED_FRESH_S}
     async with database.runs_transaction() as connection:
         return await connection.execute(_DRAIN_REPORTS, parameters)

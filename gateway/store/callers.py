@@ -1,4 +1,4 @@
-"""Callers: the principal of a key, or of a token by its issuer's rule or its claims.
+"""The principals of keys and tokens.
 
 No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
 the schema return the rows that fit the key or token, and it can read no other.
@@ -49,8 +49,8 @@ _TERMS_COLUMNS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""Columns of the rows `tenant` and `project` that decide for the caller; those of the policy have
-to be the last."""
+"""Columns of `tenant` and `project` that decide for the caller; those of the policy must be
+last."""
 # Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
@@ -91,8 +91,6 @@ FROM find_named(CAST(:tenant AS uuid), CAST(:name AS text), CAST(:project AS uui
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """A rule that holds, and the principal of a token that it admits."""
-
     rule: FederationRule
     principal: Principal
 
@@ -153,9 +151,6 @@ async def _select(database: Database, statement: Statement, **parameters: Any) -
 async def find_principal(
     database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
 ) -> Principal | None:
-    """Return the principal of a usable key. Its policy is the tenant's own, with `defaults` where
-    it has none.
-    """
     for row in await _select(database, _FIND_CALLER, key_hash=key_hash):
         if row.is_enabled:
             project_id = row.project_id and ProjectId(row.project_id)
@@ -170,8 +165,8 @@ async def find_issuers(
     issuer: str | None = None,
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
-    """Return the providers that a token may belong to, of any tenant: the one with this id, and
-    those of this issuer and one of these audiences whose bearer tokens need not name a tenant.
+    """Return the provider with this id, and those of any tenant with this issuer and one of these
+    audiences whose bearer tokens need not name a tenant.
     """
     rows = await _select(
         database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)
@@ -182,10 +177,7 @@ async def find_issuers(
 async def find_bearers(
     database: Database, issuer: str, audiences: Sequence[str], organization: str
 ) -> list[IdentityProvider]:
-    """Return the tenant's providers that take bearer tokens of this issuer for these audiences.
-
-    `organization` is the tenant's id or name.
-    """
+    """Return the providers that take bearer tokens of a tenant (id or name)."""
     parameters = {"issuer": issuer, "audiences": list(audiences)}
     rows = await _select(database, _FIND_BEARERS, **parameters, **_id_or_name(organization))
     return [provider_of_row(row) for row in rows]
@@ -210,9 +202,7 @@ async def find_federated(
     provider_id: UUID | None = None,
     rule_id: UUID | None = None,
 ) -> list[Federated]:
-    """Return the active rules of a provider, or one rule, oldest first, with the principals that
-    they make of a token.
-    """
+    """Return the active rules of a provider, or one rule, oldest first."""
     rows = await _select(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
     )

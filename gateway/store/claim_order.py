@@ -6,10 +6,9 @@ others once its first response has waited for long. A response that a limit keep
 up no place of another limit.
 
 `background_shares` has the counters of `upstreams.admission.queue` for work in the database: a
-claim adds a response's expected cost, and the process that generated it corrects that with its next
-claim. Claims are made one after the other, so this is exact. The nil tenant's row is the counter of
-the tenant that was claimed last: no tenant begins more than one response behind it, however long it
-was away. UNLOGGED: after a crash all begin anew, alike.
+claim adds a response's expected cost, and its process corrects that with its next claim. The nil
+tenant's row is the counter of the tenant that was claimed last: no tenant begins more than one
+response behind it, however long it was away. UNLOGGED: after a crash all begin anew, alike.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 EXPECTED_AT_FIRST: Final = 2_048.0
-"""Weighted tokens of a tenant's first response: the 256 tokens of output that admission expects, in
-the class of background."""
+"""Weighted tokens: the 256 tokens of output that admission expects, in the class of background."""
 ALPHA: Final = 0.1
 """Weight of the latest response in the expected cost, as in admission."""
 KEPT_DAYS: Final = 7
@@ -74,8 +72,8 @@ WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
 
 
 class EndedResponse(NamedTuple):
-    """Cost of a generated response in weighted tokens, of which `counted` was charged at its claim
-    (0: the process that accepted it began it).
+    """Cost of a generated response in weighted tokens, of which its claim charged `counted` (0: the
+    process that accepted it began it).
     """
 
     tenant_id: TenantId
@@ -142,8 +140,8 @@ async def _make(connection: Connection, tenants: Iterable[UUID]) -> None:
 class QueuedKey(NamedTuple):
     """A key that has queued responses; id, project and waiting time are those of its oldest one.
 
-    The others may be of other projects if the key is of an operator's issuer. `running_max`,
-    `served` and `expected` are the tenant's.
+    Others may be of other projects if the key is of an operator's issuer. `running_max`, `served`
+    and `expected` are the tenant's.
     """
 
     tenant_id: TenantId
@@ -174,9 +172,7 @@ class RunningCount(NamedTuple):
 
 
 class RunningLimit(NamedTuple):
-    """Limit of responses that run at once, once for each key that shares it by replacing
-    another.
-    """
+    """Limit of running responses, with one row for each key that shares it by replacing another."""
 
     tenant_id: TenantId
     scope: str

@@ -56,11 +56,10 @@ class Claim:
 class ClaimTerms:
     """Terms on which a process claims responses.
 
-    `lease_s` is how long others wait for a silent process; `attempts_max` bounds the processes that
-    begin or take over one response; `tenant_running_max` holds where a tenant has no bound of its
-    own. A tenant of which nothing is generated goes first once a response has waited `promotion_s`.
-    Responses of `late_fold_versions`, which this process continues less well than others, are taken
-    once no other process has for `late_s`.
+    `attempts_max` bounds the processes that begin or take over one response; `tenant_running_max`
+    holds where a tenant has no bound of its own. A tenant of which nothing is generated goes first
+    once a response has waited `promotion_s`. Responses of `late_fold_versions`, which this process
+    continues less well than others, are taken once no other process has for `late_s`.
     """
 
     lease_s: float
@@ -75,7 +74,7 @@ class ClaimTerms:
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
     """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it;
-    `counted` is the charge to its tenant's share (`store.claim_order`).
+    `counted` is the charge to its tenant's share.
     """
 
     claim: Claim
@@ -314,7 +313,7 @@ async def claim(
     take_over: bool,
     ended: Sequence[EndedResponse] = (),
 ) -> list[ClaimedRun]:
-    """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
+    """Claim up to `limit` durable responses: first those begun, then those queued.
 
     Of those begun: released ones, and with `take_over` those with a lapsed lease. `ended` is what
     this process has generated since its last claim.
@@ -376,10 +375,7 @@ async def claim(
 
 
 async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
-    """Return what a process could claim, read without the claimants' lock.
-
-    Some queued responses may have to wait for others of their tenant.
-    """
+    """Return what a process could claim, read without the claimants' lock."""
     parameters = _parameters(database, terms, take_over=take_over)
     async with database.runs_transaction() as connection:
         return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
@@ -498,7 +494,7 @@ async def abandoned(
     orphan_s: float,
     fold_versions: tuple[int, ...] = FOLD_VERSIONS,
 ) -> list[tuple[TenantId, UUID]]:
-    """Return responses that no process will continue, oldest first; `endings.conclude` ends them.
+    """Return responses that no process will continue, oldest first.
 
     They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
     `fold_versions`, and those without lease or log, are left for `orphan_s` seconds to processes

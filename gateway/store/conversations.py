@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ItemLookup(NamedTuple):
-    """An item as JSON with the requested details; None if the conversation has no such item."""
+    """An item as JSON; None if the conversation has no such item."""
 
     json: bytes | None
 
@@ -225,8 +225,7 @@ async def add_items(
 ) -> bool:
     """Append items, whose ids must differ. Return False if the conversation is unknown.
 
-    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest` when the
-    conversation would have more than `items_max` items.
+    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest`.
     """
     async with database.transaction(tenant_id) as connection:
         state = await _lock(connection, tenant_id, uuid, items, items_max=items_max)
@@ -247,10 +246,7 @@ async def add_items(
 async def delete_item(
     database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
 ) -> tuple[Conversation, bool] | None:
-    """Erase an item; return the conversation, and True if it had the item.
-
-    Raises `ConversationLocked` and `DataHeld`.
-    """
+    """Erase an item; return the conversation, and True if it had the item."""
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
@@ -290,10 +286,6 @@ async def list_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of items; None if the conversation is unknown.
-
-    Raises `InvalidRequest` when the cursor is not an item of it.
-    """
     parameters = _of(tenant_id, uuid) | page_parameters(page, include)
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[page.order_from_cursor], parameters)
@@ -367,8 +359,7 @@ def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None
 class Contents:
     """Contents of a conversation: all items, oldest first, and the place that it had reached.
 
-    `is_locked`: a response will be added to it. `tool_state` and `placement` are of the last
-    response that was to be added.
+    `is_locked`: a response will be added. `tool_state` and `placement` are of the last such one.
     """
 
     place: ConversationPlace
@@ -456,11 +447,7 @@ async def read_contents(
     items_max: int,
     needed: NeededJson = ALL_JSON,
 ) -> Contents | None:
-    """Return everything that a response inherits from this conversation.
-
-    The `json` of an item is empty unless it is `needed`. Raises `InvalidRequest` for too many
-    items.
-    """
+    """Return everything that a response inherits from this conversation."""
     parameters = {
         "tenant": tenant_id,
         "conversation": uuid,

@@ -43,8 +43,8 @@ WHERE me.rolname = session_user AND db.datname = current_database()
 
 
 class ServerFacts(NamedTuple):
-    """State of the server. `skew_s` is how far its clock is ahead of ours. A bound of -1 is none.
-    `is_direct`: no pooler is in between.
+    """State of the server. `skew_s` is how far its clock is ahead of ours. A bound of -1 is
+    none.
     """
 
     skew_s: float
@@ -101,7 +101,6 @@ _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
 async def table_sizes(database: Database) -> list[dict[str, Any]]:
-    """Return the sizes of the tables, the largest first, as the server last estimated them."""
     async with database.owner_transaction() as connection:
         return [dict(row.items()) for row in await connection.execute(_SIZES)]
 

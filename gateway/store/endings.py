@@ -42,12 +42,11 @@ ANSWERED: Final = frozenset({"completed", "incomplete"})
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 
-    `epoch` is that of the owner's claim. `entries` is the last row of a durable log. `recoveries`
-    is JSON for operators: which rules repaired the output, how often. `items` are those not stored
-    yet. `tokens` None writes no usage line. `free_key`: it failed before any output, so its
-    idempotency key may be used again. `tool_state` is what hosted tools of successors need
-    (`protocol.grants`); None leaves what was accepted. `placement` guides the choice of their
-    backend. `timeline` is for operators.
+    `entries` is the last row of a durable log. `recoveries` is JSON for operators: which rules
+    repaired the output, how often. `items` are those not stored yet. `tokens` None writes no usage
+    line. `free_key`: it failed before any output, so its idempotency key may be used again.
+    `tool_state` is what hosted tools of successors need (`protocol.grants`), `placement` what
+    guides the choice of their backend; None leaves the former as accepted.
     """
 
     uuid: UUID
@@ -212,10 +211,10 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
 
 
 async def deposit(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
-    """Store the result of a foreground response that was ended as abandoned without its owner.
+    """Store the result of a foreground response that was ended as abandoned, and stays failed.
 
-    The response stays failed. Return False, with nothing written, if it did not end that way. Safe
-    to repeat when the outcome of a commit was lost.
+    Return False, with nothing written, if it did not end that way. Safe to repeat when the outcome
+    of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
         row = {"tenant": tenant_id, **_end_row(finished, connection.cipher(tenant_id))}
@@ -236,7 +235,7 @@ async def conclude(
     *,
     from_entry: int = 0,
 ) -> StoredResponse | None:
-    """End a response, whichever process owns it, and return it as it is then, if it is known.
+    """End a response, whichever process owns it, and return it as it is then.
 
     `end` gets the running response, locked, and its log from `from_entry` on. It must be quick:
     others wait for the row, and the server aborts a transaction that pauses. Its result is written

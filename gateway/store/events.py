@@ -35,7 +35,7 @@ _UNBOUNDED: Final = 2**62
 
 
 class WriteClaim(Protocol):
-    """The right to write for a response: a `claims.Claim`."""
+    """A `claims.Claim`."""
 
     @property
     def tenant_id(self) -> TenantId: ...
@@ -113,7 +113,6 @@ WHERE held.epoch IS NULL
 _SENT: Final = (
     "tenants", "responses", "epochs", "days", "firsts", "counts", "places", "sizes",
 )  # fmt: skip
-"""The array parameters of `_APPEND`."""
 
 # Consecutive rows, packed in one version, are read as one `piece`: a stream that was written token
 # by token has thousands, and each row would cost more than the entry in it.
@@ -276,7 +275,6 @@ async def rows(
 async def log_cipher(
     connection: Connection, tenant_id: TenantId, log_rows: Iterable[LogRow]
 ) -> ContentCipher:
-    """Return the cipher that opens these log rows. Raises `ContentSealed`."""
     await connection.renew(
         tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in log_rows)
     )
@@ -291,7 +289,6 @@ def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
 
 
 def opened_rows(cipher: ContentCipher, uuid: UUID, rows: list[LogRow]) -> list[LogRow]:
-    """Return log rows with their entries as they were packed. Raises `ContentSealed`."""
     if not any(row.entries[:1] == FRAMES for row in rows):
         return rows
     return [replace(one, entries=cipher.open_entries(one.entries, uuid.bytes)) for one in rows]

@@ -1,8 +1,7 @@
 """Flushes: rows in which a process commits entries of all runs of one tenant at once.
 
-A flush is part of the logs of its members until `settle` moves it into `events`. So the log of a
-response is what `events` has of it, up to the head in `responses`, and then what the flushes of its
-owner have under its epoch.
+The log of a response is what `events` has of it, up to the head in `responses`, and then what the
+flushes of its owner have under its epoch, until `settle` moves it into `events`.
 
 No head moves with a flush, so heads cannot be its fence. The fence is the row of `writers` for this
 tenant and owner: a process adds a flush only under the fence that it knows, and locks that row; a
@@ -195,7 +194,7 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 async def add(
     connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add batches of one tenant as one row; return its number. None: the fence has changed.
+    """Add batches of one tenant as one row; return its number, or None if the fence has changed.
 
     Raises `ContentSealed` if the tenant's keys are gone.
     """
@@ -226,9 +225,8 @@ def members_of(batches: Iterable[LogBatch]) -> bytes:
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
-    """Return epoch and entries of the response `uuid` if it is a member.
-
-    Searches the bytes, so that most members are not parsed.
+    """Return epoch and entries of a member. Searches the bytes, so that most members are not
+    parsed.
     """
     at = members.find(uuid)
     while at > 0 and at % _MEMBER.size:
@@ -242,7 +240,6 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """Return the current fences of `owner`, creating the missing ones."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -372,19 +369,16 @@ def joined(parts: Sequence[LogRow]) -> LogRow:
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """Settle one response, whoever owns it; return its head if that has moved."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
 
 def taken(row: Row) -> LockedResponse:
-    """Make a response from a row of tenant, id, owner, epoch, next entry and day."""
     tenant_id, *others = row
     return LockedResponse(TenantId(tenant_id), *others)
 
 
 async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
-    """Erase what flushes have of a response that was deleted in this transaction."""
     of_it = {"tenant": tenant_id, "id": uuid.bytes}
     for row in await connection.execute(_OF_ONE, of_it):
         members, entries = _without(uuid, row.members, row.entries)
@@ -395,9 +389,8 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
 def rewritten(
     members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
 ) -> tuple[bytes, bytes]:
-    """Return members and entries, with the entries of each member replaced by `change`.
-
-    `change` gets the member's id, epoch and entries. Erased members stay erased.
+    """Return members and entries, the entries of each replaced by `change`. Erased ones stay
+    erased.
     """
     kept, pieces, at = [], [], 0
     for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -429,10 +422,7 @@ async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) 
 
 
 async def remove_left(database: Database, *, silent_s: int) -> int:
-    """Remove what owners silent for `silent_s` seconds left behind; return the number of rows.
-
-    All of it is settled: none of these owners has a running response.
-    """
+    """Remove what silent owners without running responses left behind: all of it is settled."""
     async with database.runs_transaction() as connection:
         await removing(connection)
         return await connection.count(_REMOVE_LEFT, {"silent_s": silent_s})

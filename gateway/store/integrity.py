@@ -1,7 +1,4 @@
-"""Invariants of stored data that no statement can enforce, checked in pages, read-only.
-
-Rows younger than `SETTLED` are left out, because their transactions may be under way.
-"""
+"""Invariants of stored data that no statement can enforce, checked in pages, read-only."""
 
 from __future__ import annotations
 
@@ -29,15 +26,14 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 200
 """Rows of one statement, which must not take longer than one of a request, nor fill the memory."""
 SETTLED: Final = timedelta(minutes=15)
-"""Age from which a lapsed claim, a missing usage line or an incomplete log is no coincidence."""
+"""Age from which an anomaly cannot be a transaction that is under way."""
 _BILLED: Final = ("completed", "incomplete", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Bounds of a check: rows since `since`, up to `rows_max` of each table of a tenant.
-
-    `log_s` and `lines_s` are for how long logs and usage lines are kept.
+    """Bounds of a check. `rows_max` is of each table; logs and lines are kept `log_s` and
+    `lines_s`.
     """
 
     since: datetime

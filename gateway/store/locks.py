@@ -1,7 +1,4 @@
-"""Advisory locks, all of transactions, so that they work through a pooler.
-
-A key is a number for the whole database, or two numbers: a purpose, and the hash of a tenant's id.
-"""
+"""Advisory locks, all of transactions, so that they work through a pooler."""
 
 from __future__ import annotations
 
@@ -57,10 +54,9 @@ async def try_take(connection: Connection, lock: Lock) -> bool:
 
 
 async def removing(connection: Connection) -> None:
-    """Wait for holds that are being placed.
+    """Wait for holds that are being placed, in a transaction that removes rows of all tenants.
 
-    Call it in a transaction that removes rows of all tenants without a hold, before the statement
-    that reads which tenants these are.
+    Call it before the statement that reads which tenants are held.
     """
     await connection.execute(_SHARE, {"key": int(Lock.REMOVALS)})
 

@@ -1,8 +1,4 @@
-"""Items of responses: the history a request continues, the list of inputs, and look-ups by id.
-
-A chain is walked parent by parent in one recursive query; its items are ordered oldest response
-first, in each by position.
-"""
+"""Items of responses: the history a request continues, the list of inputs, and look-ups by id."""
 
 from __future__ import annotations
 
@@ -35,16 +31,14 @@ LISTED_DEPTH_MAX: Final = 10_000
 """Responses that a list of inputs goes back. The setting's bound applied when they were created."""
 
 ROWS_AT_ONCE: Final = 100
-"""Rows made ready for an insert, or read, between turns of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """History that a response leaves to its successors.
+    """History that a response leaves to its successors: the items of its whole chain, oldest first.
 
-    `items` are those of its whole chain, oldest first. `tool_state` is that of the last response
-    that used hosted tools (`protocol.grants`), `placement` of the last one that was generated where
-    routing chose.
+    `tool_state` is that of the last response that used hosted tools (`protocol.grants`),
+    `placement` of the last one that was generated where routing chose.
     """
 
     items: PackedItems
@@ -55,10 +49,9 @@ class StoredHistory:
 
 
 class NeededJson(NamedTuple):
-    """Selection of the items of a history that are read with their `json`; others only with ids.
+    """Items of a history that are read with their `json`; others only with ids (`NEEDED_ITEM`).
 
-    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are shown,
-    not only continued; `repeated`: item ids.
+    `with_all`: all are shown, not only continued; `repeated`: item ids.
     """
 
     with_all: bool = True
@@ -259,7 +252,6 @@ WHERE tenant_id = :tenant AND response_id = :response AND is_output
 _ADDED: Final = typed(messages, without="tenant_id")
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
-"""Items of one tenant's responses, for statements that add them with something else."""
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
@@ -297,7 +289,7 @@ async def add(
 
 
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
-    """Make an item from a row that ends with `_COLUMNS`, the inverse of `item_columns`."""
+    """Make an item from a row that ends with `_COLUMNS`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
     values = content.opened(cipher, "messages", row, _CONTENT)
     call_id, name, item, ids, more = map(values.__getitem__, _CONTENT)
@@ -326,8 +318,8 @@ async def history(
 ) -> StoredHistory | None:
     """Return everything that a successor of this response inherits.
 
-    The `json` of an item is empty unless it is `needed`. Raises `PreviousResponseNotFound` naming a
-    deleted ancestor or conversation, and `InvalidRequest` for a chain that is too long.
+    Raises `PreviousResponseNotFound` naming a deleted ancestor or conversation, and
+    `InvalidRequest` for a chain that is too long.
     """
     parameters = {
         "tenant": tenant_id,
@@ -410,7 +402,6 @@ async def input_items(
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
-    """Return the stored details of output items for `include`, by item id."""
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
@@ -439,10 +430,6 @@ def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any
 def page_of(
     rows: Sequence[Row], cipher: ContentCipher, page: PageParams, include: Collection[str]
 ) -> Page[bytes]:
-    """Make a page of the JSON of items from their rows and one more.
-
-    Raises `InvalidRequest` when the item at the cursor is not in the list.
-    """
     if page.cursor is not None and rows[0].start is None:
         raise unknown_place(page.cursor_name)
     items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
@@ -462,10 +449,7 @@ def digests(item_ids: Iterable[str]) -> list[bytes]:
 async def find_items(
     database: Database, tenant_id: TenantId, item_ids: Iterable[str]
 ) -> dict[str, ContextItem]:
-    """Return stored items of responses and conversations by id; unknown ids are absent.
-
-    If several have one id, the item of the latest response or conversation is returned.
-    """
+    """Return stored items of responses and conversations; of several with one id the latest."""
     parameters = {"tenant": tenant_id, "digests": digests(item_ids)}
     if not parameters["digests"]:
         return {}

@@ -42,8 +42,8 @@ _log = EventLog(__name__)
 @dataclass(frozen=True, slots=True)
 class Notice:
     """`log`: more is in these logs. `work`: somebody could continue a response. `ended`: another
-    process than their owner ended these responses. `follow`: somebody follows these logs, and wants
-    notices of them for a while.
+    process than their owner ended these. `follow`: somebody wants notices of these logs for a
+    while.
     """
 
     kind: NoticeKind
@@ -78,7 +78,7 @@ class Listener:
     async def run(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
         """Listen until cancelled, reconnecting whenever the connection ends.
 
-        `lost` is called when listening begins (again), because notices may have been missed before.
+        `lost` is called when listening begins (again): notices may have been missed.
         """
         is_reported = False
         while True:

@@ -66,8 +66,8 @@ _SEALED_VALUES: Final = tuple(
 )
 _NULL: Final = -1
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
-"""Packed length of a value that is null. Any four bytes of packed lengths include the first byte of
-some length, which is less than 128 in all others."""
+"""Any four bytes of packed lengths include the first byte of some length, which is below 128 unless
+the value is null."""
 _ID_BYTES: Final = 4
 _LENGTH_BYTES: Final = 4
 
@@ -82,8 +82,8 @@ def _packed_columns() -> Iterator[str]:
 
 
 PACKED: Final = ", ".join(_packed_columns())
-"""The columns of one row, made of those of `messages.item_columns`: select them from a subquery
-that has these, in order and with a LIMIT, without which the planner need not keep the order."""
+"""Columns of one row that packs many. Their source has an order and a LIMIT, without which the
+planner need not keep the order."""
 
 
 class PackedItems(Sequence[ContextItem]):
@@ -122,8 +122,8 @@ class PackedItems(Sequence[ContextItem]):
         return self._unpack()[index]
 
     def columns(self) -> Columns | None:
-        """Return ids and labels of all items without making items; None if an item has no ids, or
-        the items are made already.
+        """Return ids and labels without making items; None if an item has no ids, or all are
+        made.
         """
         row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:

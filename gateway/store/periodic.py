@@ -20,7 +20,7 @@ async def run_periodically(
 ) -> NoReturn:
     """Do `work` after pauses of half to all of `interval_s`, which spread the replicas out.
 
-    Database errors are reported as a `failure`. `at_once`: no pause comes before the first round.
+    Database errors are reported as a `failure`. `at_once`: without a first pause.
     """
     while True:
         if not at_once:

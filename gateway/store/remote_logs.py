@@ -29,18 +29,16 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 Writer = tuple["UUID", str]
-"""A process, as the owner of responses of one tenant."""
 Seen = dict[Writer, int]
 """Number of the last flush of each writer that was read."""
 
 ROWS_MAX: Final = 4
-"""Rows of one log that a poll returns; the next poll returns more."""
 ROW_BYTES_MAX: Final = 1024
 """Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
 """Seconds that a poll, which all logs share, waits for the key of one of them."""
 UNKNOWN: Final = 2**31 - 1
-"""Number of received entries in a query that is to return no rows of the log."""
+"""For `LogQuery.entries`, if no rows of the log are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +58,13 @@ class LogQuery:
 
 
 Part = tuple[bytes, int, "LogRow"]
-"""Part of a log: the bytes of its id, the epoch, the entries."""
+"""Id, epoch and entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """Changes of the polled logs. `heads` are of those whose heads had to be read, None if there is
-    no such response.
+    """Changes of the polled logs. `heads` are those that had to be read, None if there is no such
+    response.
 
     A part is committed, whatever a head says.
     """

@@ -56,7 +56,6 @@ async def is_watched(database: Database) -> bool:
 
 
 async def post(database: Database, replica: str, body: bytes) -> bool:
-    """Write a replica's snapshot, and return True if somebody still looks at another one."""
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": None}
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:
         watched: bool = await connection.scalar(_POST, own)

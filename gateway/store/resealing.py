@@ -1,8 +1,8 @@
-"""Stored content under another key: rows are opened, and sealed with the key that seals now.
+"""Stored content under another key: rows are opened, and sealed with the key that seals now, or
+made plain where a tenant's content is not to be sealed any more.
 
-Plain rows are sealed, and made where a tenant's content is not to be sealed any more. A row that is
-written meanwhile is left alone: it is already as it should be. Flushes come first: statements that
-cannot open their content move it to logs.
+A row that is written meanwhile is left alone: it is already as it should be. Flushes come first:
+statements that cannot open their content move it to logs.
 
 The process that reseals a tenant holds its row of `reseals` for a while, and moves its place with
 each page, so any replica continues where another stopped.
@@ -46,15 +46,13 @@ SEALED: Final = {
     if table != "flushes"
     and (sealed := {column: how for column, how in columns.items() if how in _OPENED})
 }
-"""The columns of each table that are opened, and how each is kept."""
 KEYS: Final = {table: keys_of_table(table) for table in SEALED}
-"""The primary keys of the tables that have content, without the tenant, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """Result of a page: rows `seen` and `written`, the key of the `last` one (None: no more), and
-    rows that no key opens, which stay as they are (`lost`).
+    """Result of a page. `last` is the key of its last row, None at the end; no key opens `lost`
+    rows.
     """
 
     seen: int
@@ -132,9 +130,9 @@ async def reseal_flushes(
 ) -> tuple[int, FlushPlace | None]:
     """Reseal a page of the tenant's flushes, behind this owner and number.
 
-    Return the number of rows written and the last one's place, None at the end. Raises
-    `ContentSealed`. On return, processes that moved parts of these flushes have committed, so
-    nothing read from a flush before it was resealed can enter a log later.
+    Return the number of rows written and the last one's place, None at the end. On return,
+    processes that moved parts of these flushes have committed, so nothing read from a flush before
+    it was resealed can enter a log later.
     """
     await database.keyring.ready([tenant_id])
     async with database.owner_transaction() as connection:
@@ -243,8 +241,8 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Place of a pass, behind the row of `table` with the key `after`; without a table at the
-    start. `written` counts rows of this pass, `total` of all.
+    """Place of a pass. Without a table: at the start. `written` counts rows of this pass, `total`
+    of all.
     """
 
     table: str | None = None
@@ -254,7 +252,6 @@ class ResealPlace:
 
 
 def packed_place(place: Place | None) -> bytes | None:
-    """Encode the key of a row as JSON, with bytes as hex."""
     if place is None:
         return None
     return orjson.dumps([_spelled(one) for one in place])
@@ -288,9 +285,8 @@ def _value(kind: str, one: Any) -> Any:
 async def take(
     database: Database, tenant_id: TenantId, number: int, *, hold_s: float
 ) -> ResealPlace | None:
-    """Reserve a tenant's resealing towards the key `number` for `hold_s` seconds.
-
-    Return None if it is done, or another process does it.
+    """Reserve a tenant's resealing towards the key `number`, unless it is done or another process
+    has it.
     """
     wanted = {"tenant": tenant_id, "number": number, "hold_s": hold_s}
     async with database.owner_transaction() as connection:

@@ -128,7 +128,6 @@ class DatedInterval(NamedTuple):
 
 
 async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: datetime) -> int:
-    """Return what all replicas have spent."""
     parameters = {"tenant": tenant_id, "meter": meter, "starts_at": starts_at}
     async with database.runs_transaction() as connection:
         amount: int = await connection.scalar(_SPENT, parameters)

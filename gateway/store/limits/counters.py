@@ -176,8 +176,6 @@ NOTHING_SPENT: Final = SpentSoFar()
 
 
 class SpendRow(NamedTuple):
-    """What this process has spent, in total, in the interval that began at `starts_at`."""
-
     tenant_id: UUID
     meter: str
     starts_at: datetime
@@ -197,8 +195,8 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """Reply of `exchange`: granted tokens and level by bucket; with `is_round` also the requests in
-    progress of other replicas (`elsewhere`) and their number (`others`).
+    """Reply of `exchange`: granted tokens and level by bucket; `elsewhere` and `others`, the
+    requests in progress of other replicas and their number, only with `is_round`.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
@@ -224,7 +222,6 @@ async def exchange(
 
 
 async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
-    """Read all that the terms bind, taking nothing."""
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
-"""Prepared statements that a direct connection keeps: more than requests need."""
+"""More than requests need."""
 CONNECT_TIMEOUT_S: Final = 5.0
 CLOSE_WAIT_S: Final = 2.0
-"""Seconds that a connection may take to close, and to have its last statement cancelled."""
+"""Also for cancelling its last statement."""
 
 _LOST: Final = (
     asyncpg.ConnectionDoesNotExistError,
@@ -123,7 +123,6 @@ class Record(asyncpg.Record):  # type: ignore[misc] # asyncpg has no types
 
 class Result(list[Any]):
     def one(self) -> Any:
-        """Return the only row. Raises `ValueError` if there is none, or more than one."""
         (row,) = self
         return row
 
@@ -135,15 +134,15 @@ class Result(list[Any]):
 @dataclass(slots=True)
 class State:
     is_direct: bool = False
-    """True if no pooler is in between: settings of the session stay."""
+    """No pooler is in between: settings of the session stay."""
     is_for_runs: bool = False
-    """True if it has the role and limits of `Database.runs_transaction` for good."""
+    """It has the role and limits of `Database.runs_transaction` for good."""
     is_new: bool = True
     """No transaction succeeded on it yet: if it is lost, so is the server."""
     session: str = ""
-    """The `SET` statements in force for all that does not begin with others."""
+    """The `SET` statements in force."""
     used_at: float = -math.inf
-    """Time of the loop at its last return to the pool."""
+    """In the loop's time."""
 
 
 class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
@@ -345,13 +344,13 @@ class Database:
         keyring: Keyring = OFF,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        """Make a pool for `url` (`driver_url`) that opens connections when they are needed.
+        """Make a pool that opens connections when they are needed.
 
         `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
         plus `CLOSE_WAIT_S`), and on the server the pause between two statements of a transaction.
-        `statement_cache_size` None: a useful number on a direct connection, none behind a pooler.
-        `for_runs`: only for `runs_transaction`. The caller closes `keyring`. `on_failure` gets the
-        class of each error but conflicts. Raises `StartupError` for an invalid URL.
+        `statement_cache_size` None: depends on whether there is a pooler. `for_runs`: only for
+        `runs_transaction`. The caller closes `keyring`. `on_failure` gets the class of each error
+        but conflicts. Raises `StartupError` for an invalid URL.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -374,10 +373,10 @@ class Database:
         return pool.get_size() - pool.get_idle_size() if pool else 0
 
     async def take(self) -> Connection:
-        """Take a connection for the caller alone, until it is given back or closed.
+        """Take a connection for the caller alone, the most recently used one, so that few stay
+        warm.
 
-        The most recently used one is taken first, so that few stay warm in quiet times. Raises the
-        driver's errors: `TimeoutError` if none was free, or could be opened, in time.
+        Raises the driver's errors: `TimeoutError` if none was free, or could be opened, in time.
         """
         if self._pool is None:
             # Not where the database is made: a pool belongs to the running loop.
@@ -403,7 +402,6 @@ class Database:
             return Connection(await self._pool.acquire(), self.keyring)
 
     async def give_back(self, connection: Connection) -> None:
-        """Return a connection to the pool. Nothing may be under way on it."""
         assert self._pool is not None
         await self._pool.release(connection.driver)
 
@@ -426,7 +424,6 @@ class Database:
         return session
 
     def meaning(self, error: BaseException) -> StoreError:
-        """Translate and count a driver's error; note if the database cannot write."""
         meaning = translate(error)
         reason = _CANNOT_WRITE.get(meaning.state)
         if reason is not None:
@@ -500,9 +497,8 @@ class Database:
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """Return a transaction over claims and logs of all tenants: no body, no item, no key.
 
-        With `durable` False the commit does not wait for the disk and may be lost with the server.
-        `in_bulk` is for one statement that gets arrays of rows; on a direct connection of a
-        database `for_runs` it takes one round trip.
+        Without `durable` the commit does not wait for the disk and may be lost with the server.
+        `in_bulk` is for one statement that gets arrays of rows.
         """
         begin = _ENTER + ("" if durable else _DO_NOT_WAIT) + (_IN_BULK if in_bulk else "")
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
@@ -542,10 +538,7 @@ def _as_if_new(begin: str) -> str:
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
-    """Switch a transaction to the rows of another tenant.
-
-    So rows of several tenants can be committed together, while each statement sees one tenant's.
-    """
+    """Switch a transaction to the rows of another tenant, so that several commit together."""
     if connection.tenant_id == tenant_id:
         return
     await connection.script(_TURN_TO.format(tenant=tenant_id))

@@ -149,8 +149,8 @@ _LAST_WORDS: Final = ("FATAL", "PANIC")
 def translate(error: BaseException) -> StoreError:
     """Translate one of `DRIVER_ERRORS`.
 
-    `StoreUnavailable` when the same work may succeed in a moment, `StoreConflict` for a violated
-    constraint, else a `StoreError`: a mistake of ours, or a schema that is not migrated.
+    `StoreUnavailable` when the same work may succeed in a moment; a plain `StoreError` for a
+    mistake of ours, or a schema that is not migrated.
     """
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error)

@@ -39,7 +39,6 @@ class Statement:
 
         self.text = text
         self.sql = _PARAMETER.sub(place, text)
-        """SQL with `$1`, `$2` … for the parameters `names`, in this order."""
         self.names = tuple(places)
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
@@ -48,7 +47,6 @@ class Statement:
 
 
 def insert_into(table: str, columns: Iterable[str]) -> str:
-    """Return the SQL that inserts one row. Its parameters have the names of the columns."""
     names = tuple(columns)
     values = ", ".join(f":{name}" for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"  # noqa: S608 - constants
@@ -123,7 +121,6 @@ class Batch:
         self._statement = cache(self._new_statement)
 
     def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
-        """Return the statement and its parameters for rows in the order of kinds."""
         forms: list[int | None] = []
         parameters: dict[str, Any] = {}
         for kind, some in zip(self._kinds, rows, strict=True):
@@ -146,7 +143,7 @@ class Batch:
 
 
 def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """Group rows by tenant, each row with its index in `rows`.
+    """Group rows by tenant, each row with its index.
 
     Tenants ascend, so that all transactions lock rows of several tenants in the same order.
     """
