@@ -13,8 +13,6 @@ One process owns the server: it holds the lock, starts the server and stops it. 
 server, or it would lose its database at the end of the first: it waits for a command to end, and is
 refused while another lasting one, whose id the lock has, is there. Once an owner stops its server,
 the lock says so: others wait until that has ended.
-
-data_dir has lock, users, password, server.log, server.log.1 and cluster/.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class ServerAccount:
 
 
 class EmbeddedPostgres:
-    """Server of the cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
+    """Server of the cluster below `data_dir`. `start` and `stop` block."""
 
     def __init__(  # noqa: PLR0913 - what a server is, and how long it may take
         self,
@@ -425,7 +423,6 @@ def _name_of(uid: int) -> str:
 
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as `account`. Raises `OSError` when it cannot be executed."""
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
         stdin=subprocess.DEVNULL,
@@ -462,7 +459,9 @@ def server_version(programs: Path, account: ServerAccount) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """The server that last wrote the file. `cluster` is its data folder, with links resolved."""
+    """The server that last wrote the PID file. `cluster` is its data folder, with links
+    resolved.
+    """
 
     pid: int
     cluster: Path
@@ -471,7 +470,6 @@ class Postmaster:
 
     @classmethod
     def read(cls, cluster: Path) -> Postmaster | None:
-        """Read the PID file; None when it does not exist or is incomplete."""
         try:
             lines = (cluster / PID_FILE).read_text("utf-8").splitlines()
             pid = int(lines[0])

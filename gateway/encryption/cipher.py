@@ -29,7 +29,6 @@ MAGIC: Final = b"\xffhg1"
 """No JSON and no UTF-8 begins with its first byte, and no vocabulary has the id of its four."""
 PLAIN_KEY: Final = 0
 FRAMES: Final = b"\x02"
-"""The version byte of a log in frames."""
 _LOG: Final = b"log"
 _NUMBER_BITS_MAX: Final = 63
 
@@ -51,7 +50,7 @@ class ContentCipher:
         self._own = keys.get(sealing)
         self.seals = self._own is not None
         self.sealing = sealing
-        """Number of the key that seals; `PLAIN_KEY`: new values stay plain."""
+        """`PLAIN_KEY`: new values stay plain."""
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...
@@ -79,7 +78,7 @@ class ContentCipher:
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """Return all stored forms of a name, plain and under each key, to look it up."""
+        """Return all stored forms of a name, plain and under each key."""
         forms = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -94,7 +93,6 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed`."""
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -181,14 +179,13 @@ def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """Return the key number of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
     if stored[:4] == MAGIC:
         return frozenset([_read_number(stored, 4)[0]])
     return frozenset([PLAIN_KEY])
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """Return the key numbers of a log; `PLAIN_KEY` for what is plain. Raises `ValueError`.
+    """Return the key numbers of a log. Raises `ValueError`.
 
     A value that is no log may begin with the same byte as a framed log: the caller must know which
     of the two it has.

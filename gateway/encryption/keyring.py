@@ -30,21 +30,19 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
-"""Seconds until the keys of a tenant are fetched again after a refusal."""
+"""Until the keys of a tenant are fetched again after a refusal."""
 RENEWED_S: Final = 1.0
-"""Seconds until a missing key is looked for again."""
+"""Until a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
 SETTLED_MARGIN_S: Final = 60.0
 """Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
-"""Cipher of all tenants, where nothing is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """A data key as it is stored. `wrapped` is empty once it was destroyed.
-
-    `retired_at`: it opens, and seals nothing more.
+    """A data key. `wrapped` is empty once it was destroyed; a retired one opens, and seals no
+    more.
     """
 
     number: int
@@ -67,7 +65,7 @@ class KeyProvider(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the value of `WrappedKey.provider` for keys of this provider."""
+        """Return the value of `WrappedKey.provider`."""
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
         """Wrap a data key for this tenant alone; return it and the name of the wrapping key."""
@@ -86,14 +84,12 @@ class KeyStore(Protocol):
         """Return all keys of a tenant, by number, destroyed ones included."""
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store a key. Raises `StoreConflict` where one has that number."""
+        """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use. Otherwise
-    only tenants that were given a key have one.
-    """
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use."""
 
     seals_all: bool = False
     fresh_s: float = 300.0
@@ -109,8 +105,8 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """State of a tenant since `at`: its cipher, or why it has none. `renew_at`: before then the
-    keyring does not look for a missing key.
+    """State since `at`: a cipher, or why there is none. No missing key is looked for before
+    `renew_at`.
     """
 
     at: float
@@ -138,7 +134,7 @@ class Keyring:
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
         """Earliest time of the next request for keys of tenants whose last request failed."""
         self._down: dict[str, float] = {}
-        """Earliest time of the next request to key services, and for their keys, that failed."""
+        """Earliest time of the next request to services, and for their keys, that failed."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
@@ -162,9 +158,9 @@ class Keyring:
         return frozenset(one for one in tenants if one not in failures and self.find(one))
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
-        """Load the keys of several tenants; one without keys does not hold up the others.
+        """Load the keys of several tenants; one without keys does not hold up the others (`find`).
 
-        Keys loaded before stay usable. Use `find` to get the ciphers.
+        Keys loaded before stay usable.
         """
         if not self.is_on:
             return
@@ -196,9 +192,8 @@ class Keyring:
             self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Return the tenants whose keys are unavailable now because their provider is.
-
-        The keys are requested in the background.
+        """Return the tenants whose keys are unavailable now because their provider is; request
+        them.
         """
         unavailable = []
         for tenant_id in list(self._retry_at):
@@ -211,7 +206,7 @@ class Keyring:
     def of(self, tenant_id: TenantId) -> ContentCipher:
         """Return the cipher of a tenant that is `ready`.
 
-        Raises `ContentSealed` where its keys are gone, and `StoreUnavailable` where they are not
+        Raises `ContentSealed` where its keys are gone, `StoreUnavailable` where they are not
         loaded.
         """
         if not self.is_on:
@@ -344,7 +339,6 @@ class Keyring:
         return key
 
     async def unwrap(self, tenant_id: TenantId, key: WrappedKey) -> bytes:
-        """Return the secret of a key. Raises `ContentSealed`."""
         provider = self._providers.get(key.provider)
         if provider is None:
             raise ContentSealed(f"its key was wrapped by {key.provider!r}, which is not configured")
@@ -375,4 +369,3 @@ def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
 
 
 OFF: Final = Keyring()
-"""The keyring where nothing is sealed."""

@@ -34,7 +34,7 @@ SERVER_FAULT: Final = 500
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 _UNKNOWN_CALLER: Final = "missing client token"
-"""Error of Vault with `REFUSED` for a missing token, in releases that distinguish it."""
+"""Vault's error for a missing token, in releases that distinguish it; the status is `REFUSED`."""
 REFUSALS: Final = frozenset(
     {
         *("DisabledException", "NotFoundException", "KMSInvalidStateException"),
@@ -141,8 +141,6 @@ def _read(path: Path) -> dict[str, DataKey]:
 
 
 class KeyServiceClient:
-    """Client that sends JSON to one service. Raises `StoreUnavailable` while that cannot answer."""
-
     def __init__(self, timeout_s: float) -> None:
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_s),
@@ -154,8 +152,9 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Post a body; return the status (below 500) and the JSON object, empty where it is
-        none.
+        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
+
+        Raises `StoreUnavailable` while the service cannot answer.
         """
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
@@ -181,7 +180,7 @@ class KeyServiceClient:
 
 
 class VaultTransit:
-    """HashiCorp Vault, or OpenBao: the transit secrets engine, with a derived key.
+    """HashiCorp Vault, or OpenBao: the transit secrets engine.
 
     The key must have been made with `derived=true`, so that a wrapped key of one tenant, the
     `context`, cannot be unwrapped for another.
@@ -244,8 +243,6 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsScope:
-    """Region and service that a signature is for."""
-
     region: str
     service: str
 
@@ -262,9 +259,8 @@ def signed_headers(  # noqa: PLR0913 - what is signed
 ) -> dict[str, str]:
     """Sign a request with AWS Signature Version 4, as far as KMS needs it; return the headers.
 
-    The libraries that have it are botocore (14 MB, with the models of all services), or need a
-    newer Python than the oldest that is supported here; it is tested with the vectors that AWS
-    publishes.
+    Libraries that do it are botocore (14 MB), or need a newer Python than the oldest that is
+    supported here.
     """
     parts = urlsplit(url)
     moment = at.strftime("%Y%m%dT%H%M%SZ")

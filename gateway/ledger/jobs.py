@@ -42,10 +42,9 @@ _log = EventLog(__name__)
 ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
-"""Seconds into the past that are compared. Lines are kept for as long, at least
-(`ledger.lines_s`)."""
+"""Lines are kept for as long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
-"""Differences of each kind that one round finds."""
+"""Of each kind, in one round."""
 LOGGED_MAX: Final = 10
 
 
@@ -118,7 +117,6 @@ class Reconciliation:
         await forget_spending(self._database, datetime.now(UTC))
 
     async def round(self, *, repairs: bool = True) -> Differences:
-        """Find disagreements; recompute sums and the spending of budgets from their lines."""
         database, now = self._database, datetime.now(UTC)
         corrected: list[Correction] = []
         if repairs:
@@ -161,9 +159,9 @@ recorded a moment before its line is visible."""
 SETTLED_S: Final = 60.0
 """Age of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
-"""Days that ended intervals are kept, so that the month before can be looked up."""
+"""Of ended intervals, so that the month before can be looked up."""
 SILENT_S: Final = 86_400.0
-"""Seconds without a write of a meter after which an absent process counts as gone."""
+"""Without a write of a meter, after which an absent process counts as gone."""
 
 _UNMETERED: Final = Statement("""
 SELECT r.tenant_id, r.id
@@ -306,7 +304,7 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Differences of the last `back_s` seconds, up to a bound of each kind.
+    """Differences, up to a bound of each kind.
 
     `unmetered` are responses that ended with output and have no line. `unbilled` counts responses
     that failed without a line: mostly foreground ones whose process was lost with their usage.

@@ -62,7 +62,6 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """Return the exported record of a line that `store.ledger.cursors` read."""
     record = {name: read(row) for name, read in _FIELDS.items()}
     return record | {name: row[name] for name in sorted(_FIGURES)}
 
@@ -81,7 +80,6 @@ def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: boo
 
 
 def trailer(form: Format, next_cursor: str) -> bytes:
-    """Return the last line of a page, which has the cursor of the next one."""
     if form == "jsonl":
         return orjson.dumps({"next_cursor": next_cursor, "version": VERSION}) + b"\n"
     return f"# next_cursor={next_cursor} version={VERSION}\n".encode()
@@ -107,7 +105,6 @@ def cursor_of(place: LinePosition) -> str:
 
 
 def place_of(cursor: str | None) -> LinePosition:
-    """Return the position that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
         return LinePosition()
     match = _CURSOR.fullmatch(cursor)

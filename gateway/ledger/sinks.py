@@ -28,21 +28,18 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 TIMEOUT_S: Final = 30.0
-"""Seconds until a sink has to answer."""
 LEASE_S: Final = 4 * TIMEOUT_S
-"""Seconds after which another process may take over a batch."""
+"""After which another process may take over a batch."""
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
 PAUSE_MAX_S: Final = 300.0
-"""Longest pause between two attempts at a sink that fails."""
+"""Between two attempts at a sink that fails."""
 AGAIN: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that pass, or that pass once the operator has mended a secret."""
 _EXCERPT_CHARS_MAX: Final = 200
 
 
 class CloudEventsSink:
-    """Client of a sink: posts a whole batch at once, as `application/cloudevents-batch+json`."""
-
     def __init__(self, sink: Sink, *, source: str) -> None:
         self.name = sink.name
         self._sink = sink
@@ -123,7 +120,6 @@ class Delivery:
             await self._sink.close()
 
     async def round(self) -> int:
-        """Send all lines that are ready, and return their number."""
         lines = 0
         while sent := await self._send_next():
             lines += sent

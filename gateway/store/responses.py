@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
-    `root_created_at` is when the first response of its chain, or its `conversation`, was created. A
-    response that continues a `conversation` has no parent. With an `owner` it is claimed from the
-    start, under epoch 1; without, its epoch is 0 and any process may claim it, if it is durable:
-    from `plan` (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how
-    many, and packed. `queue_terms` bound what is queued of its project and key. `secrets` (for
-    `run_secrets`) and `approvals` are for `insert` alone, `running_max` for `queue_all`.
+    `root_created_at` is when the first response of its chain, or its `conversation`, was created;
+    with a `conversation` there is no parent. With an `owner` it is claimed from the start, under
+    epoch 1; without, its epoch is 0 and any process may claim it, if it is durable: from `plan`
+    (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how many, and
+    packed. `secrets` and `approvals` are for `insert` alone, `running_max` for `queue_all`.
     `tool_state` is what its conversation has for hosted tools.
     """
 
@@ -266,10 +265,10 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
 async def insert_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Insert several responses as `insert` does, in one transaction, all or none.
+    """Insert several responses, all or none; return True for the index of each.
 
-    Return True for the index of each; those whose tenant has no usable keys are left out. None has
-    an idempotency key, a conversation, or a queue to check. Raises `StoreConflict`.
+    Those whose tenant has no usable keys are left out. None has an idempotency key, a conversation,
+    or a queue to check. Raises `StoreConflict`.
     """
     groups = await usable_groups(database, new)
     if not groups:
@@ -288,9 +287,9 @@ async def queue_all(
 ) -> dict[int, bool]:
     """Accept several durable background responses in one transaction.
 
-    Return by index in `new`: True if the response has begun under its `owner`, with epoch 1, as far
-    as `running_max` allows; False if it is queued. Responses whose queue is full, or whose tenant
-    has no usable keys, are left out. None has an idempotency key or a conversation. Raises
+    Return by index: True if the response has begun under its `owner`, with epoch 1, as far as
+    `running_max` allows; False if it is queued. Those whose queue is full, or whose tenant has no
+    usable keys, are left out. None has an idempotency key or a conversation. Raises
     `StoreConflict`.
     """
     groups = await usable_groups(database, new)
@@ -413,7 +412,7 @@ async def find(
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
-    """Return the state of a response, without content, which may be sealed with a destroyed key."""
+    """Return the state without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
     row = rows.one_or_none()
@@ -491,10 +490,7 @@ async def check_key(connection: Connection, tenant_id: TenantId, key: Idempotenc
 async def take_key(
     connection: Connection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
 ) -> None:
-    """Bind the key to a response, in the transaction that inserts it.
-
-    Waits for another transaction that binds it. Raises `KeyTaken`.
-    """
+    """Bind the key to a response, in the transaction that inserts it. Raises `KeyTaken`."""
     parameters = {
         "tenant": tenant_id,
         "key_hash": key.key_hash,

@@ -16,13 +16,12 @@ RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 REVISION: Final = "7a1d4c60b2e9"
-"""Newest revision of the schema (`migrations`)."""
 
 COST_COLUMNS: Final = (
     *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
     "tools_cost_nano",
 )
-"""Columns of aggregates in billionths of a dollar: the sum of all costs, and its parts."""
+"""In billionths of a dollar: the sum of all costs, and its parts."""
 
 
 _PACKAGE: Final = Path(__file__).parents[1]

@@ -112,7 +112,6 @@ class TenantKeys:
             await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """Return all keys of a tenant, ordered by number, destroyed ones included."""
         async with self._database.owner_transaction() as connection:
             rows = await connection.execute(_KEYS, {"tenant": tenant_id})
         return [WrappedKey(*row) for row in rows]
@@ -124,7 +123,6 @@ class TenantKeys:
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
 
     async def age_s(self, tenant_id: TenantId, number: int) -> float:
-        """Return the seconds since a key was made, by the clock of this database."""
         async with self._database.owner_transaction() as connection:
             parameters = {"tenant": tenant_id, "number": number}
             age_s: float = await connection.scalar(_AGE, parameters)

@@ -132,7 +132,7 @@ async def _change(
 async def insert_tenant(
     database: Database, tenant_id: TenantId, name: str, author: Author = COMMAND_LINE
 ) -> Tenant:
-    """Insert a tenant. Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
+    """Insert a tenant. Raises `StoreConflict` (uq_tenants_name)."""
     event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
     new = {"id": tenant_id, "name": name}
     return _tenant(await _change(database, tenant_id, _INSERT_TENANT, new, event))
@@ -148,10 +148,6 @@ async def tenant_named(database: Database, name: str) -> Tenant:
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]:
-    """Return a tenant and its own policy.
-
-    Raises `ResourceNotFound`, which names the tenants that are spelled alike.
-    """
     async with database.runs_transaction() as connection:
         for row in await connection.execute(_FIND_POLICY, {"name": name}):
             return _with_policy(row)
@@ -172,7 +168,7 @@ async def set_policy(
 ) -> tuple[Tenant, OwnPolicy]:
     """Change a tenant's own policy; `changes` must not be empty.
 
-    Raises `ResourceNotFound`, and `StoreConflict` for a value that the table refuses.
+    Raises `StoreConflict` for a value that the table refuses.
     """
     id_ = (await tenant_named(database, name)).id
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)

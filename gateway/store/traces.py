@@ -48,9 +48,8 @@ LIMIT :rows_max
 
 
 async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
-    """Store records, each replacing the one with the same key. Keys must differ.
-
-    They are written in the order of their keys, so that two writers cannot deadlock.
+    """Store records, each replacing the one with the same key, in the order of keys: two writers
+    cannot deadlock. Keys must differ.
     """
     ordered = sorted(records, key=lambda record: record.key)
     rows = {
@@ -72,7 +71,7 @@ async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRe
 async def read(
     database: Database, tenant_id: TenantId, trace_id: str, *, rows_max: int
 ) -> list[StoredRecord]:
-    """Return records of a trace: itself, then its spans in order of arrival."""
+    """Return a trace itself, then its spans in order of arrival."""
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OF_TRACE, wanted)

@@ -2,15 +2,15 @@
 
 A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
 so a line may become visible behind one with a greater id. But all transactions below the horizon
-(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader of
-lines below the horizon reads each line once, however slow a transaction was.
+(`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once, however slow a
+transaction was.
 
-Ids are compared within one cluster. A dump that is restored into another cluster brings ids that it
-has not reached yet (`Horizon.is_foreign`), until an upgrade makes its ids go on behind those
+A dump that is restored into another cluster brings ids that it has not reached yet
+(`Horizon.is_foreign`), until an upgrade makes its ids go on behind those
 (`store.migration.migrate`).
 
-Sinks send lines elsewhere, batch by batch. The end of a batch is stored before it is sent, so that
-a repetition, after a crash or by another process, sends the same lines.
+The end of a batch for a sink is stored before it is sent, so that a repetition, after a crash or by
+another process, sends the same lines.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class LinePosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Position of one reader, and the number of its batches and of their lines."""
-
     name: str
     place: LinePosition = LinePosition()
     batch: int = 0
@@ -76,7 +74,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Bound of finished transactions: all below `tx` are over; `next_tx` is given next."""
+    """All transactions below `tx` are over; `next_tx` is given next."""
 
     tx: int
     next_tx: int
@@ -230,7 +228,7 @@ def place_of(row: Row) -> LinePosition:
 async def next_batch(
     database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
 ) -> LineBatch | None:
-    """Return the next batch for a sink, leased to `holder` for `lease_s` seconds.
+    """Return the next batch for a sink, leased to `holder`.
 
     Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
     with the lines written from now on. A sink whose place comes from another cluster is stopped,
@@ -283,7 +281,6 @@ async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> b
 
 
 async def sink_states(database: Database) -> list[Row]:
-    """Return the progress of every sink. `stopped` says why it waits for an operator."""
     async with database.runs_transaction() as connection:
         return await connection.execute(_STATES)
 

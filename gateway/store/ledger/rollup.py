@@ -1,8 +1,8 @@
 """Usage lines added up by the hour, by the minute and by the day and end user; and usage by time.
 
 One transaction adds the lines of some transactions, each exactly once, and moves the cursor behind
-them. Usage by time is sums, and behind them the lines that are in no sum yet, read by one statement
-of one snapshot: nothing is missing, and nothing counted twice.
+them. Usage by time is sums, and the lines that are in no sum yet, read by one statement of one
+snapshot: nothing is missing, and nothing counted twice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
 LINES_MAX: Final = 20_000
-"""Lines of one transaction, unless one transaction wrote more by itself."""
+"""Unless one transaction wrote more by itself."""
 MINUTES_S: Final = 48 * 3600.0
 
 
@@ -147,9 +147,8 @@ SELECT count(*) FROM gone
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
-    nothing (`cursors.Horizon.is_foreign`). `costs_nano` is what the lines cost, by model, without
-    corrections.
+    """Result of one transaction. `is_done`: nothing is left below the horizon. `costs_nano` is what
+    the lines cost, by model, without corrections.
     """
 
     lines: int = 0
@@ -205,9 +204,8 @@ async def behind_s(database: Database) -> float:
 
 
 async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime) -> bool:
-    """Rebuild the sums of one hour from its lines. Return False if another process adds lines now.
-
-    Call it only while all lines of the hour exist.
+    """Rebuild the sums of an hour of which all lines exist; False: another process adds lines
+    now.
     """
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
@@ -274,7 +272,6 @@ class Question:
 
     @property
     def by(self) -> tuple[str, ...]:
-        """Return the columns that sums are grouped by beside the time."""
         of_lines = ("end_user",) if self.by_end_user else ()
         return (*self.dimensions, *of_lines, *(f"tag_{at}" for at in range(len(self.tags))))
 
@@ -288,7 +285,7 @@ async def read_usage(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
     """Return rows of `bucket`, the dimensions (with `end_user`, `tag_0` …), the sums and
-    `background_requests`, earliest first; of all tenants if `tenant_id` is None.
+    `background_requests`, earliest first.
     """
     span = question.span
     shape = _Shape(
@@ -464,7 +461,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class KeyUsage:
-    """Usage of a key in one period: requests, tokens (cached ones included), nano-dollars."""
+    """Usage of a key: requests, tokens (cached ones included), nano-dollars."""
 
     requests: int
     input_tokens: int

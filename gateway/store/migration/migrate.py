@@ -1,4 +1,4 @@
-"""The schema's revisions: where they are, and how to get to the newest.
+"""The schema's revisions, and how to get to the newest.
 
 The lock is one of a session: migrate over a direct connection, not through a transaction pooler.
 """
@@ -48,7 +48,6 @@ LOCK_PAUSE_S: Final = 0.1
 def alembic_config(
     connection: Connection | None = None, on_step: Callable[[int], None] | None = None
 ) -> Config:
-    """Make Alembic's configuration without its file; `env.py` reads `connection` and `on_step`."""
     config = Config(attributes={"connection": connection, "on_step": on_step})
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

@@ -2,8 +2,8 @@
 
 A dump that is restored without the cluster's roles loses their privileges, yet has the newest
 revision, and people change databases by hand. A requirement is a line of text, which the catalog
-either has or lacks (`CATALOG`). Statements can restore the access of roles, and every upgrade runs
-them. They cannot restore columns and keys, because there were rows in them.
+either has or lacks. Statements can restore the access of roles, and every upgrade runs them. They
+cannot restore columns and keys, because there were rows in them.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ _UNIQUE: Final = {
 }
 _INDEXES: Final = {str(one.name): one.unique for table in _TABLES for one in table.indexes}
 INDEXES: Final = sorted(name for name, is_unique in _INDEXES.items() if not is_unique)
-"""Names of the indexes that only make the database fast."""
+"""Indexes that only make the database fast."""
 CONFLICTS: Final = {name for name, is_upserted in (_PRIMARY | _UNIQUE).items() if is_upserted}
-"""The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *_PRIMARY,
     *sorted(_UNIQUE),
     *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
-"""Names of the keys and unique indexes by which the database detects rows that exist already."""
+"""By which the database detects rows that exist already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
@@ -323,7 +322,6 @@ def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 
 def summary(lacking: Sequence[Requirement]) -> str:
-    """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:NAMED_MAX]))
     more = len(lacking) - NAMED_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
@@ -353,8 +351,8 @@ _NOT_OWNER: Final = (
 )
 _LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
-"""Attempts to create the roles: if another process creates one at the same moment, the error undoes
-what this process did before in the same block."""
+"""If another process creates a role at the same moment, the error undoes what this process did
+before in the same block."""
 
 
 def make_roles(connection: Connection) -> None:
@@ -397,7 +395,7 @@ class Repaired:
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """Requirements that are still missing, with their cost: requests do not need them."""
+    """Still missing, with their cost: requests do not need them."""
 
 
 def repair_access(connection: Connection) -> Repaired:

@@ -74,9 +74,9 @@ class Kept(Enum):
 class Lifetime:
     """The events that end a row; empty: nothing does. `docs/data.md` has the same table.
 
-    `deleted`: which DELETE of the API. `erased`: which rows go with a person. `expires`: after what
-    time. `stays`: why the row outlives its tenant. `expired`: SQL conditions on which
-    `retention.sweep` removes a row, with settings as parameters.
+    `deleted`: which DELETE of the API. `erased`: which rows go with a person. `stays`: why the row
+    outlives its tenant. `expired`: SQL conditions on which `retention.sweep` removes a row, with
+    settings as parameters.
     """
 
     deleted: str = ""
@@ -92,7 +92,7 @@ class Access:
 
     `operated`: every transaction without a tenant. `of_runs`: the role of runs. `shared`: every
     transaction reads the rows of the nil tenant. `of_projects`: a transaction for one project sees
-    the rows of that one only. `of_others`: only the owner sees rows for which it is false.
+    its rows only. `of_others`: only the owner sees rows for which it is false.
     """
 
     app: str = ""
@@ -236,7 +236,6 @@ def of_parent(column: str, parent: str) -> ForeignKeyConstraint:
 
 
 def refers(column: str, parent: str) -> ForeignKeyConstraint:
-    """Make a foreign key that keeps the row of `parent` from deletion."""
     return ForeignKeyConstraint(["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"])
 
 
@@ -281,7 +280,6 @@ def about(one: Table) -> TableInfo:
 
 
 def kept(column: Column[Any]) -> Kept | None:
-    """Return how the value of a column is kept. None: it can hold no content."""
     how: Kept | None = column.info["kept"]
     return how
 
@@ -299,7 +297,7 @@ def types(one: Table) -> dict[str, str]:
 
 
 def keys_of_table(name: str) -> dict[str, str]:
-    """Return the columns of a table's primary key, except the tenant, with their types."""
+    """Return the primary key, except the tenant, with types."""
     columns = columns_of(metadata.tables[name])
     return {
         column: of.info["type"]

@@ -363,7 +363,7 @@ ACCEPTED: Final = typed(
     responses,
     without="tenant_id lease_until completed_at body recoveries tool_state placement timeline",
 )
-"""Columns that a response is accepted with, except tenant and lease, with their types."""
+"""Columns that a response is accepted with, except tenant and lease."""
 ENDED: Final = typed(
     responses, "id epoch status completed_at body recoveries tool_state placement timeline"
 )

@@ -37,9 +37,9 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """Container of a tenant. `expires_at` moves with `last_active_at`: `idle_s` later, or sooner
-    where its whole life has a bound. `epoch` counts its interpreters, from 1; `engine` and `handle`
-    are of the last one.
+    """Container of a tenant. `expires_at` is `idle_s` after `last_active_at`, or sooner where its
+    whole life has a bound. `epoch` counts its interpreters; `engine` and `handle` are of the last
+    one.
     """
 
     uuid: UUID
@@ -133,7 +133,7 @@ _LISTS: Final = in_pages(_LIST)
 async def create(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, containers_max: int
 ) -> bool:
-    """Insert a container. Return False if the tenant has `containers_max` already."""
+    """Insert a container, unless the tenant has `containers_max` already."""
     async with database.transaction(tenant_id) as connection:
         try:
             of_row = _of(tenant_id, row.uuid)
@@ -189,9 +189,8 @@ async def take(
 
     `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
     same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
-    `handle` of the last interpreter. Return None if the container has expired.
-
-    Raises `TooManyContainers` if it is missing and the tenant has `containers_max` others.
+    `handle` of the last interpreter. Return None if the container has expired. Raises
+    `TooManyContainers`.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     async with database.transaction(tenant_id) as connection:
@@ -220,10 +219,7 @@ async def list_containers(
     name: str | None,
     now: datetime,
 ) -> Page[ContainerRow]:
-    """Return a page of containers that have not expired.
-
-    Raises `InvalidRequest` for an unknown `after` or `before`.
-    """
+    """Return a page of containers that have not expired. Raises `InvalidRequest` for its cursor."""
     wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:
         if name is not None:
@@ -234,7 +230,6 @@ async def list_containers(
 
 
 def row_at_cursor(page: PageParams, parse_id: Callable[[str], UUID | None]) -> UUID | None:
-    """Return the row that a page begins behind or ends before. Raises `InvalidRequest`."""
     if page.cursor is None:
         return None
     uuid = parse_id(page.cursor)
@@ -252,7 +247,7 @@ async def page_rows(
 ) -> Sequence[Row]:
     """Return the rows of a page in the order from its cursor, and one more if there is any.
 
-    `load` reads the row at the `cursor` of `wanted`. Raises `InvalidRequest` if it is unknown.
+    `load` reads the row at the cursor. Raises `InvalidRequest` if it is unknown.
     """
     parameters = {**wanted, "cursor_at": None, "row_limit": page.limit + 1}
     if wanted["cursor"] is not None:

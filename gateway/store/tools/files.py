@@ -161,7 +161,7 @@ async def copy(
     copied: UUID,
     bounds: FileBounds,
 ) -> FileRow | None:
-    """Store a file as `put` does, with the bytes of another file of the tenant.
+    """Store a file as `put` does, with the bytes of another one.
 
     Raises `ResourceNotFound` if that has been deleted meanwhile.
     """
@@ -205,10 +205,7 @@ async def delete(
     container: UUID | None = None,
     by_code: bool = False,
 ) -> bool:
-    """Erase a file.
-
-    Raises `DataHeld`, except for code that deletes in its container (`by_code`).
-    """
+    """Erase a file. Raises `DataHeld`, except for code in its container (`by_code`)."""
     parameters = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
         if not by_code:
@@ -219,7 +216,6 @@ async def delete(
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
-    """Return files of a container, oldest first."""
     parameters = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, parameters)
@@ -235,7 +231,7 @@ async def list_files(
     purpose: str | None = None,
     now: datetime,
 ) -> Page[FileRow]:
-    """Return a page of files. Raises `InvalidRequest` for an unknown `after` or `before`."""
+    """Return a page of files. Raises `InvalidRequest` for its cursor."""
     parse_id = ids.parse_file_id if container is None else ids.parse_container_file_id
     cursor = row_at_cursor(page, parse_id)
     wanted = {

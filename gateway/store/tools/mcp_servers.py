@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 OPERATOR: Final = TenantId(UUID(int=0))
 SERVERS_MAX: Final = 1024
-"""Servers read for one tenant: its own, and as many of all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,7 @@ def _row(row: Row) -> McpServerRow:
 
 
 async def insert(database: Database, server: McpServerRow, author: Author = COMMAND_LINE) -> None:
-    """Insert a server. Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) for a taken
-    label.
-    """
+    """Insert a server. Raises `StoreConflict` (uq_mcp_servers_tenant_id_label)."""
     async with database.transaction(server.tenant_id) as connection:
         await connection.execute(_PUT, asdict(server))
         event = author.event("harmony.mcp_server.added", server.label)

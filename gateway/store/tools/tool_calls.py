@@ -4,8 +4,8 @@ The audit has one row for each attempt at a call that the gateway answered, with
 results. The rows outlive the response, like its usage.
 
 An approval can be used once. Its row holds digests and times only, so that it may exist for
-responses that are not stored. The digests are made with a key that is not in the database, so that
-a reader of the database cannot guess arguments.
+responses that are not stored, under a key that is not in the database, so that its readers cannot
+guess arguments.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class AuditedCall:
     """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
 
     `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are the size of the result that the
-    model got. `replica` is the name under which the process claims responses. `approval` says
-    whether the `user` approved the call, by the answer to `approval_request_id`, or was `never`
-    asked. `hosts` are those that something was sent to.
+    model got. `replica` is the name under which the process claims responses. `approval`: the
+    `user` approved the call, by the answer to `approval_request_id`, or was `never` asked. `hosts`
+    were sent something.
     """
 
     response: UUID
@@ -108,7 +108,6 @@ def _row(call: AuditedCall) -> dict[str, Any]:
 async def since(
     database: Database, tenant_id: TenantId, begin: datetime, *, rows_max: int
 ) -> list[AuditedCall]:
-    """Return the last calls of a tenant after `begin`, newest first."""
     wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_SINCE, wanted)
@@ -129,7 +128,7 @@ def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
 
 
 Approvals = Sequence[tuple[str, bytes]]
-"""Answers to approval requests: the id of each request, and the keyed digest of its call."""
+"""Id of each approval request, and the keyed digest of its call."""
 
 _ASK_APPROVAL: Final = Statement("""
 INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)
@@ -175,8 +174,7 @@ async def use_approvals(
     """Use approvals, granted or denied, each once only, in the transaction that accepts the
     response.
 
-    The same response may use them again. Raises `InvalidRequest` for an approval that does not
-    count.
+    The same response may use them again. Raises `InvalidRequest`.
     """
     for request_id, digest in sorted(approvals):  # so that no two transactions wait for each other
         parameters = {"tenant": tenant_id, "request_id": pack_text(request_id)}

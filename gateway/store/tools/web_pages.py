@@ -3,10 +3,10 @@
 A shown page is one row, by a digest of its content, as long as responses are kept: later calls
 scroll in it, search it, or follow its links.
 
-Documents of the local index, of one tenant or of all, are searched by Postgres' full text search.
-Row-level security keeps an index on the words from being used (a comparison might tell what others'
-rows say), so a search reads all documents that its tenant may see: this is for thousands of pages,
-not for the web.
+Documents of the local index, of one tenant or of all, are found by full text search. Row-level
+security keeps an index on the words from being used (a comparison might tell what others' rows
+say), so a search reads all documents that its tenant may see: this is for thousands of pages, not
+for the web.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page as it is stored. `url` is empty for results of a search; no link has a line end.
+    """A page. `url` is empty for results of a search; no link has a line end.
 
     The text of a document is as the browser shows it, without NUL and surrogates.
     """
@@ -47,7 +47,7 @@ class StoredPage:
 
     @property
     def key(self) -> bytes:
-        """Return the SHA-256 digest of the whole page, the key of one that was shown."""
+        """Return the SHA-256 digest of the whole page."""
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):
             content = pack_text(part)
@@ -102,7 +102,6 @@ async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> Store
 async def find_page(
     database: Database, tenant_id: TenantId, requested_url: str, *, age_max_s: float
 ) -> StoredPage | None:
-    """Return the page that a URL led to at most `age_max_s` ago."""
     wanted = {"tenant": tenant_id, "asked": _digest(requested_url), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND_PAGE, wanted)
@@ -241,7 +240,6 @@ async def note_documents_added(
     count: int,
     author: Author = COMMAND_LINE,
 ) -> None:
-    """Record in the audit log that `count` documents were added from a place."""
     event = author.event("harmony.pages.added", place, data={"pages": count})
     async with database.owner_transaction() as connection:
         await audit_log.record(connection, tenant_id, event)
@@ -250,7 +248,7 @@ async def note_documents_added(
 async def remove_documents(
     database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
 ) -> int:
-    """Remove a document, and all below its URL; return their number."""
+    """Remove a document, and all below its URL."""
     what = {
         "tenant": tenant_id or EVERYONE,
         "url": url,
@@ -286,7 +284,7 @@ async def search_documents(
 ) -> list[Row]:
     """Return documents with all words of a query, or else with some of them, best first.
 
-    The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words of the query.
+    The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words.
     """
     parameters = {
         "tenant": tenant_id,
