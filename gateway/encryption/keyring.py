@@ -2,8 +2,8 @@
 
 A tenant's keys are fetched once, however many tasks wait for them, and again before they are
 `fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. While
-the provider of wrapping keys is unavailable, cached keys are used until they are `stale_s` old;
-requests of tenants without cached keys fail at once for `retry_s` after each failed fetch.
+the provider of wrapping keys is away, cached keys are used until they are `stale_s` old; a failed
+fetch is repeated after `retry_s`, and until then requests without cached keys fail at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RENEWED_S: Final = 1.0
 """Until a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
 SETTLED_MARGIN_S: Final = 60.0
-"""Time for commits of content that was sealed while a key was still cached."""
+"""For commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
 
 
@@ -59,8 +59,8 @@ class WrappedKey:
 
 
 class KeyProvider(Protocol):
-    """Service that wraps data keys. Raises `StoreUnavailable` when it is unavailable for now, and
-    `ContentSealed` when it refuses for good.
+    """Raises `StoreUnavailable` when it is unavailable for now, `ContentSealed` when it refuses for
+    good.
     """
 
     @property
@@ -71,7 +71,7 @@ class KeyProvider(Protocol):
         """Wrap a data key for this tenant alone; return it and the name of the wrapping key."""
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """Return the data key that `wrap` wrapped."""
+        """Return the data key."""
 
     async def close(self) -> None:
         """Close connections and files."""
@@ -84,12 +84,12 @@ class KeyStore(Protocol):
         """Return all keys of a tenant, by number, destroyed ones included."""
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
+        """Store a key; earlier ones are retired. Raises `StoreConflict`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use."""
+    """`seals_all`: a tenant without a key gets one at its first use."""
 
     seals_all: bool = False
     fresh_s: float = 300.0
@@ -105,9 +105,7 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """State since `at`: a cipher, or why there is none. No missing key is looked for before
-    `renew_at`.
-    """
+    """A cipher, or why there is none. No missing key is looked for before `renew_at`."""
 
     at: float
     cipher: ContentCipher | None = None
@@ -132,9 +130,9 @@ class Keyring:
         self._asking: dict[TenantId, asyncio.Task[None]] = {}
         self._at_once = asyncio.Semaphore(CONCURRENT_FETCHES_MAX)
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
-        """Earliest time of the next request for keys of tenants whose last request failed."""
+        """Time of the next request for keys of tenants whose last one failed."""
         self._down: dict[str, float] = {}
-        """Earliest time of the next request to services, and for their keys, that failed."""
+        """Time of the next request to services, and for their keys, that failed."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
@@ -151,17 +149,14 @@ class Keyring:
                 raise failure
 
     async def usable(self, tenants: Collection[TenantId]) -> frozenset[TenantId]:
-        """Load the keys of several tenants; return those for whom `ready` and `of` do not raise."""
+        """Load keys; return the tenants for whom `ready` and `of` do not raise."""
         if not self.is_on:
             return frozenset(tenants)
         failures = await self._ask_each([one for one in tenants if not self._is_at_hand(one)])
         return frozenset(one for one in tenants if one not in failures and self.find(one))
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
-        """Load the keys of several tenants; one without keys does not hold up the others (`find`).
-
-        Keys loaded before stay usable.
-        """
+        """Load keys; a tenant without keys does not hold up the others (`find`)."""
         if not self.is_on:
             return
         waiting = [one for one in tenants if not self._is_at_hand(one)]
@@ -171,10 +166,9 @@ class Keyring:
         await self._ask_each([one for one in waiting if one not in self._retry_at])
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
-        """Load the keys of a tenant again where its cipher `lacks` one.
+        """Load the keys of a tenant again where its cipher `lacks` one, made by another process.
 
-        Another process may have sealed with a newer key. A key that is still missing is not looked
-        for again within `RENEWED_S`.
+        A key that is still missing is not looked for again within `RENEWED_S`.
         """
         for _ in range(2):
             held, now = self._held.get(tenant_id), _now()
@@ -329,7 +323,7 @@ class Keyring:
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
-        """Make and store a key for a tenant. Raises `StoreConflict` where the number is taken."""
+        """Make and store a key. Raises `StoreConflict` where the number is taken."""
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
         async with self._unless_down(provider.name):

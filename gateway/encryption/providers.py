@@ -1,5 +1,3 @@
-"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS."""
-
 from __future__ import annotations
 
 import binascii
@@ -41,8 +39,8 @@ REFUSALS: Final = frozenset(
         *("InvalidCiphertextException", "IncorrectKeyException", "InvalidKeyUsageException"),
     }
 )
-"""KMS's errors about the key, or about the wrapped key. All others may pass, or are about the
-caller: credentials that have expired, a policy, a clock that is wrong."""
+"""KMS's errors about the key. All others may pass, or are about the caller: credentials that have
+expired, a policy, a clock that is wrong."""
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 _REMEDY: Final = (
     "Make a key with `harmony-gateway encryption new-key >> FILE`, and let nobody else read it:"
@@ -55,9 +53,8 @@ class FileKeys:
     """Keys in a file of the operator's: for one machine, and for deployments that mount secrets.
 
     A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
-    wraps, all of them unwrap. A changed file is read again before its next use: another process,
-    such as `encryption rotate`, may have wrapped keys with a new one. A file that cannot be read
-    any more counts as a provider that is away.
+    wraps, all of them unwrap. A changed file is read again before its next use: `encryption rotate`
+    may have wrapped keys with a new one. An unreadable file counts as a provider that is away.
     """
 
     name: Final = "file"
@@ -257,10 +254,9 @@ def signed_headers(  # noqa: PLR0913 - what is signed
     scope: AwsScope,
     at: datetime,
 ) -> dict[str, str]:
-    """Sign a request with AWS Signature Version 4, as far as KMS needs it; return the headers.
+    """Return headers with AWS Signature Version 4, as far as KMS needs it.
 
-    Libraries that do it are botocore (14 MB), or need a newer Python than the oldest that is
-    supported here.
+    Libraries that do it are botocore (14 MB), or need a newer Python than we support.
     """
     parts = urlsplit(url)
     moment = at.strftime("%Y%m%dT%H%M%SZ")
@@ -289,8 +285,8 @@ def signed_headers(  # noqa: PLR0913 - what is signed
 
 
 class AwsKms:
-    """AWS KMS: `Encrypt` and `Decrypt` of its JSON protocol (`TrentService`), bound to the tenant
-    by the encryption context.
+    """AWS KMS: its JSON protocol (`TrentService`), bound to the tenant by the encryption
+    context.
     """
 
     name: Final = "aws-kms"

@@ -1,9 +1,9 @@
 """Jobs of the ledger: add usage lines up, and compare them with the sums made of them.
 
 Every process runs them; of several, the first to come does the work. A replica that dies loses the
-spending of about a second that it had not reported; a new price may be missed; people change rows
-by hand. The lines are the truth. Their excess over the reports of replicas becomes the row of the
-replica '' of a meter (below zero: replicas reported too much).
+spending of about a second; a new price may be missed; people change rows by hand. The lines are the
+truth: their excess over the reports of replicas becomes the row of the replica '' of a meter (below
+zero: replicas reported too much).
 
 All statements are raw SQL: they compare whole tables, group by group.
 """
@@ -90,8 +90,6 @@ class Adding:
 
 
 class Reconciliation:
-    """Job that compares lines with responses, sums and budgets, and corrects the latter two."""
-
     def __init__(
         self,
         database: Database,
@@ -154,8 +152,8 @@ class Reconciliation:
 
 
 TOLERATED_SHARE: Final = 0.001
-"""Share of the spending by which record and lines may differ: a response that ends just now may be
-recorded a moment before its line is visible."""
+"""Share by which record and lines may differ: a response that ends just now may be recorded a
+moment before its line is visible."""
 SETTLED_S: Final = 60.0
 """Age of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
@@ -294,7 +292,7 @@ DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
 
 
 class Correction(NamedTuple):
-    """Correction of a meter from `recorded`, its spending so far, to `truth`, that of the lines."""
+    """Correction of a meter's `recorded` spending to the `truth` of its lines."""
 
     tenant_id: UUID
     meter: str
@@ -306,8 +304,8 @@ class Correction(NamedTuple):
 class Differences:
     """Differences, up to a bound of each kind.
 
-    `unmetered` are responses that ended with output and have no line. `unbilled` counts responses
-    that failed without a line: mostly foreground ones whose process was lost with their usage.
+    `unmetered` responses ended with output and have no line. `unbilled` ones failed without a line:
+    mostly foreground ones whose process was lost with their usage.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()

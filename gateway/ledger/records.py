@@ -67,7 +67,6 @@ def record_of(row: Row) -> dict[str, Any]:
 
 
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
-    """Encode records as lines of text. `has_head`: CSV begins with the column names."""
     if form == "jsonl":
         return b"".join(one_line(orjson.dumps(one)) + b"\n" for one in records)
     text = io.StringIO()
@@ -120,10 +119,7 @@ def place_of(cursor: str | None) -> LinePosition:
 async def export(
     database: Database, cursor: str | None, form: Format, *, lines_max: int = PAGE_LINES_MAX
 ) -> AsyncIterator[bytes]:
-    """Yield lines of text; the last has the next cursor, the same one at the end of the data.
-
-    Raises `InvalidRequest`.
-    """
+    """Yield lines of text; the last has the next cursor. Raises `InvalidRequest`."""
     place, left, has_head = place_of(cursor), lines_max, True
     while left > 0:
         rows_max = min(left, READ_LINES_MAX)

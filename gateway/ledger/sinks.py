@@ -1,7 +1,7 @@
 """Delivery of usage lines to sinks, over HTTP.
 
-A sink that fails gets the same batch again, later and with the same ids. One that refuses a batch
-for good is stopped until an operator has looked.
+A sink that fails gets the same batch again, with the same ids. One that refuses a batch for good is
+stopped until an operator has looked.
 """
 
 from __future__ import annotations

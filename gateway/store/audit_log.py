@@ -1,7 +1,7 @@
 """The audit log: entries are added in the transaction of the change, and only read afterwards.
 
-A trigger keeps everybody, the owner of the table too, from changing entries, or removing them
-before `KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
+A trigger keeps even the owner of the table from changing entries, or removing them before
+`KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ ORDER BY number LIMIT :row_limit
 
 
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
-    """Add an entry to a tenant's chain, or the operator's if None, in the caller's transaction.
+    """Add an entry to a tenant's chain, or the operator's if None.
 
     Call this after the recorded change: others of the tenant wait from here to the commit. The
     connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
@@ -101,8 +101,8 @@ async def page(
 ) -> tuple[list[AuditEntry], bool] | None:
     """Return entries, newest first, and True if there are more on that side.
 
-    `filters` are the parameters of `_PAGE`; None: any value. `actors` are ids of keys, users or
-    service accounts. None: `after` or `before` is no entry of this chain.
+    `filters` are the parameters of `_PAGE`; `actors` are ids of keys, users or service accounts.
+    None: `after` or `before` is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **filters}
@@ -134,7 +134,6 @@ async def project_names(
 
 
 async def chains(database: Database) -> list[UUID]:
-    """Return the chains. The nil id stands for the operator."""
     async with database.owner_transaction() as connection:
         return list(await connection.scalars(_CHAINS))
 
@@ -142,7 +141,6 @@ async def chains(database: Database) -> list[UUID]:
 async def heads(
     database: Database, *, since_s: float, rows_max: int
 ) -> list[tuple[UUID, int, bytes]]:
-    """Return chain, number and hash of the last entry of chains that changed within `since_s`."""
     parameters = {"since_s": since_s, "row_limit": rows_max}
     async with database.runs_transaction() as connection:
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]

@@ -1,6 +1,6 @@
 """Reports of replicas about backends: where they sent prompts, and which backends are drained.
 
-Rows belong to the nil tenant and hold keyed digests, names and counts, no content of requests.
+Rows belong to the nil tenant and hold no content of requests.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def exchange_placements(
 
 
 DRAINED_FRESH_S: Final = 30.0
-"""Age from which on a report is of a replica that is gone."""
+"""From then on a report is of a replica that is gone."""
 
 _DRAIN: Final = Statement("""
 INSERT INTO backend_drains (tenant_id, name, drained_at, drained_by)
@@ -180,7 +180,6 @@ async def drain_reports(database: Database) -> list[Row]:
 
 
 async def loads(database: Database, *, fresh_s: float) -> dict[str, bytes]:
-    """Return each replica's last report on the load of backends (see `placements`)."""
     parameters = {"nobody": EVERYONE, "fresh": fresh_s}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_LOADS, parameters)

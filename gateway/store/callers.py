@@ -49,8 +49,7 @@ _TERMS_COLUMNS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""Columns of `tenant` and `project` that decide for the caller; those of the policy must be
-last."""
+"""The policy's columns must be last."""
 # Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
@@ -177,7 +176,6 @@ async def find_issuers(
 async def find_bearers(
     database: Database, issuer: str, audiences: Sequence[str], organization: str
 ) -> list[IdentityProvider]:
-    """Return the providers that take bearer tokens of a tenant (id or name)."""
     parameters = {"issuer": issuer, "audiences": list(audiences)}
     rows = await _select(database, _FIND_BEARERS, **parameters, **_id_or_name(organization))
     return [provider_of_row(row) for row in rows]
@@ -186,10 +184,7 @@ async def find_bearers(
 async def find_of_operators(
     database: Database, issuer: str, audiences: Sequence[str]
 ) -> list[IdentityProvider]:
-    """Return the operators' issuers of this name for one of these audiences.
-
-    Disabled ones are included, because their tokens are no tenant's either.
-    """
+    """Return operators' issuers, disabled ones too: their tokens are no tenant's either."""
     rows = await _select(database, FIND_OF_OPERATORS, issuer=issuer, audiences=list(audiences))
     return [provider_of_row(row) for row in rows]
 
@@ -202,7 +197,6 @@ async def find_federated(
     provider_id: UUID | None = None,
     rule_id: UUID | None = None,
 ) -> list[Federated]:
-    """Return the active rules of a provider, or one rule, oldest first."""
     rows = await _select(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
     )

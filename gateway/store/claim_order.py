@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 EXPECTED_AT_FIRST: Final = 2_048.0
-"""Weighted tokens: the 256 tokens of output that admission expects, in the class of background."""
+"""In weighted tokens: the 256 of output that admission expects, in the class of background."""
 ALPHA: Final = 0.1
 """Weight of the latest response in the expected cost, as in admission."""
 KEPT_DAYS: Final = 7
@@ -72,8 +72,8 @@ WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
 
 
 class EndedResponse(NamedTuple):
-    """Cost of a generated response in weighted tokens, of which its claim charged `counted` (0: the
-    process that accepted it began it).
+    """Cost in weighted tokens, of which its claim charged `counted` (0: the process that accepted
+    the response began it).
     """
 
     tenant_id: TenantId
@@ -155,7 +155,7 @@ class QueuedKey(NamedTuple):
 
 
 class QueuedResponse(NamedTuple):
-    """A queued response. `project_id` of the default project is the tenant's id."""
+    """`project_id` of the default project is the tenant's id."""
 
     tenant_id: TenantId
     id: UUID

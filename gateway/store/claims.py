@@ -73,8 +73,8 @@ class ClaimTerms:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it;
-    `counted` is the charge to its tenant's share.
+    """`attempts` counts this claim; `was_queued`: no process had begun it; `counted` is the charge
+    to its tenant's share.
     """
 
     claim: Claim
@@ -375,7 +375,6 @@ async def claim(
 
 
 async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
-    """Return what a process could claim, read without the claimants' lock."""
     parameters = _parameters(database, terms, take_over=take_over)
     async with database.runs_transaction() as connection:
         return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
@@ -514,7 +513,7 @@ async def abandoned(
 async def heads(
     database: Database, responses: Collection[tuple[TenantId, UUID]]
 ) -> dict[UUID, LogHead]:
-    """Return the heads of logs by response, without entries that are only in flushes."""
+    """Return the heads of logs, without entries that are only in flushes."""
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
     parameters = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:

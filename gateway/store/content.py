@@ -1,5 +1,3 @@
-"""Sealing and opening of content, column by column, as `gateway.store.tables` declares."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -1,4 +1,4 @@
-"""Conversations and their items, as clients make and read them, and as responses continue them.
+"""Conversations and their items.
 
 A conversation has one writer: the response that was accepted last, while it is running. No lock
 could be forgotten: `next_position` moves with every change of the items and every new writer, and a
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ItemLookup(NamedTuple):
-    """An item as JSON; None if the conversation has no such item."""
+    """JSON of an item; None if the conversation has no such item."""
 
     json: bytes | None
 
@@ -225,7 +225,7 @@ async def add_items(
 ) -> bool:
     """Append items, whose ids must differ. Return False if the conversation is unknown.
 
-    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest`.
+    Raises `ConversationLocked`, also when an id was taken meanwhile.
     """
     async with database.transaction(tenant_id) as connection:
         state = await _lock(connection, tenant_id, uuid, items, items_max=items_max)
@@ -246,7 +246,6 @@ async def add_items(
 async def delete_item(
     database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
 ) -> tuple[Conversation, bool] | None:
-    """Erase an item; return the conversation, and True if it had the item."""
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
@@ -357,9 +356,8 @@ def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Contents of a conversation: all items, oldest first, and the place that it had reached.
-
-    `is_locked`: a response will be added. `tool_state` and `placement` are of the last such one.
+    """`is_locked`: a response will be added. `tool_state` and `placement` are of the last such
+    one.
     """
 
     place: ConversationPlace
@@ -447,7 +445,6 @@ async def read_contents(
     items_max: int,
     needed: NeededJson = ALL_JSON,
 ) -> Contents | None:
-    """Return everything that a response inherits from this conversation."""
     parameters = {
         "tenant": tenant_id,
         "conversation": uuid,

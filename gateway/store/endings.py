@@ -45,8 +45,8 @@ class FinishedResponse:
     `entries` is the last row of a durable log. `recoveries` is JSON for operators: which rules
     repaired the output, how often. `items` are those not stored yet. `tokens` None writes no usage
     line. `free_key`: it failed before any output, so its idempotency key may be used again.
-    `tool_state` is what hosted tools of successors need (`protocol.grants`), `placement` what
-    guides the choice of their backend; None leaves the former as accepted.
+    `tool_state` is what hosted tools of successors need (None: as accepted), `placement` guides the
+    choice of their backend.
     """
 
     uuid: UUID
@@ -146,9 +146,9 @@ async def finish_all(
 ) -> dict[int, bool]:
     """End several responses as `finish` does, in one transaction.
 
-    Return True by the index in `ends` of each that ended; others are unchanged. Frees no key and
-    erases no secret. After `StoreUnavailable` the outcome of all is unknown; after an error of a
-    statement nothing is written.
+    Return True by the index of each that ended; others are unchanged. Frees no key and erases no
+    secret. After `StoreUnavailable` the outcome of all is unknown; after an error of a statement
+    nothing is written.
     """
     groups = await usable_groups(database, ends)
     ended: dict[int, bool] = {}

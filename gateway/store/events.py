@@ -1,7 +1,6 @@
 """The log of a response: rows of packed entries, appended under a fence, read in order.
 
-Rows are never changed; `responses.next_entry` is the number of the next entry, so the statement
-that moves it owns the numbers in between.
+Rows are never changed. The statement that moves `responses.next_entry` owns the numbers in between.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
-"""Bytes that a row counts when it is read, beside its entries: it takes time to find."""
+"""What a row counts when it is read, beside its entries: it takes time to find."""
 SHORT_ROW_BYTES: Final = 64
-"""Bytes of a row of a paced stream, at most: a few ids."""
+"""Of a row of a paced stream, at most: a few ids."""
 SHORT_ROWS_MIN: Final = 1000
-"""Rows of a page from which on a statement of their own for short rows pays."""
+"""From then on a statement of its own for pages of short rows pays."""
 _UNBOUNDED: Final = 2**62
 
 
@@ -49,7 +48,7 @@ class WriteClaim(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """`count` packed entries of one response: the next ones of its log, if its claim holds."""
+    """The next entries of a log, packed, if its claim holds."""
 
     claim: WriteClaim
     day: date
@@ -60,7 +59,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """`count` entries of a log from number `first_entry` on, packed by `entries.pack`."""
+    """Entries of a log, packed by `entries.pack`."""
 
     first_entry: int
     count: int

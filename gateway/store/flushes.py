@@ -196,7 +196,7 @@ async def add(
 ) -> int | None:
     """Add batches of one tenant as one row; return its number, or None if the fence has changed.
 
-    Raises `ContentSealed` if the tenant's keys are gone.
+    Raises `ContentSealed`.
     """
     tenant_id = batches[0].claim.tenant_id
     cipher = connection.cipher(tenant_id)
@@ -389,9 +389,7 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
 def rewritten(
     members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
 ) -> tuple[bytes, bytes]:
-    """Return members and entries, the entries of each replaced by `change`. Erased ones stay
-    erased.
-    """
+    """Replace the entries of each member by `change`. Erased members stay erased."""
     kept, pieces, at = [], [], 0
     for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
         piece = entries[place : place + size]

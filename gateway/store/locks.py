@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Lock(IntEnum):
-    """Key of a lock of the whole database: a word in ASCII."""
+    """A word in ASCII."""
 
     CLAIMS = 0x436C61696D  # "Claim"
     HOUSEKEEPING = 0x486F7573656B6570  # "Housekep": whoever removes what has expired

@@ -263,7 +263,6 @@ def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> l
 
 
 def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
-    """Return the columns of an item, the same in every table with items."""
     row = {
         "kind": context.kind,
         "role": context.role,
@@ -289,7 +288,6 @@ async def add(
 
 
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
-    """Make an item from a row that ends with `_COLUMNS`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
     values = content.opened(cipher, "messages", row, _CONTENT)
     call_id, name, item, ids, more = map(values.__getitem__, _CONTENT)
@@ -419,7 +417,6 @@ async def count_output(database: Database, tenant_id: TenantId, uuid: UUID) -> i
 
 
 def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any]:
-    """Return the parameters of a statement that reads a page of items, and one more."""
     return {
         "after": None if page.cursor is None else pack_text(page.cursor),
         "row_limit": page.limit + 1,

@@ -27,9 +27,9 @@ NoticeKind = Literal["log", "work", "ended", "follow"]
 
 CHANNEL: Final = "harmony_gateway"
 RESPONSES_MAX: Final = 200
-"""Responses in one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
+"""In one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
 PROBE_INTERVAL_S: Final = 30.0
-"""Seconds between two queries by which a listener notices that the other end is gone."""
+"""Between two queries by which a listener notices that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
 _NOTIFY: Final = Statement("""
@@ -59,7 +59,7 @@ async def notify(database: Database, notices: Iterable[Notice]) -> None:
 
 
 class Listener:
-    """Receiver of all replicas' notices, on a connection that no pooler may share."""
+    """Receiver of all notices, on a connection that no pooler may share."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ planner need not keep the order."""
 
 
 class PackedItems(Sequence[ContextItem]):
-    """The items of a row with the columns of `PACKED`, unpacked at the first use of one."""
+    """The items of a row of `PACKED`, unpacked at the first use of one."""
 
     def __init__(self, row: Row, cipher: ContentCipher) -> None:
         self._row: Row | None = row
@@ -95,7 +95,7 @@ class PackedItems(Sequence[ContextItem]):
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """Bytes of the `json` of all items together, as it is stored."""
+        """As it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:

@@ -36,16 +36,15 @@ ROWS_MAX: Final = 4
 ROW_BYTES_MAX: Final = 1024
 """Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
-"""Seconds that a poll, which all logs share, waits for the key of one of them."""
+"""For the key of one log, in a poll that all share."""
 UNKNOWN: Final = 2**31 - 1
 """For `LogQuery.entries`, if no rows of the log are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A log of which `entries` are received. `owner` wrote it when its head was seen last.
-
-    `key` are the bytes of `uuid`. `is_due`: its head is to be read, whatever flushes bring.
+    """`owner` wrote the log when its head was seen last. `key` are the bytes of `uuid`. `is_due`:
+    the head is to be read, whatever flushes bring.
     """
 
     tenant_id: UUID
@@ -58,13 +57,11 @@ class LogQuery:
 
 
 Part = tuple[bytes, int, "LogRow"]
-"""Id, epoch and entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """Changes of the polled logs. `heads` are those that had to be read, None if there is no such
-    response.
+    """`heads` are those that had to be read, None if there is no such response.
 
     A part is committed, whatever a head says.
     """

@@ -51,9 +51,7 @@ KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """Result of a page. `last` is the key of its last row, None at the end; no key opens `lost`
-    rows.
-    """
+    """`last` is the key of the page's last row, None at the end; no key opens `lost` rows."""
 
     seen: int
     written: int
@@ -241,9 +239,7 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Place of a pass. Without a table: at the start. `written` counts rows of this pass, `total`
-    of all.
-    """
+    """Without a table: at the start. `written` counts rows of this pass, `total` of all."""
 
     table: str | None = None
     after: Place | None = None

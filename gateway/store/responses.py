@@ -44,7 +44,6 @@ class NewResponse:
     epoch 1; without, its epoch is 0 and any process may claim it, if it is durable: from `plan`
     (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how many, and
     packed. `secrets` and `approvals` are for `insert` alone, `running_max` for `queue_all`.
-    `tool_state` is what its conversation has for hosted tools.
     """
 
     uuid: UUID
@@ -83,9 +82,8 @@ class NewResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A row of `responses`. `body` is None until it has finished, `plan` from then on.
-
-    `is_held`: a process held it, by the database's clock, when this was read.
+    """`body` is None until it has finished, `plan` from then on. `is_held`: a process held it, by
+    the database's clock, when this was read.
     """
 
     uuid: UUID
@@ -287,10 +285,9 @@ async def queue_all(
 ) -> dict[int, bool]:
     """Accept several durable background responses in one transaction.
 
-    Return by index: True if the response has begun under its `owner`, with epoch 1, as far as
-    `running_max` allows; False if it is queued. Those whose queue is full, or whose tenant has no
-    usable keys, are left out. None has an idempotency key or a conversation. Raises
-    `StoreConflict`.
+    Return by index: True if the response has begun under its `owner`, as far as `running_max`
+    allows; False if it is queued. Those whose queue is full, or whose tenant has no usable keys,
+    are left out. None has an idempotency key or a conversation. Raises `StoreConflict`.
     """
     groups = await usable_groups(database, new)
     became: dict[int, bool] = {}

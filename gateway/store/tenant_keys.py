@@ -84,7 +84,7 @@ def in_database_of_content() -> ConfigError:
 
 
 class TenantKeys:
-    """The table, as a `KeyStore` and for operators."""
+    """A `KeyStore`, also for operators."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -117,7 +117,6 @@ class TenantKeys:
         return [WrappedKey(*row) for row in rows]
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
         async with self._database.owner_transaction() as connection:
             await connection.execute(_ADD, {"tenant": tenant_id, **asdict(key)})
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TENANT: Final = ", ".join(field.name for field in fields(Tenant))
 _POLICY: Final = ", ".join(POLICY_VALUES)
 KEY_COLUMNS: Final = ", ".join(typed(api_keys, without="hash pepper_id"))
-"""All of a key but its hash, which the role of tenants may not read."""
+"""All but the hash, which the role of tenants may not read."""
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
@@ -76,7 +76,7 @@ RETURNING {KEY_COLUMNS}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key: `hash` is the HMAC of its secret, `hint` its last characters."""
+    """`hash` is the HMAC of its secret, `hint` its last characters."""
 
     id: UUID
     tenant_id: TenantId

@@ -1,7 +1,7 @@
 """Usage lines of all tenants in the order of finished transactions, and cursors of their readers.
 
-A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
-so a line may become visible behind one with a greater id. But all transactions below the horizon
+A line has the id of its transaction. Ids are given when transactions begin to write, so a line may
+become visible behind one with a greater id. But all transactions below the horizon
 (`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once, however slow a
 transaction was.
 

@@ -35,7 +35,7 @@ _KEY_WORDS: Final = {
     "project_id": "coalesce(line.project_id, line.tenant_id)",
 }
 LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
-"""SQL of the columns that a line is summed by, except its time."""
+"""Columns that a line is summed by, except its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",
     "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
@@ -49,7 +49,7 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""SQL of the amount that one line adds to each sum."""
+"""Amounts that a line adds to the sums."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
@@ -147,8 +147,8 @@ SELECT count(*) FROM gone
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Result of one transaction. `is_done`: nothing is left below the horizon. `costs_nano` is what
-    the lines cost, by model, without corrections.
+    """`is_done`: nothing is left below the horizon. `costs_nano` of the lines, by model, is without
+    corrections.
     """
 
     lines: int = 0
@@ -197,7 +197,6 @@ async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -
 
 
 async def behind_s(database: Database) -> float:
-    """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await cursors.of_rollup(connection)
         return await cursors.behind_s(connection, cursor.place)
@@ -461,7 +460,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class KeyUsage:
-    """Usage of a key: requests, tokens (cached ones included), nano-dollars."""
+    """Input tokens include cached ones; the cost is in nano-dollars."""
 
     requests: int
     input_tokens: int

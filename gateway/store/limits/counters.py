@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""Buckets in one statement, which keeps their rows locked until it ends."""
+"""In one statement, which keeps their rows locked until it ends."""
 PRESENT: Final = "replica"
 """Name, under the nil tenant, of the report by which replicas count each other."""
 
@@ -184,7 +184,7 @@ class SpendRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """Request to `exchange`. `reports` are repeated in each round; `watched` meters are read."""
+    """`reports` are repeated in each round; `watched` meters are read."""
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
     reports: Mapping[Key, int] = field(default_factory=dict)
@@ -195,8 +195,8 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """Reply of `exchange`: granted tokens and level by bucket; `elsewhere` and `others`, the
-    requests in progress of other replicas and their number, only with `is_round`.
+    """Granted tokens and level by bucket; `elsewhere` and `others`, the requests in progress of
+    other replicas and their number, only with `is_round`.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
@@ -404,7 +404,6 @@ async def check_queue(
 
 
 async def observed_queues(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
-    """Return the observed limits that would refuse one more response."""
     observing = _queues(terms, "observe")
     if not observing:
         return []

@@ -105,7 +105,6 @@ ORDER BY valid_from, id LIMIT :rows_max
 
 
 async def valid_prices(database: Database) -> list[Price]:
-    """Return the prices that are valid now or later."""
     async with database.runs_transaction() as connection:
         return prices_of(await connection.execute(_VALID_PRICES, {"rows_max": PRICES_MAX}))
 

@@ -190,9 +190,8 @@ DROP_LEDGER_TX: Final = "DROP FUNCTION ledger_tx(xid8)"
 def create_ledger_tx(added: int) -> str:
     """Return the statement that makes the function, which adds `added` to an id.
 
-    Usage lines have the id of their transaction, and readers remember ids (`store.ledger.cursors`).
-    A new cluster counts from the beginning, so its lines would lie before what readers have read of
-    a dump. `added` makes them lie behind it.
+    A new cluster counts transactions from the beginning, so its usage lines would lie before what
+    readers (`store.ledger.cursors`) have read of a dump. `added` makes them lie behind it.
     """
     return f"""
 CREATE OR REPLACE FUNCTION ledger_tx(id xid8) RETURNS xid8
@@ -216,4 +215,3 @@ TRIGGERS: Final = {
         " FOR EACH ROW EXECUTE FUNCTION price_line()",
     ),
 }
-"""By function: the statements that make it and the triggers that call it."""

@@ -2,8 +2,8 @@
 
 A dump that is restored without the cluster's roles loses their privileges, yet has the newest
 revision, and people change databases by hand. A requirement is a line of text, which the catalog
-either has or lacks. Statements can restore the access of roles, and every upgrade runs them. They
-cannot restore columns and keys, because there were rows in them.
+either has or lacks. Statements restore the access of roles, at every upgrade. They cannot restore
+columns and keys, because there were rows in them.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ FROM pg_policy AS p JOIN ({_TABLE_ROWS}) AS t ON t.oid = p.polrelid
 WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
 """  # noqa: S608 - constants
 CATALOG: Final = (_OBJECTS, _PRIVILEGES, _POLICIES)
-"""Queries of existing objects: a line of text, or a policy's table, name, roles and condition."""
+"""Queries for a line of text, or a policy's table, name, roles and condition."""
 # From PostgreSQL 17 on, reading a policy's condition waits for locks of its table.
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
@@ -358,7 +358,7 @@ before in the same block."""
 def make_roles(connection: Connection) -> None:
     """Create the roles that are missing and let the user take them.
 
-    Raises `StartupError`, with what an administrator has to do, if the user may not do that.
+    Raises `StartupError`, with what an administrator has to do.
     """
     if any(_have_made_roles(connection) for _ in range(_TRIES)):
         return
@@ -391,11 +391,11 @@ def _needs_administrator(user: str, absent: list[str], barred: list[str]) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Requirements that an upgrade found missing at the newest revision, by their texts."""
+    """Requirements that an upgrade found missing at the newest revision."""
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """Still missing, with their cost: requests do not need them."""
+    """With their cost: requests do not need them."""
 
 
 def repair_access(connection: Connection) -> Repaired:

@@ -2,8 +2,8 @@
 
 Every transaction first takes, in one round trip, an unprivileged role, the tenant and time limits,
 all for this transaction only. Nothing is left in the connection, so a transaction pooler (PgBouncer
-and its like) may sit in between. Statements stay prepared only without a pooler, because the next
-transaction may get another server connection.
+and its like) may sit in between; then no statement stays prepared, because the next transaction may
+get another server connection.
 
 On a direct connection a transaction of one statement saves the round trips to begin and to end: the
 session stands for a tenant, until it is to stand for another one.
@@ -78,7 +78,7 @@ _AS_IF_NEW: Final = (
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
-"""Seconds of rest after which a connection is tried first, before a transaction is lost with it."""
+"""Of rest, after which a connection is tried first, before a transaction is lost with it."""
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off"
@@ -153,7 +153,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
 
 
 class Connection:
-    """A connection of the pool, for one transaction. Raises the driver's errors."""
+    """Raises the driver's errors."""
 
     __slots__ = ("_keyring", "driver", "state", "tenant_id")
 
@@ -184,7 +184,7 @@ class Connection:
 
         Several sets take one round trip and return no rows. Before the rows of a tenant are
         returned, its keys are loaded, so that `cipher`, called afterwards, has every key that
-        sealed them; `StoreUnavailable` if that fails.
+        sealed them.
         """
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
@@ -330,7 +330,7 @@ class Transaction:
 
 
 class Database:
-    """A bounded pool of connections to one database. Raises nothing but `StoreError`s."""
+    """A bounded pool of connections to one database."""
 
     def __init__(  # noqa: PLR0913 - each is a bound, or what it stands on
         self,
@@ -348,9 +348,8 @@ class Database:
 
         `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
         plus `CLOSE_WAIT_S`), and on the server the pause between two statements of a transaction.
-        `statement_cache_size` None: depends on whether there is a pooler. `for_runs`: only for
-        `runs_transaction`. The caller closes `keyring`. `on_failure` gets the class of each error
-        but conflicts. Raises `StartupError` for an invalid URL.
+        `for_runs`: only for `runs_transaction`. The caller closes `keyring`. `on_failure` gets the
+        class of each error but conflicts. Raises `StartupError` for an invalid URL.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -475,8 +474,8 @@ class Database:
         """Return a transaction that sees and writes rows of one tenant; `in_bulk`: arrays of them.
 
         With a `lock_key`, its setting `app.has_lock` shows whether it got that advisory lock, which
-        it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is unknown)
-        and `StoreConflict`.
+        it does not wait for. Raises `StoreConflict`, and `StoreUnavailable`: after a lost commit
+        the outcome is unknown.
         """
         begin = _ENTER + self._narrowing + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
@@ -548,8 +547,8 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 async def usable_groups(
     database: Database, rows: Sequence[tuple[TenantId, Of]]
 ) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """Group rows as `by_tenant` does, without tenants whose keys cannot be used now, which must not
-    hold up the rows of others.
+    """Group rows by tenant, without tenants whose keys cannot be used now, which must not hold up
+    others.
     """
     groups = by_tenant(rows)
     usable = await database.keyring.usable([tenant_id for tenant_id, _ in groups])

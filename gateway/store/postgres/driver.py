@@ -41,11 +41,11 @@ _ENCODED: Final = "In user and password write / as %2F, # as %23, ? as %3F, @ as
 
 
 def driver_url(url: str) -> str:
-    """Return an operator's URL in the form that asyncpg reads.
+    """Return an operator's URL in the form that asyncpg reads: libpq's
+    (https://www.postgresql.org/docs/18/libpq-connect.html), but for the scheme, SQLAlchemy's
+    spelling of the TLS mode, and some options.
 
-    asyncpg understands libpq's form (https://www.postgresql.org/docs/18/libpq-connect.html) but for
-    the scheme, SQLAlchemy's spelling of the TLS mode, and some options. Raises `StartupError`
-    without the password in it.
+    Raises `StartupError` without the password in it.
     """
     parts = _parts(url)
     if parts.scheme not in _SCHEMES:
@@ -106,7 +106,7 @@ DRIVER_ERRORS: Final = (
     asyncpg_errors.InternalClientError,
     OSError,
 )
-"""Errors of a statement; `TimeoutError` and `ssl.SSLError` are `OSError`s."""
+"""`TimeoutError` and `ssl.SSLError` are `OSError`s."""
 
 _CONSTRAINT_CLASS: Final = "23"
 _PASSING_CLASSES: Final = frozenset(

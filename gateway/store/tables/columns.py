@@ -53,18 +53,18 @@ metadata: Final = MetaData(
 
 
 class Kept(Enum):
-    """Protection of a column's value from a reader who has the tables alone."""
+    """Protection of a value from a reader who has the tables alone."""
 
     SEALED = "sealed"
     NAME = "sealed so that equal ones look equal"
-    """Value that is looked up: a reader of the table sees which rows have the same one."""
+    """For look-ups: a reader of the table sees which rows have the same one."""
     LOG = "sealed in frames"
     ELSEWHERE = "sealed by who writes it"
-    """Value under a key of the gateway, not of the tenant."""
+    """Under a key of the gateway, not of the tenant."""
     DIGEST = "a digest"
-    """Digest of a value: a reader who guesses the value can tell that the guess is right."""
+    """A reader who guesses the value can tell that the guess is right."""
     ID = "plain: an id"
-    """Id that the gateway made or a client chose: ids are names, and must not hold content."""
+    """Of the gateway or a client: ids are names, and must not hold content."""
     WORD = "plain: a word of ours, or of the operator"
     DECLARED = "plain: values of metadata that the tenant wants on its bill"
     OPERATOR = "plain: what operators let be searched, or registered"
@@ -229,7 +229,6 @@ def table(
 
 
 def of_parent(column: str, parent: str) -> ForeignKeyConstraint:
-    """Make a foreign key that deletes rows with the row of `parent`."""
     return ForeignKeyConstraint(
         ["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"], ondelete="CASCADE"
     )
@@ -285,7 +284,7 @@ def kept(column: Column[Any]) -> Kept | None:
 
 
 def columns_of(one: Table) -> dict[str, Column[Any]]:
-    """Return the columns of a table by their names, as plain `str`.
+    """Return columns by their names as plain `str`.
 
     SQLAlchemy's names are a subclass, which orjson refuses and dictionaries look up more slowly.
     """

@@ -1,5 +1,3 @@
-"""Tables of the console."""
-
 from __future__ import annotations
 
 from typing import Final

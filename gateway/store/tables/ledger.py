@@ -1,5 +1,3 @@
-"""Tables of usage, prices, limits and budgets."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -1,5 +1,3 @@
-"""Tables of hosted tools."""
-
 from __future__ import annotations
 
 from typing import Final

@@ -37,9 +37,8 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """Container of a tenant. `expires_at` is `idle_s` after `last_active_at`, or sooner where its
-    whole life has a bound. `epoch` counts its interpreters; `engine` and `handle` are of the last
-    one.
+    """`expires_at` is `idle_s` after `last_active_at`, or sooner where its whole life has a bound.
+    `epoch` counts its interpreters; `engine` and `handle` are of the last one.
     """
 
     uuid: UUID
@@ -133,7 +132,6 @@ _LISTS: Final = in_pages(_LIST)
 async def create(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, containers_max: int
 ) -> bool:
-    """Insert a container, unless the tenant has `containers_max` already."""
     async with database.transaction(tenant_id) as connection:
         try:
             of_row = _of(tenant_id, row.uuid)
@@ -164,7 +162,6 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Container
 async def touch(
     database: Database, tenant_id: TenantId, uuid: UUID, *, now: datetime, life_s: int
 ) -> ContainerRow | None:
-    """Record a use of the container and return it, unless it has expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
@@ -219,7 +216,6 @@ async def list_containers(
     name: str | None,
     now: datetime,
 ) -> Page[ContainerRow]:
-    """Return a page of containers that have not expired. Raises `InvalidRequest` for its cursor."""
     wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:
         if name is not None:

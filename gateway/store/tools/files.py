@@ -34,8 +34,8 @@ Source = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """File of a tenant. `digest` is SHA-256 of its bytes. Only uploaded ones have a `purpose`, only
-    those of containers a `source`.
+    """`digest` is SHA-256 of its bytes. Only uploaded files have a `purpose`, only those of
+    containers a `source`.
     """
 
     uuid: UUID
@@ -231,7 +231,6 @@ async def list_files(
     purpose: str | None = None,
     now: datetime,
 ) -> Page[FileRow]:
-    """Return a page of files. Raises `InvalidRequest` for its cursor."""
     parse_id = ids.parse_file_id if container is None else ids.parse_container_file_id
     cursor = row_at_cursor(page, parse_id)
     wanted = {

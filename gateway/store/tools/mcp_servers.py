@@ -22,10 +22,9 @@ SERVERS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class McpServerRow:
-    """A registered server. `secret` are the headers that it is sent, sealed; empty: none.
-
-    `allowed_tools` is a JSON list; None: all. `purposes` are separated by spaces: `mcp`, `browser`,
-    `python`, `search`. `call_timeout_s` None: the setting's.
+    """`secret` are the headers that it is sent, sealed; empty: none. `allowed_tools` is a JSON
+    list; None: all. `purposes` are separated by spaces: `mcp`, `browser`, `python`, `search`.
+    `call_timeout_s` None: the setting's.
     """
 
     tenant_id: TenantId

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page. `url` is empty for results of a search; no link has a line end.
-
-    The text of a document is as the browser shows it, without NUL and surrogates.
+    """`url` is empty for results of a search; no link has a line end. The text of a document is as
+    the browser shows it, without NUL and surrogates.
     """
 
     url: str
@@ -126,7 +125,7 @@ def _page(row: Row, cipher: ContentCipher) -> StoredPage:
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
-"""Words behind are not indexed: Postgres keeps a megabyte of words of one text at most."""
+"""Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
 """Links in the form of `gateway.tools.browser.page.link`; only their words are indexed."""
 _WORDS: Final = (
@@ -224,10 +223,7 @@ async def put_documents(
 
 
 async def documents_of(database: Database, tenant_id: UUID | None, *, rows_max: int) -> list[Row]:
-    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None.
-
-    The rows have `tenant_id` (None: for all tenants), `url`, `title`, `chars` and `added_at`.
-    """
+    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None."""
     parameters = {"tenant": tenant_id, "everyone": EVERYONE, "rows_max": rows_max}
     async with database.owner_transaction() as connection:
         return await connection.execute(_LIST_DOCUMENTS, parameters)
@@ -263,7 +259,6 @@ async def remove_documents(
 
 
 async def get_document(database: Database, tenant_id: TenantId, url: str) -> StoredPage | None:
-    """Return the document of a URL, the tenant's own or the one for all."""
     wanted = {"tenant": tenant_id, "everyone": EVERYONE, "key": _key(url)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_GET_DOCUMENT, wanted)).one_or_none()
