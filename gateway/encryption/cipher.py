@@ -47,7 +47,7 @@ class ContentCipher:
         self._own = keys.get(sealing)
         self.seals = self._own is not None
         self.sealing = sealing
-        """`PLAIN_KEY`: new values stay plain."""
+        """Number of the key that seals; `PLAIN_KEY`: none does."""
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...

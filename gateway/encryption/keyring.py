@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
-"""Until the keys of a tenant are fetched again after a refusal."""
+"""Pause before the keys of a tenant are fetched again after a refusal."""
 RENEWED_S: Final = 1.0
-"""Until a missing key is looked for again."""
+"""Pause before a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
 SETTLED_MARGIN_S: Final = 60.0
-"""For commits of content that was sealed while a key was still cached."""
+"""Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
 
 
@@ -59,8 +59,8 @@ class WrappedKey:
 
 
 class KeyProvider(Protocol):
-    """Raises `StoreUnavailable` when it is unavailable for now, `ContentSealed` when it refuses for
-    good.
+    """Service that wraps data keys. Raises `StoreUnavailable` when it is unavailable for now,
+    `ContentSealed` when it refuses for good.
     """
 
     @property
@@ -89,7 +89,7 @@ class KeyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """`seals_all`: a tenant without a key gets one at its first use."""
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use."""
 
     seals_all: bool = False
     fresh_s: float = 300.0

@@ -42,9 +42,9 @@ _log = EventLog(__name__)
 ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
-"""Lines are kept for as long, at least (`ledger.lines_s`)."""
+"""Age of what is compared. Lines are kept for as long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
-"""Of each kind, in one round."""
+"""Bound for each kind in one round."""
 LOGGED_MAX: Final = 10
 
 
@@ -157,9 +157,9 @@ moment before its line is visible."""
 SETTLED_S: Final = 60.0
 """Age of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
-"""Of ended intervals, so that the month before can be looked up."""
+"""Age of intervals that are removed; the month before can be looked up."""
 SILENT_S: Final = 86_400.0
-"""Without a write of a meter, after which an absent process counts as gone."""
+"""Age of a meter's last write from which an absent process counts as gone."""
 
 _UNMETERED: Final = Statement("""
 SELECT r.tenant_id, r.id

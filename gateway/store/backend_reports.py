@@ -88,7 +88,7 @@ async def exchange_placements(
 
 
 DRAINED_FRESH_S: Final = 30.0
-"""From then on a report is of a replica that is gone."""
+"""Age from which a report is of a replica that is gone."""
 
 _DRAIN: Final = Statement("""
 INSERT INTO backend_drains (tenant_id, name, drained_at, drained_by)

@@ -49,7 +49,7 @@ _TERMS_COLUMNS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""The policy's columns must be last."""
+"""Columns that decide for the caller; the policy's must be last."""
 # Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 EXPECTED_AT_FIRST: Final = 2_048.0
-"""In weighted tokens: the 256 of output that admission expects, in the class of background."""
+"""Weighted tokens: the 256 of output that admission expects, in the class of background."""
 ALPHA: Final = 0.1
 """Weight of the latest response in the expected cost, as in admission."""
 KEPT_DAYS: Final = 7
@@ -155,7 +155,7 @@ class QueuedKey(NamedTuple):
 
 
 class QueuedResponse(NamedTuple):
-    """`project_id` of the default project is the tenant's id."""
+    """A queued response. `project_id` of the default project is the tenant's id."""
 
     tenant_id: TenantId
     id: UUID

@@ -73,8 +73,8 @@ class ClaimTerms:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """`attempts` counts this claim; `was_queued`: no process had begun it; `counted` is the charge
-    to its tenant's share.
+    """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it;
+    `counted` is the charge to its tenant's share.
     """
 
     claim: Claim

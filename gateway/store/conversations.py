@@ -356,8 +356,8 @@ def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """`is_locked`: a response will be added. `tool_state` and `placement` are of the last such
-    one.
+    """Items of a conversation. `is_locked`: a response will be added; `tool_state` and `placement`
+    are of the last such one.
     """
 
     place: ConversationPlace

@@ -124,7 +124,7 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """`host` None: a local socket."""
+    """Server of a database URL. `host` None: a local socket."""
 
     host: str | None
     port: int

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 ROW_BYTES: Final = 20
 """What a row counts when it is read, beside its entries: it takes time to find."""
 SHORT_ROW_BYTES: Final = 64
-"""Of a row of a paced stream, at most: a few ids."""
+"""Bound on rows of a paced stream: a few ids."""
 SHORT_ROWS_MIN: Final = 1000
-"""From then on a statement of its own for pages of short rows pays."""
+"""Rows of a page from which a statement of its own for short rows pays."""
 _UNBOUNDED: Final = 2**62
 
 

@@ -3,16 +3,16 @@
 The log of a response is what `events` has of it, up to the head in `responses`, and then what the
 flushes of its owner have under its epoch, until `settle` moves it into `events`.
 
-No head moves with a flush, so heads cannot be its fence. The fence is the row of `writers` for this
-tenant and owner: a process adds a flush only under the fence that it knows, and locks that row; a
-process that takes a response from its owner first locks the head, then moves the fence (`settle`),
-and sees all that was committed before. A process whose fence has moved reads the heads to learn
-which responses are still its own (`eventlog.log_batches`).
+No head moves with a flush, so the fence is the row of `writers` for tenant and owner. A process
+adds a flush only under the fence that it knows, and locks that row; one that takes a response from
+its owner first locks the head, then moves the fence (`settle`), and sees all that was committed
+before. A process whose fence has moved reads the heads to learn which responses are still its own
+(`eventlog.log_batches`).
 
 Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
 
-`members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers its epoch, its
-first entry here, their number, their offset in `entries`, and their size in bytes.
+`members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers epoch, first
+entry, number of entries, and their offset and size in `entries`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MEMBER: Final = struct.Struct(">16s5I")
 MEMBER_BYTES: Final = _MEMBER.size
 SOUGHT_MAX: Final = 32
 READ_AT_ONCE: Final = 500
-"""Parts of logs; then the event loop has its turn. A process may have left a hundred thousand."""
+"""Parts of logs between turns of the event loop: a process may have left a hundred thousand."""
 
 _ADD: Final = Statement("""
 WITH turn AS (

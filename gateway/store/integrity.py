@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 PAGE_ROWS: Final = 200
-"""Of one statement, which must not take longer than one of a request, nor fill the memory."""
+"""Rows of one statement, which must not take longer than one of a request, nor fill the memory."""
 SETTLED: Final = timedelta(minutes=15)
 """Age from which an anomaly cannot be a transaction that is under way."""
 _BILLED: Final = ("completed", "incomplete", "cancelled")
@@ -32,7 +32,9 @@ _BILLED: Final = ("completed", "incomplete", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`rows_max` is of each table; logs and lines are kept for `log_s` and `lines_s`."""
+    """Bounds of a check; `rows_max` is of each table. Logs and lines are kept for `log_s` and
+    `lines_s`.
+    """
 
     since: datetime
     rows_max: int
@@ -42,7 +44,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`is_certain` False: a client may have done it."""
+    """Fault in a row. `is_certain` False: a client may have caused it."""
 
     invariant: str
     tenant_id: TenantId

@@ -27,9 +27,9 @@ NoticeKind = Literal["log", "work", "ended", "follow"]
 
 CHANNEL: Final = "harmony_gateway"
 RESPONSES_MAX: Final = 200
-"""In one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
+"""Bound for one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
 PROBE_INTERVAL_S: Final = 30.0
-"""Between two queries by which a listener notices that the other end is gone."""
+"""Pause between two queries by which a listener notices that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
 _NOTIFY: Final = Statement("""

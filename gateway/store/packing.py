@@ -95,7 +95,7 @@ class PackedItems(Sequence[ContextItem]):
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """As it is stored."""
+        """Size as it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:

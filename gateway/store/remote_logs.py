@@ -36,15 +36,15 @@ ROWS_MAX: Final = 4
 ROW_BYTES_MAX: Final = 1024
 """Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
-"""For the key of one log, in a poll that all share."""
+"""Time for the key of one log, in a poll that all share."""
 UNKNOWN: Final = 2**31 - 1
-"""For `LogQuery.entries`, if no rows of the log are to be read."""
+"""Value of `LogQuery.entries` if no rows of the log are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """`owner` wrote the log when its head was seen last. `key` are the bytes of `uuid`. `is_due`:
-    the head is to be read, whatever flushes bring.
+    """A log that is followed. `owner` wrote it when its head was seen last; `key` are the bytes of
+    `uuid`; `is_due`: the head is to be read, whatever flushes bring.
     """
 
     tenant_id: UUID
@@ -61,9 +61,8 @@ Part = tuple[bytes, int, "LogRow"]
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """`heads` are those that had to be read, None if there is no such response.
-
-    A part is committed, whatever a head says.
+    """Changes of logs. `heads` are those that had to be read, None if there is no such response. A
+    part is committed, whatever a head says.
     """
 
     heads: dict[UUID, LogHead | None] = field(default_factory=dict)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FRESH_S: Final = 5.0
-"""After which a snapshot is of a replica that is gone, or in trouble."""
+"""Age from which a snapshot is of a replica that is gone, or in trouble."""
 KEPT_S: Final = 3600.0
 _LOOK: Final = """
 SELECT coalesce(bool_or(watched_until > clock_timestamp()), false) FROM replica_snapshots

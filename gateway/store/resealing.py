@@ -51,7 +51,9 @@ KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """`last` is the key of the page's last row, None at the end; no key opens `lost` rows."""
+    """Result of a page. `last` is the key of its last row, None at the end; no key opens `lost`
+    rows.
+    """
 
     seen: int
     written: int
@@ -239,7 +241,9 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Without a table: at the start. `written` counts rows of this pass, `total` of all."""
+    """Place of a pass, without a table its start. `written` counts rows of this pass, `total` of
+    all.
+    """
 
     table: str | None = None
     after: Place | None = None

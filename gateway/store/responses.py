@@ -82,8 +82,8 @@ class NewResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`body` is None until it has finished, `plan` from then on. `is_held`: a process held it, by
-    the database's clock, when this was read.
+    """A row of `responses`. `body` is None until it has finished, `plan` from then on. `is_held`: a
+    process held it, by the database's clock, when this was read.
     """
 
     uuid: UUID

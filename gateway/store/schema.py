@@ -21,7 +21,7 @@ COST_COLUMNS: Final = (
     *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
     "tools_cost_nano",
 )
-"""In billionths of a dollar: the sum of all costs, and its parts."""
+"""Billionths of a dollar: the sum of all costs, and its parts."""
 
 
 _PACKAGE: Final = Path(__file__).parents[1]

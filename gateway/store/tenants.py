@@ -76,7 +76,7 @@ RETURNING {KEY_COLUMNS}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """`hash` is the HMAC of its secret, `hint` its last characters."""
+    """A new key: `hash` is the HMAC of its secret, `hint` its last characters."""
 
     id: UUID
     tenant_id: TenantId

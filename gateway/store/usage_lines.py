@@ -45,8 +45,8 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """`attempts` counts the backends and replicas that generated it; `tools` calls of hosted tools
-    by type.
+    """Details of a line. `attempts` counts the backends and replicas that generated it; `tools`
+    calls of hosted tools by type.
     """
 
     kind: LineKind = "response"

@@ -58,7 +58,7 @@ _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
 LINES_MAX: Final = 20_000
-"""Unless one transaction wrote more by itself."""
+"""Bound on the lines of one transaction, unless another one wrote more by itself."""
 MINUTES_S: Final = 48 * 3600.0
 
 
@@ -147,8 +147,8 @@ SELECT count(*) FROM gone
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """`is_done`: nothing is left below the horizon. `costs_nano` of the lines, by model, is without
-    corrections.
+    """Result of one transaction. `is_done`: nothing is left below the horizon. `costs_nano`, by
+    model, is without corrections.
     """
 
     lines: int = 0
@@ -236,7 +236,8 @@ _SNAPSHOT: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
 )
-"""With these the planner knows the cursor's value, and reads the lines behind it by an index."""
+"""Settings with which the planner knows the cursor's value, and reads the lines behind it by an
+index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +245,8 @@ class LineSpan:
     """Lines with `start` <= at < `end`.
 
     For `inner_start` <= at < `inner_end`, beginnings of the unit of `sums`, sums are read instead
-    of lines, unless `sums` is None. Where sums by the hour may have become sums by the day, these
-    are beginnings of days, and the unit of the query is the day.
+    of lines. Where sums by the hour may have become sums by the day, these are beginnings of days,
+    and the unit of the query is the day.
     """
 
     start: datetime
@@ -339,7 +340,7 @@ _SPAN: Final = (
     " AND CAST(:inner_start AS timestamptz) <= CAST(:inner_end AS timestamptz)"
     " AND CAST(:tx AS text) IS NOT NULL"
 )
-"""True, and uses the parameters that not every source does."""
+"""Condition that is true, and uses the parameters that not every source does."""
 
 
 @cache

@@ -74,7 +74,7 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """`channel` is the JSON of its recipients and transport."""
+    """Alert of a meter. `channel` is the JSON of its recipients and transport."""
 
     id: UUID
     scope: Scope

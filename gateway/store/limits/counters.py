@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""In one statement, which keeps their rows locked until it ends."""
+"""Bound for one statement, which keeps their rows locked until it ends."""
 PRESENT: Final = "replica"
 """Name, under the nil tenant, of the report by which replicas count each other."""
 
@@ -184,7 +184,7 @@ class SpendRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """`reports` are repeated in each round; `watched` meters are read."""
+    """Request to `exchange`. `reports` are repeated in each round; `watched` meters are read."""
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
     reports: Mapping[Key, int] = field(default_factory=dict)
@@ -195,8 +195,8 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """Granted tokens and level by bucket; `elsewhere` and `others`, the requests in progress of
-    other replicas and their number, only with `is_round`.
+    """Reply: granted tokens and level by bucket; only with `is_round` also requests in progress of
+    other replicas (`elsewhere`) and their number (`others`).
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ KEYS: Final = (
     *sorted(_UNIQUE),
     *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
-"""By which the database detects rows that exist already."""
+"""Keys and unique indexes by which the database detects rows that exist already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
@@ -351,8 +351,8 @@ _NOT_OWNER: Final = (
 )
 _LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
-"""If another process creates a role at the same moment, the error undoes what this process did
-before in the same block."""
+"""Attempts: if another process creates a role at the same moment, the error undoes what this
+process did before in the same block."""
 
 
 def make_roles(connection: Connection) -> None:
@@ -395,7 +395,7 @@ class Repaired:
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """With their cost: requests do not need them."""
+    """Missing parts, with their cost, that requests do not need."""
 
 
 def repair_access(connection: Connection) -> Repaired:

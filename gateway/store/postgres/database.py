@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
-"""More than requests need."""
+"""Bound on prepared statements: more than requests need."""
 CONNECT_TIMEOUT_S: Final = 5.0
 CLOSE_WAIT_S: Final = 2.0
-"""Also for cancelling its last statement."""
+"""Time to close, and to have the last statement cancelled."""
 
 _LOST: Final = (
     asyncpg.ConnectionDoesNotExistError,
@@ -78,7 +78,7 @@ _AS_IF_NEW: Final = (
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
-"""Of rest, after which a connection is tried first, before a transaction is lost with it."""
+"""Rest after which a connection is tried first, before a transaction is lost with it."""
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off"
@@ -142,7 +142,7 @@ class State:
     session: str = ""
     """The `SET` statements in force."""
     used_at: float = -math.inf
-    """In the loop's time."""
+    """Time of the event loop."""
 
 
 class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
@@ -153,7 +153,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
 
 
 class Connection:
-    """Raises the driver's errors."""
+    """A connection of the pool. Raises the driver's errors."""
 
     __slots__ = ("_keyring", "driver", "state", "tenant_id")
 

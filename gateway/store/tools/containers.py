@@ -37,8 +37,8 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """`expires_at` is `idle_s` after `last_active_at`, or sooner where its whole life has a bound.
-    `epoch` counts its interpreters; `engine` and `handle` are of the last one.
+    """A container. `expires_at` is `idle_s` after `last_active_at`, or sooner where its whole life
+    has a bound. `epoch` counts its interpreters; `engine` and `handle` are of the last one.
     """
 
     uuid: UUID

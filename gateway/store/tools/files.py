@@ -34,7 +34,7 @@ Source = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """`digest` is SHA-256 of its bytes. Only uploaded files have a `purpose`, only those of
+    """A file; `digest` is SHA-256 of its bytes. Only uploaded ones have a `purpose`, only those of
     containers a `source`.
     """
 

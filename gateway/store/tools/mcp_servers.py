@@ -22,8 +22,8 @@ SERVERS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class McpServerRow:
-    """`secret` are the headers that it is sent, sealed; empty: none. `allowed_tools` is a JSON
-    list; None: all. `purposes` are separated by spaces: `mcp`, `browser`, `python`, `search`.
+    """A server. `secret` are the headers that it is sent, sealed; empty: none. `allowed_tools` is a
+    JSON list; None: all. `purposes` are separated by spaces: `mcp`, `browser`, `python`, `search`.
     `call_timeout_s` None: the setting's.
     """
 

@@ -55,10 +55,10 @@ _NAMES: Final = ("server", "tool", "approval_request_id", "hosts")
 
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
-    """`server` is the identity of an MCP server, otherwise the `kind`. `arguments_hash` is SHA-256.
-    The result's size is that which the model got. `replica` is the name under which the process
-    claims responses. `approval`: the `user` approved the call, by the answer to
-    `approval_request_id`, or was `never` asked. `hosts` were sent something.
+    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
+    `arguments_hash` is SHA-256. The result's size is that which the model got. `replica` is the
+    name under which the process claims responses. `approval`: the `user` approved the call, by the
+    answer to `approval_request_id`, or was `never` asked. `hosts` were sent something.
     """
 
     response: UUID

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """`url` is empty for results of a search; no link has a line end. The text of a document is as
-    the browser shows it, without NUL and surrogates.
+    """A page. `url` is empty for results of a search; no link has a line end. The text of a
+    document is as the browser shows it, without NUL and surrogates.
     """
 
     url: str
@@ -125,7 +125,7 @@ def _page(row: Row, cipher: ContentCipher) -> StoredPage:
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
-"""Postgres keeps a megabyte of words of one text at most."""
+"""Characters: Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
 """Links in the form of `gateway.tools.browser.page.link`; only their words are indexed."""
 _WORDS: Final = (
