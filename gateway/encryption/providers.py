@@ -39,8 +39,8 @@ REFUSALS: Final = frozenset(
         *("InvalidCiphertextException", "IncorrectKeyException", "InvalidKeyUsageException"),
     }
 )
-"""KMS's errors about the key. All others may pass, or are about the caller: credentials that have
-expired, a policy, a clock that is wrong."""
+"""KMS's errors about the key. All others may pass, or are about the caller: expired credentials, a
+policy, a wrong clock."""
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 _REMEDY: Final = (
     "Make a key with `harmony-gateway encryption new-key >> FILE`, and let nobody else read it:"
@@ -50,7 +50,7 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 
 class FileKeys:
-    """Keys in a file of the operator's: for one machine, and for deployments that mount secrets.
+    """Keys in a file of the operator's.
 
     A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
     wraps, all of them unwrap. A changed file is read again before its next use: `encryption rotate`
@@ -149,7 +149,7 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
+        """Return the status (below 500) and the JSON object, empty where it is none.
 
         Raises `StoreUnavailable` while the service cannot answer.
         """

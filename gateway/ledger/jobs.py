@@ -1,9 +1,8 @@
 """Jobs of the ledger: add usage lines up, and compare them with the sums made of them.
 
-Every process runs them; of several, the first to come does the work. A replica that dies loses the
-spending of about a second; a new price may be missed; people change rows by hand. The lines are the
-truth: their excess over the reports of replicas becomes the row of the replica '' of a meter (below
-zero: replicas reported too much).
+A replica that dies loses the spending of about a second; a new price may be missed; people change
+rows by hand. The lines are the truth: their excess over the reports of replicas becomes the row of
+the replica '' of a meter (below zero: replicas reported too much).
 
 All statements are raw SQL: they compare whole tables, group by group.
 """
@@ -44,7 +43,6 @@ RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
 """Age of what is compared. Lines are kept for as long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
-"""Bound for each kind in one round."""
 LOGGED_MAX: Final = 10
 
 
@@ -152,8 +150,8 @@ class Reconciliation:
 
 
 TOLERATED_SHARE: Final = 0.001
-"""Share by which record and lines may differ: a response that ends just now may be recorded a
-moment before its line is visible."""
+"""Share by which record and lines may differ: a response may be recorded a moment before its line
+is visible."""
 SETTLED_S: Final = 60.0
 """Age of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
@@ -292,8 +290,6 @@ DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
 
 
 class Correction(NamedTuple):
-    """Correction of a meter's `recorded` spending to the `truth` of its lines."""
-
     tenant_id: UUID
     meter: str
     truth: int
@@ -302,10 +298,9 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Differences, up to a bound of each kind.
-
-    `unmetered` responses ended with output and have no line. `unbilled` ones failed without a line:
-    mostly foreground ones whose process was lost with their usage.
+    """Differences, up to a bound of each kind. `unmetered` responses have output and no line;
+    `unbilled` failed without a line, mostly foreground ones whose process was lost with their
+    usage.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()
@@ -386,7 +381,7 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
 async def forget_spending(database: Database, now: datetime) -> None:
     """Remove spending and firings of intervals that ended long ago.
 
-    In endless intervals, the spending of processes that are gone becomes one row per meter.
+    In endless intervals, the spending of gone processes becomes one row per meter.
     """
     forever = begins("none", now)
     bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": forever}

@@ -1,7 +1,7 @@
 """Usage lines as others get them: records in JSON lines, CSV and CloudEvents, page by page.
 
-Fields are added at the end of records without a new `VERSION`. The same lines always make the same
-events with the same ids, so that a receiver recognises a repeated batch.
+Fields are added at the end without a new `VERSION`. The same lines always make the same events with
+the same ids, so that a receiver recognises a repeated batch.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ LEASE_S: Final = 4 * TIMEOUT_S
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
 PAUSE_MAX_S: Final = 300.0
-"""Longest pause between two attempts at a sink that fails."""
 AGAIN: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that pass, or that pass once the operator has mended a secret."""
 _EXCERPT_CHARS_MAX: Final = 200

@@ -78,8 +78,8 @@ ORDER BY number LIMIT :row_limit
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
     """Add an entry to a tenant's chain, or the operator's if None.
 
-    Call this after the recorded change: others of the tenant wait from here to the commit. The
-    connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
+    Call this after the recorded change, in a tenant's or the owner's transaction: others of the
+    tenant wait from here to the commit.
     """
     chain = tenant_id or EVERYONE
     await take_turns(connection, chain, TenantLock.AUDIT_LOG)
@@ -101,8 +101,7 @@ async def page(
 ) -> tuple[list[AuditEntry], bool] | None:
     """Return entries, newest first, and True if there are more on that side.
 
-    `filters` are the parameters of `_PAGE`; `actors` are ids of keys, users or service accounts.
-    None: `after` or `before` is no entry of this chain.
+    `filters` are the parameters of `_PAGE`. None: `after` or `before` is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **filters}

@@ -68,7 +68,7 @@ async def exchange_placements(
     entries: bytes,
     seen: Mapping[str, int],
 ) -> list[PostedPlacements]:
-    """Leave a message, and read recent ones of other replicas with numbers above those `seen`."""
+    """Leave a message, and read recent ones of other replicas, newer than those `seen`."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,

@@ -1,7 +1,7 @@
 """The principals of keys and tokens.
 
-No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
-the schema return the rows that fit the key or token, and it can read no other.
+No tenant is resolved yet, so all of it runs as the tenants' role without a tenant, which can read
+only what functions of the schema return for a key or token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import OwnPolicy, TenantPolicy
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
-"""Dialect of keys whose column is null."""
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 _TERMS_COLUMNS: Final = (
     "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
@@ -164,8 +163,8 @@ async def find_issuers(
     issuer: str | None = None,
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
-    """Return the provider with this id, and those of any tenant with this issuer and one of these
-    audiences whose bearer tokens need not name a tenant.
+    """Return the provider with this id, and those of this issuer and audience, in any tenant, whose
+    bearer tokens need not name a tenant.
     """
     rows = await _select(
         database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)

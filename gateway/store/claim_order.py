@@ -8,7 +8,7 @@ up no place of another limit.
 `background_shares` has the counters of `upstreams.admission.queue` for work in the database: a
 claim adds a response's expected cost, and its process corrects that with its next claim. The nil
 tenant's row is the counter of the tenant that was claimed last: no tenant begins more than one
-response behind it, however long it was away. UNLOGGED: after a crash all begin anew, alike.
+response behind it, however long it was away.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ class FreePlaces:
 def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -> list[ReadKey]:
     """Return the keys whose responses may be among the next `limit`, and how many of each.
 
-    If `limit` tenants or more wait, only those that were served least count, with the responses
-    that would stand before the last of these.
+    If `limit` tenants or more wait, only those served least count, with the responses that would
+    stand before the last of these.
     """
     turns: dict[TenantId, tuple[bool, float, UUID]] = {}
     for one in keys:
@@ -282,7 +282,7 @@ def choose(
     *,
     limit: int,
 ) -> dict[UUID, Start]:
-    """Return the next `limit` responses in the order of their turns; reduces `places`."""
+    """Return the next `limit` responses by turn; reduces `places`."""
     shares = {one.tenant_id: (one.served, one.expected) for one in keys}
     ranked: list[tuple[bool, float, UUID, Start]] = []
     by_tenant = attrgetter("tenant_id")

@@ -1,7 +1,7 @@
 """Claims: the process that works on a response, and the time until another one may take it.
 
-Every change of owner raises the epoch, and every write for a response is compared with it, so only
-one of two processes that both believe to own it can write. Only the database's clock counts.
+Every change of owner raises the epoch, with which every write is compared, so only one of two
+processes that both believe to own a response can write. Only the database's clock counts.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to write for a response, while `epoch` is its epoch."""
-
     tenant_id: TenantId
     uuid: UUID
     epoch: int
@@ -315,12 +313,10 @@ async def claim(
 ) -> list[ClaimedRun]:
     """Claim up to `limit` durable responses: first those begun, then those queued.
 
-    Of those begun: released ones, and with `take_over` those with a lapsed lease. `ended` is what
-    this process has generated since its last claim.
-
-    Processes claim one after the other, so two cannot pass a bound at once. Responses of tenants
-    whose keys are away are skipped, or released if that shows too late. What was claimed before an
-    error is taken over when its lease lapses.
+    Of those begun: released ones, and with `take_over` those with a lapsed lease. Processes claim
+    one after the other, so two cannot pass a bound at once. Responses of tenants whose keys are
+    away are skipped, or released if that shows too late. What was claimed before an error is taken
+    over when its lease lapses.
     """
     parameters = _parameters(database, terms, take_over=take_over) | {
         "promotion_s": terms.promotion_s,
@@ -496,8 +492,8 @@ async def abandoned(
     """Return responses that no process will continue, oldest first.
 
     They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
-    `fold_versions`, and those without lease or log, are left for `orphan_s` seconds to processes
-    that may be able to continue them.
+    `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that may
+    continue them.
     """
     parameters = {
         "attempts_max": attempts_max,

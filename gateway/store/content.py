@@ -18,7 +18,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
 """Numbers, times, uuids and truth values are never content."""
 BOUND_BY: Final = {name: about(table).bound_by for name, table in TABLES.items()}
 """Columns that a seal is bound to, beside tenant and column. Items and chunks are copied from row
-to row without opening, so they are bound to columns that are copied too."""
+to row unopened, so these are copied with them."""
 
 
 def place_of(table: str, column: str) -> str:
@@ -36,7 +36,7 @@ _SEALED: Final = {
 def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Statement]:
     """Return the statements of a page of a tenant's rows by primary key: the first, and a next one.
 
-    A next page begins behind the row whose key is in the parameters `after_*`.
+    A next page begins behind the key in the parameters `after_*`.
     """
     source = f"{table} AS t"
     if table == "file_chunks":

@@ -1,8 +1,8 @@
 """Conversations and their items.
 
-A conversation has one writer: the response that was accepted last, while it is running. No lock
-could be forgotten: `next_position` moves with every change of the items and every new writer, and a
-request that has read the items takes the conversation only if it has not moved since.
+A conversation has one writer: the response that was accepted last, while it is running. There is no
+lock: `next_position` moves with every change of the items and every new writer, and a request that
+has read the items takes the conversation only if it has not moved since.
 """
 
 from __future__ import annotations
@@ -190,10 +190,10 @@ async def set_metadata(
 async def delete_conversation(
     database: Database, tenant_id: TenantId, uuid: UUID, *, despite: Collection[UUID] = ()
 ) -> bool:
-    """Erase a conversation with its items.
+    """Erase a conversation.
 
     Raises `DataHeld`, and `ConversationLocked` while a response that is not in `despite` is being
-    added. Nothing is added of a response in `despite`.
+    added. Nothing is added of one in `despite`.
     """
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
@@ -223,7 +223,7 @@ async def add_items(
     *,
     items_max: int,
 ) -> bool:
-    """Append items, whose ids must differ. Return False if the conversation is unknown.
+    """Append items, whose ids must differ.
 
     Raises `ConversationLocked`, also when an id was taken meanwhile.
     """
@@ -477,8 +477,8 @@ async def read_contents(
 async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
     """Insert a row of `responses` as the writer of its conversation, in one statement.
 
-    Raises `ConversationLocked` when another response is the writer, or the conversation has moved
-    past `conversation_end`, and `ResourceNotFound`. Nothing is inserted then.
+    Raises `ResourceNotFound`, and `ConversationLocked` when another response is the writer, or the
+    conversation has moved past `conversation_end`.
     """
     if await connection.scalar(_INSERT_WRITER, row):
         return
@@ -503,8 +503,6 @@ async def check_writer(
 async def append_items(
     connection: Connection, tenant_id: TenantId, conversation: UUID, response: UUID
 ) -> None:
-    """Add a response's items to its conversation, if it is the writer, in the transaction that ends
-    it.
-    """
+    """Add a response's items if it is the writer, in the transaction that ends it."""
     parameters = {"tenant": tenant_id, "conversation": conversation, "response": response}
     await connection.execute(_APPEND, parameters)

@@ -124,8 +124,6 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Server of a database URL. `host` None: a local socket."""
-
     host: str | None
     port: int
     sslmode: str

@@ -1,8 +1,8 @@
 """The end of a response: status, body, last log row, items and usage, in one transaction.
 
-One conditional UPDATE decides, so exactly one of several attempts to end a response wins, on any
-replica. The owner finishes it with its claim; any process may conclude it, which takes the claim
-away; an owner of a foreground response that comes back then may still deposit its output.
+One conditional UPDATE decides, so exactly one of several attempts wins, on any replica. The owner
+finishes a response with its claim; any process may conclude it, which takes the claim away; a
+foreground owner that comes back then may still deposit its output.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class FinishedResponse:
     `entries` is the last row of a durable log. `recoveries` is JSON for operators: which rules
     repaired the output, how often. `items` are those not stored yet. `tokens` None writes no usage
     line. `free_key`: it failed before any output, so its idempotency key may be used again.
-    `tool_state` is what hosted tools of successors need (None: as accepted), `placement` guides the
-    choice of their backend.
+    `tool_state` None leaves what was accepted.
     """
 
     uuid: UUID
@@ -146,9 +145,9 @@ async def finish_all(
 ) -> dict[int, bool]:
     """End several responses as `finish` does, in one transaction.
 
-    Return True by the index of each that ended; others are unchanged. Frees no key and erases no
-    secret. After `StoreUnavailable` the outcome of all is unknown; after an error of a statement
-    nothing is written.
+    Return True by the index of each that ended. Frees no key and erases no secret. After
+    `StoreUnavailable` the outcome of all is unknown; after an error of a statement nothing is
+    written.
     """
     groups = await usable_groups(database, ends)
     ended: dict[int, bool] = {}
@@ -199,7 +198,7 @@ def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
 async def finish(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> None:
     """End a running response under the claim of its owner, all or nothing.
 
-    Safe to repeat when the outcome of a commit was lost. Raises `ClaimLost`, with nothing written.
+    Safe to repeat when the outcome of a commit was lost. Raises `ClaimLost`.
     """
     async with database.transaction(tenant_id) as connection:
         claim = Claim(tenant_id, finished.uuid, finished.epoch)
@@ -213,8 +212,7 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
 async def deposit(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
     """Store the result of a foreground response that was ended as abandoned, and stays failed.
 
-    Return False, with nothing written, if it did not end that way. Safe to repeat when the outcome
-    of a commit was lost.
+    Return False if it did not end that way. Safe to repeat when the outcome of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
         row = {"tenant": tenant_id, **_end_row(finished, connection.cipher(tenant_id))}
@@ -238,9 +236,8 @@ async def conclude(
     """End a response, whichever process owns it, and return it as it is then.
 
     `end` gets the running response, locked, and its log from `from_entry` on. It must be quick:
-    others wait for the row, and the server aborts a transaction that pauses. Its result is written
-    under the next epoch; None leaves the response unchanged. Raises `ValueError` for an end that
-    does not continue the log.
+    others wait for the row, and the server aborts a transaction that pauses. None leaves the
+    response unchanged. Raises `ValueError` for an end that does not continue the log.
     """
     with suppress(_LeftAlone):
         async with database.transaction(tenant_id) as connection:

@@ -174,7 +174,6 @@ _ADD: Final = Statement(
 
 
 def day_of(created_at: datetime) -> date:
-    """Return the UTC day whose partition holds the log of a response created then."""
     return created_at.astimezone(UTC).date()
 
 
@@ -233,8 +232,8 @@ async def read(
 ) -> list[LogRow]:
     """Return rows of a log in order, from the one with `from_entry` on.
 
-    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries. A
-    long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops earlier.
+    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` more. A long page of
+    short rows, which count `SHORT_ROW_BYTES` more, stops earlier.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         return await rows(

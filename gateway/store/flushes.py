@@ -194,10 +194,7 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 async def add(
     connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add batches of one tenant as one row; return its number, or None if the fence has changed.
-
-    Raises `ContentSealed`.
-    """
+    """Add batches of one tenant as one row; return its number, or None if the fence has changed."""
     tenant_id = batches[0].claim.tenant_id
     cipher = connection.cipher(tenant_id)
     if cipher.seals:
@@ -437,7 +434,7 @@ async def read(
 ) -> list[LogRow]:
     """Return rows of a log like `events.read`, then one row of the entries that only flushes have.
 
-    There is a gap before that row when not everything was read, and entries may be read twice.
+    Before that row there may be a gap, if not everything was read, or entries that are read twice.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order: in the other one, entries that are settled in between would be missed.

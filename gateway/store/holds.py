@@ -1,8 +1,8 @@
 """Holds: no data of a tenant is removed while the law requires it to be kept.
 
-A transaction that removes data calls `check`, and from then on a new hold waits until it ends. So
-when `hold` has committed, no removal is under way. Removals of all tenants at once leave out held
-tenants: retention takes a lock of its own, all others call `locks.removing`.
+A transaction that removes data calls `check`, and a new hold waits until it ends. So when `hold`
+has committed, no removal is under way. Removals of all tenants at once leave out held tenants:
+retention takes a lock of its own, all others call `locks.removing`.
 """
 
 from __future__ import annotations

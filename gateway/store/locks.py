@@ -54,9 +54,9 @@ async def try_take(connection: Connection, lock: Lock) -> bool:
 
 
 async def removing(connection: Connection) -> None:
-    """Wait for holds that are being placed, in a transaction that removes rows of all tenants.
+    """Wait for holds that are being placed, before reading which tenants are held.
 
-    Call it before the statement that reads which tenants are held.
+    For transactions that remove rows of all tenants.
     """
     await connection.execute(_SHARE, {"key": int(Lock.REMOVALS)})
 

@@ -35,10 +35,10 @@ ROWS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """History that a response leaves to its successors: the items of its whole chain, oldest first.
+    """The items of a response's whole chain, oldest first.
 
-    `tool_state` is that of the last response that used hosted tools (`protocol.grants`),
-    `placement` of the last one that was generated where routing chose.
+    `tool_state` is of the last response that used hosted tools (`protocol.grants`), `placement` of
+    the last one that was generated where routing chose.
     """
 
     items: PackedItems
@@ -49,7 +49,7 @@ class StoredHistory:
 
 
 class NeededJson(NamedTuple):
-    """Items of a history that are read with their `json`; others only with ids (`NEEDED_ITEM`).
+    """Items that are read with their `json`; others only with ids (`NEEDED_ITEM`).
 
     `with_all`: all are shown, not only continued; `repeated`: item ids.
     """
@@ -316,8 +316,8 @@ async def history(
 ) -> StoredHistory | None:
     """Return everything that a successor of this response inherits.
 
-    Raises `PreviousResponseNotFound` naming a deleted ancestor or conversation, and
-    `InvalidRequest` for a chain that is too long.
+    Raises `PreviousResponseNotFound` for a deleted ancestor or conversation, and `InvalidRequest`
+    for a chain that is too long.
     """
     parameters = {
         "tenant": tenant_id,
@@ -383,7 +383,7 @@ async def input_items(
 ) -> Page[bytes] | None:
     """Return a page of a response's context: the remaining items of ancestors, then its own input.
 
-    Raises `InvalidRequest` when the cursor is not an item of it.
+    Raises `InvalidRequest` for its cursor.
     """
     parameters = {
         "tenant": tenant_id,
@@ -439,7 +439,6 @@ def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> byt
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:
-    """Return the SHA-256 digests that the indexes by item id hold."""
     return [hashlib.sha256(pack_text(item_id)).digest() for item_id in item_ids]
 
 

@@ -1,8 +1,8 @@
 """Notices between replicas: they say that something has changed, never its content.
 
-They may be lost (behind a pooler, in an outage): replicas also poll. They are sent after the commit
-of the change, in transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of
-the whole server until it is on disk.
+They may be lost (behind a pooler, in an outage): replicas also poll. They are sent after the
+commit, in transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of the
+whole server until it is on disk.
 """
 
 from __future__ import annotations

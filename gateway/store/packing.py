@@ -1,8 +1,7 @@
 """Packing of values into columns of `bytea`: foreign text, token ids, and many items in one row.
 
-The event loop makes objects of every row that the database sends, column by column. So a history
-comes as a handful of long values, and becomes items where those are needed: for a long history in a
-thread.
+The event loop makes objects of every row that the database sends. So a history comes as a handful
+of long values, and becomes items where those are needed: for a long history in a thread.
 """
 
 from __future__ import annotations

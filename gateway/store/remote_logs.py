@@ -1,7 +1,7 @@
 """The logs that are followed here and written elsewhere: how far they are, and what is new.
 
 Nearly all news is in flushes, each of which has entries of many logs. So flushes are read first,
-and heads, with the next rows, only of those logs of which they had nothing.
+and heads, with the next rows, only of logs of which they had nothing.
 """
 
 from __future__ import annotations

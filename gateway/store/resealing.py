@@ -1,5 +1,5 @@
 """Stored content under another key: rows are opened, and sealed with the key that seals now, or
-made plain where a tenant's content is not to be sealed any more.
+made plain where none does.
 
 A row that is written meanwhile is left alone: it is already as it should be. Flushes come first:
 statements that cannot open their content move it to logs.
@@ -96,10 +96,7 @@ _WRITES: Final = {table: _write(table) for table in KEYS}
 async def reseal(
     database: Database, tenant_id: TenantId, table: str, *, after: Place | None, rows_max: int
 ) -> Resealed:
-    """Reseal a page of a table, behind the row with the key `after`.
-
-    Raises `ContentSealed` if the tenant has no key any more.
-    """
+    """Reseal a page of a table, behind the row with the key `after`. Raises `ContentSealed`."""
     parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
     if after is not None:
         named = zip(KEYS[table], after, strict=True)
@@ -328,7 +325,6 @@ async def finished(database: Database) -> dict[TenantId, int]:
 
 
 async def state(database: Database, tenant_id: TenantId) -> str:
-    """Describe the state for operators; empty before it has begun."""
     async with database.owner_transaction() as connection:
         row = (await connection.execute(_STATE, {"tenant": tenant_id})).one_or_none()
     if row is None:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
-    `root_created_at` is when the first response of its chain, or its `conversation`, was created;
-    with a `conversation` there is no parent. With an `owner` it is claimed from the start, under
-    epoch 1; without, its epoch is 0 and any process may claim it, if it is durable: from `plan`
-    (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how many, and
-    packed. `secrets` and `approvals` are for `insert` alone, `running_max` for `queue_all`.
+    `root_created_at` is when the first response of its chain, or its `conversation`, was created.
+    With an `owner` it is claimed from the start, under epoch 1; without, its epoch is 0 and any
+    process may claim it, if it is durable: from `plan` (the caller's bytes) and `prompt_ids`.
+    `entries` are the first ones of its log: how many, and packed. `secrets` and `approvals` are for
+    `insert` alone, `running_max` for `queue_all`.
     """
 
     uuid: UUID
@@ -238,7 +238,7 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     """Insert an accepted response with everything that comes with it, or nothing.
 
     Raises `StoreConflict` for a taken id, `KeyTaken`, `RateLimited`, what `insert_writer` raises,
-    and `InvalidRequest` when one of its `approvals` does not count.
+    and `InvalidRequest` for its `approvals`.
     """
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
@@ -266,7 +266,7 @@ async def insert_all(
     """Insert several responses, all or none; return True for the index of each.
 
     Those whose tenant has no usable keys are left out. None has an idempotency key, a conversation,
-    or a queue to check. Raises `StoreConflict`.
+    or a queue to check.
     """
     groups = await usable_groups(database, new)
     if not groups:
@@ -287,7 +287,7 @@ async def queue_all(
 
     Return by index: True if the response has begun under its `owner`, as far as `running_max`
     allows; False if it is queued. Those whose queue is full, or whose tenant has no usable keys,
-    are left out. None has an idempotency key or a conversation. Raises `StoreConflict`.
+    are left out. None has an idempotency key or a conversation.
     """
     groups = await usable_groups(database, new)
     became: dict[int, bool] = {}

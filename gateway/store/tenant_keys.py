@@ -1,8 +1,7 @@
 """Wrapped data keys of tenants, in a database of their own.
 
 Destroying a key makes its content unreadable in every backup only if no backup of the content has
-the wrapped key. So this database has a short backup retention. It has no migrations: it is one
-table, made by `prepare`.
+the wrapped key. So this database has a short backup retention, and is one table without migrations.
 """
 
 from __future__ import annotations

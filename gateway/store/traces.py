@@ -49,7 +49,7 @@ LIMIT :rows_max
 
 async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
     """Store records, each replacing the one with the same key, in the order of keys: two writers
-    cannot deadlock. Keys must differ.
+    cannot deadlock.
     """
     ordered = sorted(records, key=lambda record: record.key)
     rows = {

@@ -2,12 +2,10 @@
 
 A line has the id of its transaction. Ids are given when transactions begin to write, so a line may
 become visible behind one with a greater id. But all transactions below the horizon
-(`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once, however slow a
-transaction was.
+(`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once.
 
 A dump that is restored into another cluster brings ids that it has not reached yet
-(`Horizon.is_foreign`), until an upgrade makes its ids go on behind those
-(`store.migration.migrate`).
+(`Horizon.is_foreign`), until an upgrade makes its ids go on behind those.
 
 The end of a batch for a sink is stored before it is sent, so that a repetition, after a crash or by
 another process, sends the same lines.
@@ -119,7 +117,6 @@ async def move(connection: Connection, cursor: Cursor) -> None:
 
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
-    """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
     seconds = await connection.scalar(_BEHIND, _parameters(place))
     return 0.0 if seconds is None else max(0.0, float(seconds))
 
@@ -228,11 +225,10 @@ def place_of(row: Row) -> LinePosition:
 async def next_batch(
     database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
 ) -> LineBatch | None:
-    """Return the next batch for a sink, leased to `holder`.
+    """Return the next batch for a sink, leased to `holder`, if it may have one.
 
-    Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
-    with the lines written from now on. A sink whose place comes from another cluster is stopped,
-    because lines written here would never be sent.
+    A new sink begins with the lines written from now on. A sink whose place comes from another
+    cluster is stopped, because lines written here would never be sent.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:

@@ -1,8 +1,8 @@
 """Usage lines added up by the hour, by the minute and by the day and end user; and usage by time.
 
 One transaction adds the lines of some transactions, each exactly once, and moves the cursor behind
-them. Usage by time is sums, and the lines that are in no sum yet, read by one statement of one
-snapshot: nothing is missing, and nothing counted twice.
+them. Usage by time is sums, and the lines that are in no sum yet, in one snapshot: nothing is
+missing, and nothing counted twice.
 """
 
 from __future__ import annotations
@@ -244,9 +244,9 @@ index."""
 class LineSpan:
     """Lines with `start` <= at < `end`.
 
-    For `inner_start` <= at < `inner_end`, beginnings of the unit of `sums`, sums are read instead
-    of lines. Where sums by the hour may have become sums by the day, these are beginnings of days,
-    and the unit of the query is the day.
+    For `inner_start` <= at < `inner_end`, beginnings of the unit of `sums`, sums are read instead.
+    Where sums by the hour may have become sums by the day, these are beginnings of days, and the
+    unit of the query is the day.
     """
 
     start: datetime
@@ -258,8 +258,8 @@ class LineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Query for sums over a span. `tags` are names of tags to sum by; only lines have these and end
-    users. Each of `sums` costs time over hundreds of thousands of rows.
+    """Query for sums. `tags` are names of tags to sum by; only lines have these and end users. Each
+    of `sums` costs time over hundreds of thousands of rows.
     """
 
     span: LineSpan

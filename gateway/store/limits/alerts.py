@@ -110,8 +110,6 @@ def alert_of(row: Row) -> SpendAlert:
 
 
 class Firing(NamedTuple):
-    """An alert that was reached; `delivered`: the channels that have delivered it."""
-
     tenant_id: UUID
     tenant_name: str
     alert: SpendAlert

@@ -261,7 +261,7 @@ async def resize(
     before: Mapping[str, Limit],
     limits: Collection[Limit],
 ) -> None:
-    """Adjust buckets to limits that were just set; `before` has the old limits by name.
+    """Adjust buckets to limits that were just set; `before` has the old ones.
 
     Usage is kept: a raised limit adds the difference, a lowered one caps what is left.
     """

@@ -29,8 +29,8 @@ IN_SCOPE: Final[Mapping[Scope, str]] = {
         SELECT id FROM line
     )""",
 }
-"""Conditions on a row `one` of the tenant: it counts for this scope. A key and the keys that
-replace it share limits, buckets and meters."""
+"""Conditions on a row `one`: it counts for this scope. A key and the keys that replace it share
+limits, buckets and meters."""
 # Raw SQL: recursive, and run at each look-up of a key.
 _OWN: Final = """
     tenant_id = :tenant AND (

@@ -1,7 +1,7 @@
 """The functions and triggers of the schema.
 
 The `find_*` functions run as the owner of the tables, who passes the policies that hide tenants and
-keys: through them a transaction without a tenant looks up whose a key or a token is.
+keys: for transactions without a tenant.
 """
 
 from __future__ import annotations

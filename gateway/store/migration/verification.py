@@ -2,8 +2,8 @@
 
 A dump that is restored without the cluster's roles loses their privileges, yet has the newest
 revision, and people change databases by hand. A requirement is a line of text, which the catalog
-either has or lacks. Statements restore the access of roles, at every upgrade. They cannot restore
-columns and keys, because there were rows in them.
+either has or lacks. Every upgrade restores the access of roles. Columns and keys cannot be
+restored, because there were rows in them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _PRIVILEGE: Final = re.compile(r"(?P<verb>[A-Z]+)(?: \((?P<columns>[^)]*)\))?")
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """Requirement on the schema, which the statements in `mend` restore. `cost` is what going
-    without it costs; empty: requests fail. `is_of_owner`: only the user who upgrades needs it.
+    without it costs; empty: requests fail. `is_of_owner`: only upgrades need it.
     """
 
     text: str
@@ -138,7 +138,6 @@ def _may_as_owner(table: str) -> str:
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
-    """Return the text of a required policy, without the parentheses and casts a server adds."""
     plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
     return f"policy {name} on {table} to {roles}: {plain}"
 
@@ -305,7 +304,7 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
     """Return what the database lacks to be served from.
 
     Unless `is_patient`, a locked table raises `StoreUnavailable` soon. The serving login need not
-    own the tables (`deploy/roles.sql`); only an upgrade has to.
+    own the tables (`deploy/roles.sql`).
     """
     rows: list[Sequence[str]] = []
     async with database.owner_transaction() as connection:
@@ -352,7 +351,7 @@ _NOT_OWNER: Final = (
 _LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
 """Attempts: if another process creates a role at the same moment, the error undoes what this
-process did before in the same block."""
+process did in the same block."""
 
 
 def make_roles(connection: Connection) -> None:
@@ -401,7 +400,7 @@ class Repaired:
 def repair_access(connection: Connection) -> Repaired:
     """Restore missing row-level security and privileges of the roles.
 
-    Raises `StartupError` when something is missing that no statement can restore.
+    Raises `StartupError` for what no statement can restore.
     """
     lacking = _lacking(connection)
     unmendable = [requirement for requirement in lacking if not requirement.mend]

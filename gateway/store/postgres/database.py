@@ -1,9 +1,9 @@
 """Connections and transactions: the only way from a store function to a statement.
 
-Every transaction first takes, in one round trip, an unprivileged role, the tenant and time limits,
-all for this transaction only. Nothing is left in the connection, so a transaction pooler (PgBouncer
-and its like) may sit in between; then no statement stays prepared, because the next transaction may
-get another server connection.
+Every transaction first takes, in one round trip, an unprivileged role, the tenant and time limits.
+Nothing is left in the connection, so a transaction pooler (PgBouncer and its like) may sit in
+between; then no statement stays prepared, because the next transaction may get another server
+connection.
 
 On a direct connection a transaction of one statement saves the round trips to begin and to end: the
 session stands for a tenant, until it is to stand for another one.
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
-"""Bound on prepared statements: more than requests need."""
 CONNECT_TIMEOUT_S: Final = 5.0
 CLOSE_WAIT_S: Final = 2.0
 """Time to close, and to have the last statement cancelled."""
@@ -228,9 +227,8 @@ class Connection:
 
 
 class Transaction:
-    """Async context manager: commits when left without an error, else rolls back.
-
-    Raises `StoreError`s for all driver errors, also those of its block.
+    """Async context manager. Raises `StoreError`s for all driver errors, also those of its
+    block.
     """
 
     __slots__ = (
@@ -250,7 +248,7 @@ class Transaction:
         """Prepare a transaction; nothing is sent before it is entered.
 
         `is_single`: it has one statement, so a connection for runs needs no `begin`. `session`: the
-        `SET` statements that a direct connection gets once instead of `begin`.
+        `SET` statements that a direct connection gets once instead.
         """
         self._tenant_id = tenant_id
         self._database = database
@@ -330,8 +328,6 @@ class Transaction:
 
 
 class Database:
-    """A bounded pool of connections to one database."""
-
     def __init__(  # noqa: PLR0913 - each is a bound, or what it stands on
         self,
         url: str,
@@ -349,7 +345,7 @@ class Database:
         `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
         plus `CLOSE_WAIT_S`), and on the server the pause between two statements of a transaction.
         `for_runs`: only for `runs_transaction`. The caller closes `keyring`. `on_failure` gets the
-        class of each error but conflicts. Raises `StartupError` for an invalid URL.
+        class of each error but conflicts.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -372,8 +368,7 @@ class Database:
         return pool.get_size() - pool.get_idle_size() if pool else 0
 
     async def take(self) -> Connection:
-        """Take a connection for the caller alone, the most recently used one, so that few stay
-        warm.
+        """Take a connection, the most recently used one, so that few stay warm.
 
         Raises the driver's errors: `TimeoutError` if none was free, or could be opened, in time.
         """
@@ -459,8 +454,8 @@ class Database:
     def within(self, project_id: ProjectId | None) -> Database:
         """Return this database limited to one project, if any, for ids that clients name.
 
-        Transactions of a tenant then see responses, conversations, containers and files of that
-        project alone, whatever a statement says (the policy `one_project`).
+        Transactions of a tenant then see rows of that project alone, whatever a statement says (the
+        policy `one_project`).
         """
         view = copy(self)
         if project_id is not None:
@@ -473,9 +468,9 @@ class Database:
     ) -> Transaction:
         """Return a transaction that sees and writes rows of one tenant; `in_bulk`: arrays of them.
 
-        With a `lock_key`, its setting `app.has_lock` shows whether it got that advisory lock, which
-        it does not wait for. Raises `StoreConflict`, and `StoreUnavailable`: after a lost commit
-        the outcome is unknown.
+        Its setting `app.has_lock` shows whether it got the advisory lock `lock_key`, which it does
+        not wait for. Raises `StoreConflict`, and `StoreUnavailable`: after a lost commit the
+        outcome is unknown.
         """
         begin = _ENTER + self._narrowing + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
@@ -547,7 +542,7 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 async def usable_groups(
     database: Database, rows: Sequence[tuple[TenantId, Of]]
 ) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """Group rows by tenant, without tenants whose keys cannot be used now, which must not hold up
+    """Group rows by tenant, except for tenants without usable keys, which must not hold up
     others.
     """
     groups = by_tenant(rows)
@@ -596,7 +591,7 @@ FROM pg_class WHERE oid = 'responses'::regclass
 
 
 async def require_owner(database: Database) -> None:
-    """Raise `StoreError` unless the database's user may do everything that the tables' owner may.
+    """Raise `StoreError` unless the user may do all that the tables' owner may.
 
     The server would refuse in the middle of the work.
     """

@@ -1,8 +1,8 @@
 """Translation between asyncpg and the store: operators' database URLs, and errors.
 
-The text of a database error may quote rows. So only texts of errors that cannot quote any
-(privileges, missing objects, exhausted resources) go into the message; of others only their kind.
-SQLSTATE classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
+The text of a database error may quote rows. So only texts that cannot (of privileges, missing
+objects, exhausted resources) go into the message; of others only their kind. SQLSTATE classes:
+https://www.postgresql.org/docs/18/errcodes-appendix.html.
 """
 
 from __future__ import annotations

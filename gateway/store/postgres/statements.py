@@ -55,8 +55,8 @@ def insert_into(table: str, columns: Iterable[str]) -> str:
 Of = TypeVar("Of")
 
 FORMS: Final = (0, 1, 2, 4, 8)
-"""Row counts with a form of their own: each is one more statement to prepare, so counts in between
-take the next form and fill it with NULLs."""
+"""Row counts with a statement form of their own, which has to be prepared: counts in between take
+the next form and fill it with NULLs."""
 
 
 class Rows:

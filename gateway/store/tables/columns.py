@@ -1,8 +1,8 @@
 """Tables and their columns, with what the product has to know of them in `info`.
 
 Text that clients or models wrote is kept in `bytea`: PostgreSQL's `text` and `jsonb` refuse NUL,
-and no encoding of the server takes lone surrogates. `text` is for words of our own, and for
-documents that are searched.
+and no encoding of the server takes lone surrogates. `text` is for our own words, and for documents
+that are searched.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Kept(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """The events that end a row; empty: nothing does. `docs/data.md` has the same table.
+    """Ends of a row; empty: none. `docs/data.md` has the same table.
 
     `deleted`: which DELETE of the API. `erased`: which rows go with a person. `stays`: why the row
     outlives its tenant. `expired`: SQL conditions on which `retention.sweep` removes a row, with
@@ -90,9 +90,9 @@ class Lifetime:
 class Access:
     """The privileges of the two roles, and the readers of rows besides their tenant.
 
-    `operated`: every transaction without a tenant. `of_runs`: the role of runs. `shared`: every
-    transaction reads the rows of the nil tenant. `of_projects`: a transaction for one project sees
-    its rows only. `of_others`: only the owner sees rows for which it is false.
+    `operated`: every transaction without a tenant. `shared`: every transaction reads the rows of
+    the nil tenant. `of_projects`: a transaction for one project sees its rows only. `of_others`:
+    only the owner sees rows for which it is false.
     """
 
     app: str = ""
@@ -109,9 +109,8 @@ class TableInfo:
     """Facts about a table besides its definition in SQL.
 
     `not_exported`: why `data export` leaves it out. `bound_by`: columns that a seal is bound to,
-    beside tenant and column; `sealed_as`: the table that it is bound to, if not this one. `is_log`:
-    it is removed with its tenant before the rest. `is_upserted`: statements name its primary key
-    (`ON CONFLICT`).
+    `sealed_as`: the table, if not this one. `is_log`: it is removed with its tenant before the
+    rest. `is_upserted`: statements name its primary key (`ON CONFLICT`).
     """
 
     lifetime: Lifetime
@@ -284,9 +283,9 @@ def kept(column: Column[Any]) -> Kept | None:
 
 
 def columns_of(one: Table) -> dict[str, Column[Any]]:
-    """Return columns by their names as plain `str`.
+    """Return columns by names that are plain `str`.
 
-    SQLAlchemy's names are a subclass, which orjson refuses and dictionaries look up more slowly.
+    SQLAlchemy's are a subclass, which orjson refuses and dictionaries look up more slowly.
     """
     return {str(column.name): column for column in one.columns}
 
@@ -296,7 +295,6 @@ def types(one: Table) -> dict[str, str]:
 
 
 def keys_of_table(name: str) -> dict[str, str]:
-    """Return the primary key, except the tenant, with types."""
     columns = columns_of(metadata.tables[name])
     return {
         column: of.info["type"]

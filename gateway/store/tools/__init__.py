@@ -1,1 +1,1 @@
-"""Tables of hosted tools."""
+"""Hosted tools."""

@@ -1,4 +1,4 @@
-"""Containers of the code interpreter: their lifetimes, and the processes with their interpreters.
+"""Containers of the code interpreter, and the processes with their interpreters.
 
 A row outlives the interpreter: another process that needs the container takes it over, and the one
 before it notices at its next run that the epoch has moved.
@@ -186,8 +186,7 @@ async def take(
 
     `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
     same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
-    `handle` of the last interpreter. Return None if the container has expired. Raises
-    `TooManyContainers`.
+    `handle` of the last interpreter. None: it has expired. Raises `TooManyContainers`.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     async with database.transaction(tenant_id) as connection:
@@ -243,7 +242,7 @@ async def page_rows(
 ) -> Sequence[Row]:
     """Return the rows of a page in the order from its cursor, and one more if there is any.
 
-    `load` reads the row at the cursor. Raises `InvalidRequest` if it is unknown.
+    `load` reads the row at the cursor. Raises `InvalidRequest`.
     """
     parameters = {**wanted, "cursor_at": None, "row_limit": page.limit + 1}
     if wanted["cursor"] is not None:

@@ -1,7 +1,6 @@
-"""Files: those that were uploaded, and those of containers. Their bytes are rows of chunks.
+"""Files: those that were uploaded (`container` None), and those of containers.
 
-A file of a container is known by its path: written again it keeps its id. `container` None means
-uploaded files wherever a function takes one.
+A file of a container is known by its path: written again it keeps its id.
 """
 
 from __future__ import annotations
@@ -136,8 +135,8 @@ async def put(
 ) -> FileRow | None:
     """Store a file; each of `chunks` except the last has `CHUNK_BYTES` bytes.
 
-    Return None if the container is unknown. Raises `InvalidRequest` if the container has no room
-    for it, and `RateLimited` if the tenant has none.
+    None: the container is unknown. Raises `InvalidRequest` if the container has no room for it, and
+    `RateLimited` if the tenant has none.
     """
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)

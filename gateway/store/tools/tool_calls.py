@@ -3,9 +3,8 @@
 The audit has one row for each attempt at a call that the gateway answered, without arguments and
 results. The rows outlive the response, like its usage.
 
-An approval can be used once. Its row holds digests and times only, so that it may exist for
-responses that are not stored, under a key that is not in the database, so that its readers cannot
-guess arguments.
+An approval can be used once. Its row may exist for responses that are not stored: it has times and
+digests only, made with a key that is not in the database.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ _NAMES: Final = ("server", "tool", "approval_request_id", "hosts")
 
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
-    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
-    `arguments_hash` is SHA-256. The result's size is that which the model got. `replica` is the
-    name under which the process claims responses. `approval`: the `user` approved the call, by the
-    answer to `approval_request_id`, or was `never` asked. `hosts` were sent something.
+    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`. The
+    result's size is that which the model got. `replica` is the name under which the process claims
+    responses. `approval`: the `user` approved the call, by the answer to `approval_request_id`, or
+    was `never` asked. `hosts` were sent something.
     """
 
     response: UUID
@@ -158,8 +157,8 @@ async def ask_approval(
 ) -> None:
     """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A repeated
-    request changes nothing: a replica that takes the response over asks again.
+    `digest` (`gateway.protocol.grants.approval_digest`) is stored under `key`. A repeated request
+    changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:

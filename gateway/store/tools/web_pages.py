@@ -3,10 +3,9 @@
 A shown page is one row, by a digest of its content, as long as responses are kept: later calls
 scroll in it, search it, or follow its links.
 
-Documents of the local index, of one tenant or of all, are found by full text search. Row-level
-security keeps an index on the words from being used (a comparison might tell what others' rows
-say), so a search reads all documents that its tenant may see: this is for thousands of pages, not
-for the web.
+Row-level security keeps an index on the words of documents from being used (a comparison might tell
+what others' rows say), so a search reads all documents that its tenant may see: this is for
+thousands of pages, not for the web.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ LIMIT 1
 async def put_page(
     database: Database, tenant_id: TenantId, page: StoredPage, *, requested_url: str
 ) -> bytes:
-    """Store a page, fetched now, that `requested_url` led to; return its key."""
     row = {
         "tenant": tenant_id,
         "key": page.key,
