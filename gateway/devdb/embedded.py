@@ -63,8 +63,6 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """Account of the server; `switch` is False if this process runs as it already."""
-
     name: str
     uid: int
     gid: int

@@ -217,9 +217,6 @@ async def find_named(
     project_id: UUID | None,
     defaults: TenantPolicy,
 ) -> Principal | None:
-    """Return the principal of an operator's token that names this tenant (id or name) and
-    project.
-    """
     rows = await _select(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
     project = None if project_id is None else ProjectId(project_id)
     for row in rows:

@@ -182,8 +182,6 @@ class RunningLimit(NamedTuple):
 
 
 class ReadKey(NamedTuple):
-    """A key whose `number` oldest queued responses are to be read."""
-
     tenant_id: TenantId
     key_id: UUID
     number: int

@@ -491,7 +491,6 @@ async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
 async def check_writer(
     connection: Connection, tenant_id: TenantId, place: ConversationPlace
 ) -> None:
-    """Raise what `insert_writer` would raise now for a response that begins at this place."""
     of_it = {"tenant": tenant_id, "conversation": place.uuid}
     row = (await connection.execute(_WRITER_STATE, of_it)).one_or_none()
     if row is None:

@@ -178,8 +178,6 @@ class PackedItems(Sequence[ContextItem]):
 
 
 class _OpenedRow(SimpleNamespace):
-    """A row of `PACKED` whose values, and their lengths, are opened."""
-
     @classmethod
     def of(cls, row: Row, cipher: ContentCipher) -> Row:
         sealed = [

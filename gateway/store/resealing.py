@@ -318,7 +318,6 @@ async def finish(database: Database, tenant_id: TenantId, number: int, event: Au
 
 
 async def finished(database: Database) -> dict[TenantId, int]:
-    """Return, by tenant, the number of the key that everything was last resealed under."""
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_FINISHED)
     return {TenantId(row.tenant_id): row.number for row in rows}

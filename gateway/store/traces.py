@@ -71,7 +71,6 @@ async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRe
 async def read(
     database: Database, tenant_id: TenantId, trace_id: str, *, rows_max: int
 ) -> list[StoredRecord]:
-    """Return a trace itself, then its spans in order of arrival."""
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OF_TRACE, wanted)

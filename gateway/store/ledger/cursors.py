@@ -72,8 +72,6 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """All transactions below `tx` are over; `next_tx` is given next."""
-
     tx: int
     next_tx: int
 

@@ -319,8 +319,6 @@ async def read_usage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Values that the text of a statement depends on. `table` None: it reads only lines."""
-
     is_of_tenant: bool
     unit: Unit
     by: tuple[str, ...]

@@ -74,8 +74,6 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Alert of a meter. `channel` is the JSON of its recipients and transport."""
-
     id: UUID
     scope: Scope
     scope_id: UUID

@@ -221,7 +221,6 @@ class Connection:
             self.state.session = session
 
     async def script(self, sql: str) -> str:
-        """Execute statements without parameters in one round trip; return the last one's tag."""
         tag: str = await self.driver.execute(sql)
         return tag
 
