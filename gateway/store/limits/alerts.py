@@ -46,11 +46,13 @@ FROM spend_alerts AS a JOIN (
      AND (s.ends_at IS NULL OR a.created_at < s.ends_at)
 ON CONFLICT (tenant_id, alert_id, starts_at) DO NOTHING
 """)
+# A firing outlives its alert: without the alert it is not due, or it would keep all others waiting.
 _TAKE: Final = Statement("""
 WITH due AS (
-    SELECT tenant_id, alert_id, starts_at FROM alert_firings
+    SELECT tenant_id, alert_id, starts_at FROM alert_firings AS one
     WHERE sent_at IS NULL AND attempts < CAST(:attempts_max AS smallint)
       AND due_at <= clock_timestamp()
+      AND EXISTS (SELECT FROM spend_alerts WHERE tenant_id = one.tenant_id AND id = one.alert_id)
     ORDER BY fired_at LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_firings AS f
