@@ -51,8 +51,8 @@ KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """Result of a page. `last` is the key of its last row, None at the end; no key opens `lost`
-    rows.
+    """Result of a page. `last` is the key of its last row, None at the end; `lost` rows cannot be
+    opened.
     """
 
     seen: int
@@ -111,7 +111,7 @@ async def reseal(
         for row in rows:
             try:
                 change = _change(cipher, table, row)
-            except ContentSealed:
+            except (ContentSealed, ValueError):
                 lost += 1
                 continue
             changes += [change] if change is not None else []
@@ -151,11 +151,13 @@ async def reseal_flushes(
 
 
 def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow) -> bytes:
-    if keys_of_log(part.entries) == {cipher.sealing}:
+    try:
+        if keys_of_log(part.entries) == {cipher.sealing}:
+            return part.entries
+        return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
+    except (ContentSealed, ValueError):
+        # It counts as lost once it is in the log.
         return part.entries
-    if cipher.lacks_of_log(part.entries):
-        return part.entries
-    return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
 
 
 def _resealed_log(
