@@ -440,6 +440,11 @@ def server_version(programs: Path, account: ServerAccount) -> str:
             f"{account.name}, who runs the embedded database, cannot execute {programs}",
             remedy=f"Install the gateway where {account.name} can reach it, or set DATABASE_URL.",
         ) from error
+    if result.returncode != 0:
+        raise StartupError(
+            f"the embedded database cannot run: {result.stderr.decode(errors='replace').strip()}",
+            remedy="Install what it lacks, or set DATABASE_URL.",
+        )
     return result.stdout.decode().split()[2].partition(".")[0]
 
 
