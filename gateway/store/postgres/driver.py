@@ -53,11 +53,13 @@ def driver_url(url: str) -> str:
             f"a database URL cannot start with {parts.scheme or 'nothing'!r}",
             remedy="Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
         )
-    if not all(map(_is_port, _ports(parts.netloc))):
+    options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
+    ports = _ports(parts.netloc)
+    ports += [port for name, value in options if name == "port" for port in value.split(",")]
+    if not all(map(_is_port, ports)):
         raise StartupError(
             f"a port in the database URL is no number from 1 to {_PORT_MAX}", remedy=_ENCODED
         )
-    options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
     for name, value in options:
         if name == "sslmode" and value not in _TLS_MODES:
             raise StartupError(
