@@ -1,8 +1,6 @@
 """The end of a response: status, body, last log row, items and usage, in one transaction.
 
-One conditional UPDATE decides, so exactly one of several attempts wins, on any replica. The owner
-finishes a response with its claim; any process may conclude it, which takes the claim away; a
-foreground owner that comes back then may still deposit its output.
+One conditional UPDATE decides, so exactly one of several attempts wins, on any replica.
 """
 
 from __future__ import annotations
@@ -235,9 +233,10 @@ async def conclude(
 ) -> StoredResponse | None:
     """End a response, whichever process owns it, and return it as it is then.
 
-    `end` gets the running response, locked, and its log from `from_entry` on. It must be quick:
-    others wait for the row, and the server aborts a transaction that pauses. None leaves the
-    response unchanged. Raises `ValueError` for an end that does not continue the log.
+    This takes the claim away. `end` gets the running response, locked, and its log from
+    `from_entry` on. It must be quick: others wait for the row, and the server aborts a transaction
+    that pauses. None leaves the response unchanged. Raises `ValueError` for an end that does not
+    continue the log.
     """
     with suppress(_LeftAlone):
         async with database.transaction(tenant_id) as connection:

@@ -262,8 +262,7 @@ async def adopt(
 async def settle(connection: Connection, responses: Sequence[LockedResponse]) -> dict[UUID, int]:
     """Move what flushes have of these responses into their logs and cut their owners off.
 
-    Return the heads that have moved. The caller has locked the heads, so nothing is added to these
-    logs until its transaction ends, and later only by a process that knows the new state.
+    Return the heads that have moved. The caller has locked the heads.
     """
     if not responses:
         return {}

@@ -381,9 +381,8 @@ async def input_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of a response's context: the remaining items of ancestors, then its own input.
-
-    Raises `InvalidRequest` for its cursor.
+    """Return a page of a response's context: the remaining items of ancestors, then its own
+    input.
     """
     parameters = {
         "tenant": tenant_id,

@@ -263,10 +263,10 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
 async def insert_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Insert several responses, all or none; return True for the index of each.
+    """Insert several responses, all or none; return True for the index of each
+    (`usable_groups`).
 
-    Those whose tenant has no usable keys are left out. None has an idempotency key, a conversation,
-    or a queue to check.
+    None has an idempotency key, a conversation, or a queue to check.
     """
     groups = await usable_groups(database, new)
     if not groups:
@@ -283,11 +283,12 @@ async def insert_all(
 async def queue_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Accept several durable background responses in one transaction.
+    """Accept several durable background responses, none with an idempotency key or a
+    conversation.
 
     Return by index: True if the response has begun under its `owner`, as far as `running_max`
     allows; False if it is queued. Those whose queue is full, or whose tenant has no usable keys,
-    are left out. None has an idempotency key or a conversation.
+    are left out.
     """
     groups = await usable_groups(database, new)
     became: dict[int, bool] = {}

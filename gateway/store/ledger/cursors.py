@@ -206,10 +206,7 @@ class LineBatch:
 async def read_lines(
     database: Database, after: LinePosition, *, lines_max: int
 ) -> tuple[list[Row], LinePosition]:
-    """Return lines behind a place, and the place after them.
-
-    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`.
-    """
+    """Return lines behind a place, and the place after them."""
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
         rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)

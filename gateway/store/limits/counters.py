@@ -3,7 +3,7 @@
 Rows are locked in the order of their keys. Only the database's clock counts.
 
 Background responses are counted by their rows, so no counter has to be decreased: before one is
-queued, in turn with others of its tenant, and before one is claimed (`store.claims`).
+queued, and before one is claimed (`store.claims`).
 """
 
 from __future__ import annotations

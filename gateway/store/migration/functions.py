@@ -190,8 +190,7 @@ DROP_LEDGER_TX: Final = "DROP FUNCTION ledger_tx(xid8)"
 def create_ledger_tx(added: int) -> str:
     """Return the statement that makes the function, which adds `added` to an id.
 
-    A new cluster counts transactions from the beginning, so its usage lines would lie before what
-    readers (`store.ledger.cursors`) have read of a dump. `added` makes them lie behind it.
+    So lines that a new cluster writes lie behind those of a dump (`store.ledger.cursors`).
     """
     return f"""
 CREATE OR REPLACE FUNCTION ledger_tx(id xid8) RETURNS xid8

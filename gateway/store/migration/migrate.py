@@ -63,12 +63,10 @@ async def upgrade(
 ) -> Repaired:
     """Bring the database at `url` to `schema.REVISION`, and check that it can be served from.
 
-    The revision is only a value in a table, which a dump keeps while it loses the roles'
-    privileges. `on_step` gets 1 after each migration. Of several processes one works, the others
-    wait up to `wait_s` seconds. Within a process it runs one at a time, because Alembic's
-    environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy table, took
-    too long (finished migrations stay), and `StartupError` for a database of a newer release, for
-    roles that an administrator has to make, and for missing parts that cannot be made again.
+    `on_step` gets 1 after each migration. Of several processes one works, the others wait up to
+    `wait_s` seconds. Within a process it runs one at a time, because Alembic's environment is
+    global. Raises `StartupError`, and `StoreUnavailable` when the wait, or a lock on a busy table,
+    took too long; finished migrations stay.
     """
 
     def work(connection: Connection) -> Repaired:

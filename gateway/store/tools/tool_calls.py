@@ -168,8 +168,7 @@ async def ask_approval(
 async def use_approvals(
     connection: Connection, tenant_id: TenantId, approvals: Approvals, used_by: UUID
 ) -> None:
-    """Use approvals, granted or denied, each once only, in the transaction that accepts the
-    response.
+    """Use approvals, granted or denied, in the transaction that accepts the response.
 
     The same response may use them again. Raises `InvalidRequest`.
     """

@@ -275,10 +275,7 @@ async def search_documents(
     count: int,
     language: str,
 ) -> list[Row]:
-    """Return documents with all words of a query, or else with some of them, best first.
-
-    The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words.
-    """
+    """Return documents with all words of a query, or else with some of them, best first."""
     parameters = {
         "tenant": tenant_id,
         "everyone": EVERYONE,
