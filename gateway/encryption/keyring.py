@@ -130,7 +130,6 @@ class Keyring:
         self._asking: dict[TenantId, asyncio.Task[None]] = {}
         self._at_once = asyncio.Semaphore(CONCURRENT_FETCHES_MAX)
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
-        """Time of the next request for keys of tenants whose last one failed."""
         self._down: dict[str, float] = {}
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""

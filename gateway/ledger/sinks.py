@@ -29,7 +29,6 @@ _log = EventLog(__name__)
 
 TIMEOUT_S: Final = 30.0
 LEASE_S: Final = 4 * TIMEOUT_S
-"""Time after which another process may take over a batch."""
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
 PAUSE_MAX_S: Final = 300.0

@@ -71,9 +71,7 @@ class ClaimTerms:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it;
-    `counted` is the charge to its tenant's share.
-    """
+    """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it."""
 
     claim: Claim
     next_entry: int
@@ -95,7 +93,7 @@ class ClaimedRun:
 
 
 class ClaimableWork(NamedTuple):
-    """Queued responses, and begun ones without an owner, that a process could claim.
+    """Work for a claim: queued responses, and begun ones without an owner.
 
     `lapse_s`: seconds until the first lease lapses, unless renewed; None: none is in force.
     """

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ItemLookup(NamedTuple):
-    """JSON of an item; None if the conversation has no such item."""
+    """JSON of an item, None if there is none."""
 
     json: bytes | None
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 ANSWERED: Final = frozenset({"completed", "incomplete"})
-"""Statuses of responses that are added to the conversation that they continue."""
 
 
 @dataclass(frozen=True, slots=True)

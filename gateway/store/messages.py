@@ -1,5 +1,3 @@
-"""Items of responses: the history a request continues, the list of inputs, and look-ups by id."""
-
 from __future__ import annotations
 
 import hashlib

@@ -94,7 +94,6 @@ class PackedItems(Sequence[ContextItem]):
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """Size as it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Writer = tuple["UUID", str]
 Seen = dict[Writer, int]
-"""Number of the last flush of each writer that was read."""
 
 ROWS_MAX: Final = 4
 ROW_BYTES_MAX: Final = 1024

@@ -1,5 +1,3 @@
-"""Responses: all that is written when one is accepted, and what reads and erases it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

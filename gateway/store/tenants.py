@@ -1,5 +1,3 @@
-"""Tenants, their policies and their keys, for operators. Times are the database's."""
-
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields

@@ -1,4 +1,4 @@
-"""Traces: what agents report of their runs, one row for each trace and each span of one."""
+"""Traces that agents report of their runs."""
 
 from __future__ import annotations
 

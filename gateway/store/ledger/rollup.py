@@ -35,7 +35,6 @@ _KEY_WORDS: Final = {
     "project_id": "coalesce(line.project_id, line.tenant_id)",
 }
 LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
-"""Columns that a line is summed by, except its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",
     "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
@@ -49,7 +48,6 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""Amounts that a line adds to the sums."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())

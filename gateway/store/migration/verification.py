@@ -295,7 +295,6 @@ FROM pg_policy AS p JOIN ({_TABLE_ROWS}) AS t ON t.oid = p.polrelid
 WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
 """  # noqa: S608 - constants
 CATALOG: Final = (_OBJECTS, _PRIVILEGES, _POLICIES)
-"""Queries for a line of text, or a policy's table, name, roles and condition."""
 # From PostgreSQL 17 on, reading a policy's condition waits for locks of its table.
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 

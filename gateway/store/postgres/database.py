@@ -111,8 +111,6 @@ Row = Any
 
 
 class Record(asyncpg.Record):  # type: ignore[misc] # asyncpg has no types
-    """Row whose columns are fields, and which unpacks like a tuple."""
-
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
@@ -139,7 +137,6 @@ class State:
     is_new: bool = True
     """No transaction succeeded on it yet: if it is lost, so is the server."""
     session: str = ""
-    """The `SET` statements in force."""
     used_at: float = -math.inf
     """Time of the event loop."""
 
@@ -244,7 +241,7 @@ class Transaction:
         session: str = "",
         tenant_id: TenantId | None = None,
     ) -> None:
-        """Prepare a transaction; nothing is sent before it is entered.
+        """Prepare a transaction.
 
         `is_single`: it has one statement, so a connection for runs needs no `begin`. `session`: the
         `SET` statements that a direct connection gets once instead.
@@ -531,7 +528,7 @@ def _as_if_new(begin: str) -> str:
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
-    """Switch a transaction to the rows of another tenant, so that several commit together."""
+    """Switch a transaction to another tenant, so that several commit together."""
     if connection.tenant_id == tenant_id:
         return
     await connection.script(_TURN_TO.format(tenant=tenant_id))

@@ -1,5 +1,3 @@
-"""Tables of responses, their logs and items, and of conversations."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

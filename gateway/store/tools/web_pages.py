@@ -45,7 +45,6 @@ class StoredPage:
 
     @property
     def key(self) -> bytes:
-        """Return the SHA-256 digest of the whole page."""
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):
             content = pack_text(part)
