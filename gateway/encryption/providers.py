@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import binascii
 import hashlib
 import hmac
@@ -139,6 +140,7 @@ def _read(path: Path) -> dict[str, DataKey]:
 
 class KeyServiceClient:
     def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_s),
             headers={"accept-encoding": "identity"},
@@ -154,13 +156,17 @@ class KeyServiceClient:
         Raises `StoreUnavailable` while the service cannot answer.
         """
         try:
-            async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+            # The client's timeout bounds each part of the exchange, not all of it.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream("POST", url, content=body, headers=headers) as answer,
+            ):
                 content = bytearray()
                 async for piece in answer.aiter_bytes():
                     content += piece
                     if len(content) > ANSWER_BYTES_MAX:
                         raise StoreUnavailable("the key service answers with too much")
-        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise StoreUnavailable(
                 f"the key service does not answer: {type(error).__name__}"
             ) from error
