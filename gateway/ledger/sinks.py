@@ -38,9 +38,10 @@ _EXCERPT_CHARS_MAX: Final = 200
 
 
 class CloudEventsSink:
-    def __init__(self, sink: Sink, *, source: str) -> None:
+    def __init__(self, sink: Sink, *, source: str, timeout_s: float = TIMEOUT_S) -> None:
         self.name = sink.name
         self._sink = sink
+        self._timeout_s = timeout_s
         # No redirects, and no proxies or credentials from the environment.
         self._client = httpx2.AsyncClient(
             headers={"user-agent": f"harmony-gateway/{__version__}"},
@@ -63,15 +64,19 @@ class CloudEventsSink:
         if self._sink.secret is not None:
             headers["authorization"] = f"Bearer {self._sink.secret.get_secret_value()}"
         try:
-            async with self._client.stream(
-                "POST", self._sink.url, content=body, headers=headers, timeout=TIMEOUT_S
-            ) as answer:
+            # The client's timeout bounds each part of the exchange, not all of it.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream(
+                    "POST", self._sink.url, content=body, headers=headers, timeout=self._timeout_s
+                ) as answer,
+            ):
                 text = b""
                 async for piece in answer.aiter_bytes():
                     text += piece
                     if len(text) > 4 * _EXCERPT_CHARS_MAX:
                         break
-        except httpx2.HTTPError as error:
+        except (TimeoutError, httpx2.HTTPError) as error:
             raise SinkFailed(f"{self.name}: {type(error).__name__}") from error
         return answer.status_code, text.decode("utf-8", "replace")[:_EXCERPT_CHARS_MAX]
 
