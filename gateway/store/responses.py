@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
-    `root_created_at` is when the first response of its chain, or its `conversation`, was created.
-    With an `owner` it is claimed from the start, under epoch 1; without, its epoch is 0 and any
-    process may claim it, if it is durable: from `plan` (the caller's bytes) and `prompt_ids`.
-    `entries` are the first ones of its log: how many, and packed. `secrets` and `approvals` are for
-    `insert` alone, `running_max` for `queue_all`.
+    `root_created_at` is when the first response of its chain, or its `conversation`, was created;
+    with a `conversation` there is no parent. With an `owner` it is claimed from the start, under
+    epoch 1; without, its epoch is 0 and any process may claim it, if it is durable: from `plan`
+    (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how many, and
+    packed. `secrets` and `approvals` are for `insert` alone, `running_max` for `queue_all`.
     """
 
     uuid: UUID

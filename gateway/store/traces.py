@@ -48,8 +48,9 @@ LIMIT :rows_max
 
 
 async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
-    """Store records, each replacing the one with the same key, in the order of keys: two writers
-    cannot deadlock.
+    """Store records, whose keys must differ, each replacing the one with the same key.
+
+    They are written in the order of keys, so that two writers cannot deadlock.
     """
     ordered = sorted(records, key=lambda record: record.key)
     rows = {
