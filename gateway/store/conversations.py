@@ -246,6 +246,10 @@ async def add_items(
 async def delete_item(
     database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
 ) -> tuple[Conversation, bool] | None:
+    """Erase an item; return the conversation, and True if it had the item.
+
+    Raises `ConversationLocked` and `DataHeld`.
+    """
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
