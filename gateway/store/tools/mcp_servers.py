@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from gateway.audit import Author
     from gateway.store.postgres.database import Database, Row
 
-OPERATOR: Final = TenantId(UUID(int=0))
+OPERATOR: Final = TenantId(EVERYONE)
 SERVERS_MAX: Final = 1024
 
 
