@@ -1,5 +1,3 @@
-"""`audit`: who changed what, and whether the record of it holds."""
-
 from __future__ import annotations
 
 import json

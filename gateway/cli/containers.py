@@ -1,5 +1,3 @@
-"""`containers serve`: containers that run Python, for gateways elsewhere."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,10 +1,7 @@
-"""`demo`: a whole gateway on this machine, with nothing but this package.
+"""`demo`: a whole gateway on this machine.
 
-PostgreSQL is real, the gateway is real, the backend is scripted: it needs no GPU because there is
-no model in it. Its hosted tools have a site to search and an MCP server, which are real and on this
-machine, too. What is not installed is left out, and the demo says so.
-
-Each command that it prints is pasted as it stands, so it begins at column 0.
+Only the model is not real. What is not installed is left out. Printed commands are pasted as they
+stand, so they begin at column 0.
 """
 
 from __future__ import annotations
@@ -88,7 +85,7 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 RUNNING_TIMEOUT_S = 1.0
-"""Seconds that a demo that runs already may take to accept a connection."""
+"""For a running demo to accept a connection."""
 TENANT = "demo"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
@@ -103,7 +100,7 @@ CONSOLE_PORT: Final = 9000
 OPERATOR: Final = "demo"
 SCRIPTED: Final = "SCRIPTED: no GPU, no model"
 SITES_FILE: Final = "demo-site"
-"""Name of the file in the data folder with the addresses whose pages are in the index."""
+"""File in the data folder with the sites whose pages are in the index."""
 PAGES_MAX: Final = 50
 LABEL: Final = "workshop"
 TOOL_TIMEOUT_S: Final = 60.0
@@ -435,7 +432,6 @@ def _invite(first: str, more: str, login: str) -> None:
 
 
 def first_commands(environment: Path, model: str) -> str:
-    """Return commands that source `environment` and send a request with curl and with Python."""
     body = json.dumps({"model": model, "input": QUESTION, "stream": True})
     program = f"""\
 from openai import OpenAI
@@ -451,10 +447,6 @@ curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" 
 
 
 def more_commands(model: str, hosted: Sequence[Example]) -> str:
-    """Return commands that show other features of the gateway, each with a title.
-
-    `hosted` are the examples of the tools that are turned on.
-    """
     commands = [*_governance(model), *_agents_and_background(model)]
     commands += [(example.invitation, _python(example.script(model))) for example in hosted]
     return "".join(f"\n  {title}:\n\n{command}\n" for title, command in commands)
@@ -528,7 +520,7 @@ for event in client.responses.retrieve(first.response.id, stream=True, starting_
 
 @dataclass(frozen=True, slots=True)
 class DemoTools:
-    """The servers behind the tools; None where something that a tool needs is not installed."""
+    """Servers behind the tools; None: the extra is not installed."""
 
     site: Server | None
     workshop: Server | None
@@ -549,7 +541,7 @@ class DemoTools:
         return [server for server in (self.site, self.workshop) if server is not None]
 
     def sections(self) -> dict[str, Any]:
-        """Return settings that allow tools to reach only these two servers of this machine."""
+        """Return settings by which tools reach only these two servers of this machine."""
         site = [self.site.url.removeprefix("http://")] if self.site is not None else []
         return {
             "web": {
@@ -569,17 +561,13 @@ class DemoTools:
         }
 
     async def start(self, stack: AsyncExitStack, settings: Settings) -> None:
-        """Start the servers, which run until the stack is closed, and index the site."""
         for server in self.servers:
             await stack.enter_async_context(server)
         if self.site is not None:
             await _fill_index(f"{self.site.url}/", settings, self.details)
 
     def examples(self, engine: str | None) -> list[Example]:
-        """Print which tools are turned on, and return an example of each.
-
-        `engine` is the engine that runs Python.
-        """
+        """Print which tools are on, and return an example of each."""
         site, workshop = self.site, self.workshop
         self._show("search", f"over {site.url}" if site else None, "web")
         self._show("python", f"in the engine {engine}" if engine else None, "sandbox")
@@ -599,10 +587,10 @@ class DemoTools:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question for a tool, and how what came of it reads in a line.
+    """Question for a tool.
 
-    `shown` is an expression of Python for what is worth printing of `r`, the response, and
-    `invitation` what stands above a program that prints it.
+    `shown` is a Python expression for what to print of `r`, the response; `invitation` stands above
+    a program that prints it.
     """
 
     name: str
@@ -614,10 +602,7 @@ class Example:
     include: tuple[str, ...] = ()
 
     def script(self, model: str) -> str:
-        """Return a program that sends the same request.
-
-        It contains no single quotes, because a shell command quotes it in them.
-        """
+        """Return a program without single quotes that sends the request."""
         body = {"model": model, "input": self.question, "tools": [self.tool]}
         if self.include:
             body["include"] = list(self.include)
@@ -629,7 +614,7 @@ r = OpenAI().responses.create(
 print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
-        """Send the request and print the result. Raises `StartupError` if the tool was not used."""
+        """Print the answer. Raises `StartupError` if the tool was not used."""
         from openai import OpenAIError
 
         started = time.perf_counter()
@@ -705,7 +690,6 @@ PLOT: Final = Example(
 
 
 def mcp_example(url: str) -> Example:
-    """Return an example that calls a tool that only reads and needs no approval."""
     tool = {
         "type": "mcp",
         "server_label": LABEL,

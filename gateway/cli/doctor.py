@@ -1,5 +1,3 @@
-"""`doctor`: everything that must be right for a gateway to serve, looked at once."""
-
 from __future__ import annotations
 
 import json
@@ -78,7 +76,6 @@ _HELLO = ContextItem(
     role="user",
     parsed=Message(role="user", content=(InputText(text="Hello"),)),
 )
-"""Message in the prompt after which each model has to generate a token."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
 _PROXIED: dict[ProxiedKind, dict[str, object]] = {
@@ -129,7 +126,7 @@ def doctor(
 
 
 async def examine(config: Path | None, **options: Any) -> list[Finding]:
-    """Check everything that the settings turn on. An error in the configuration hides the rest.
+    """Run all checks; an error in the configuration hides the rest.
 
     `options` are fields of the `Subject`.
     """
@@ -310,15 +307,13 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """A backend with its description of itself and the models that it can serve."""
-
     backend: Backend
     engine: InferenceEngine
     listed: Mapping[str, Listed]
     served: Mapping[str, ServedModel]
     unusable: Unusable | None
     tasks: Mapping[str, Sequence[str]]
-    """Tasks of each declared model, by public id."""
+    """By the public id of a declared model."""
 
     @property
     def generating(self) -> list[str]:
@@ -564,4 +559,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""Checks in the order of the output; each yields its findings."""
+"""In the order of the output."""

@@ -1,7 +1,4 @@
-"""`issuers`: the issuers of tokens that a tenant trusts, and what their tokens may do.
-
-`operator-issuers`: issuers whose tokens name the tenant that they are for.
-"""
+"""`issuers` of a tenant, and `operator-issuers`, whose tokens name the tenant."""
 
 from __future__ import annotations
 

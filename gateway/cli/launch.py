@@ -1,8 +1,8 @@
-"""`launch`: a coding agent on this gateway, ready to work.
+"""`launch`: a coding agent on this gateway.
 
 The gateway is queried before the client is started: a clear error beats six retries of the client.
-Clients read its address from files of our own, never from the user's, and none of these files
-holds the key: they name the environment variable that does.
+Clients read files of our own, never the user's; none of these holds the key, but the name of its
+variable.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores. The program that this process becomes would go on ignoring them, and
-so would all that it starts."""
+"""The program that this process becomes would inherit that, and so would all that it starts."""
 PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 _VENDOR_PREFIX: Final = "openai/"
@@ -197,7 +196,7 @@ def _show(profile: Profile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """A model of the gateway, with its further names. `context_length` is in tokens."""
+    """Model of the gateway; `context_length` is in tokens."""
 
     id: str
     context_length: int
@@ -211,8 +210,6 @@ class OfferedModel:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway that answered: a key that it takes, and the model to begin with."""
-
     base_url: str
     api_key: str
     model: str
@@ -220,13 +217,10 @@ class Target:
 
 
 def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
-    """Find the gateway, key and model to use.
+    """Return the gateway to use; what is not set is taken from this user's demo.
 
-    Missing arguments are those of this user's demo, if there is one; the default model is the
-    first.
-
-    The demo's key is sent to the demo only. Raises `StartupError` if no gateway answers, or if it
-    refuses the key or lacks the model.
+    The demo's key is sent to the demo only. Raises `StartupError` for a gateway that does not
+    answer, refuses the key or lacks the model.
     """
     demo = saved_demo(data_dir)
     demo_url = demo.get(BASE_URL) or DEFAULT_BASE_URL
@@ -329,7 +323,7 @@ def _chosen(offered: Sequence[OfferedModel], model: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A client's command line, its further environment, and the file that these lead it to."""
+    """Command line and environment of a client, which lead it to the file at `path`."""
 
     path: Path
     text: str
@@ -337,7 +331,6 @@ class Profile:
     environment: dict[str, str]
 
     def write(self) -> None:
-        """Write the file of the profile. Raises `StartupError` if that fails."""
         make_folder(self.path.parents[1])
         try:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)

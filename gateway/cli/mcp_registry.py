@@ -1,4 +1,4 @@
-"""`mcp`: the MCP servers that requests may name by a label, and whether they answer."""
+"""`mcp`: servers that requests may name by a label."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def _unknown(label: str) -> ResourceNotFound:
 async def answers(
     settings: Settings, database: Database, wanted: list[McpServer]
 ) -> dict[str, tuple[bool, str]]:
-    """Return by label whether each server answers, and what it offers or why it does not."""
+    """Return by label whether a server answers, and what it offers or why not."""
     if not wanted:
         return {}
     async with _sessions(settings, database) as room:

@@ -1,8 +1,7 @@
-"""SIGHUP: the configuration is read again, and what it changes takes effect while streams go on.
+"""SIGHUP: the configuration is read again, as a whole or not at all.
 
-A reload is done as a whole or not at all: where the file has a mistake, or changes a setting that
-is only read at the start, nothing changes, and the log says why. So a process always runs with one
-version of its file.
+Where the file has a mistake, or changes a setting that is only read at the start, nothing changes
+and the log says why. So a process always runs with one version of its file.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ RELOADABLE: Final = frozenset(
         "log.format",
     }
 )
-"""Settings that a running process takes over. All others are read at its start only."""
+"""All others are read at the start only."""
 
 _log = EventLog(__name__)
 _SAME: Final = "everything stays as it was"
@@ -72,8 +71,6 @@ def hangups() -> Iterator[asyncio.Event]:
 
 
 class Reloads:
-    """Reads the configuration again with `load`, at each `hangup`."""
-
     def __init__(
         self, settings: Settings, load: Callable[[], Settings], hangup: asyncio.Event
     ) -> None:

@@ -1,4 +1,4 @@
-"""`serve`: the gateway; `simulate`: a scripted backend for trying things out."""
+"""`serve` and `simulate`."""
 
 from __future__ import annotations
 

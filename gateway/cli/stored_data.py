@@ -1,4 +1,4 @@
-"""`data` and `encryption`: the stored data of tenants, and the keys that seal it."""
+"""`data` and `encryption`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""`support`: a bundle of diagnostics for support, without secrets, content and tenants' names.
+"""`support`: diagnostics without secrets, content and tenants' names.
 
-Only selected data goes into a bundle: values of settings are shown by their type, lines of a log by
-their fields, and no row of a tenant is read. In the end every text is searched for the secrets of
-this installation.
+Only selected data goes in: settings by their type, lines of a log by their fields, no row of a
+tenant. In the end every text is searched for the secrets of this installation.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ commands = typer.Typer(no_args_is_help=True)
 
 METRICS_TIMEOUT_S: Final = 10.0
 SECRET_CHARS_MIN: Final = 4
-"""A secret that is shorter would be found in every text."""
+"""A shorter one would be found in every text."""
 _GONE: Final = "[removed]"
 _TENANT: Final = re.compile(r'(\btenant"?\s*[=:]\s*")[^"]*')
-"""The label of a metric, or the field of a line of a log, up to its value."""
+"""Label of a metric or field of a log line."""
 _LITERAL: Final = re.compile(r"true|false|null|[0-9][0-9.]*(?:[eE]-?[0-9]+)?")
 """Names that JSON also has without quotes."""
 _LOGGED: Final = frozenset(
@@ -67,7 +66,7 @@ _SECRETS: Final = re.compile(
     r"(?<=://)[^/\s@\"]+(?=@)|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]+"
     r"|\b(?:sk|whsec|hvs)[-_.][\w-]{8,}"
 )
-"""Credentials by how they look: in a URL, in a header, with the prefix of a kind of key."""
+"""Credentials in a URL, in a header, or with the prefix of a kind of key."""
 
 
 @commands.command("bundle")
@@ -202,9 +201,7 @@ def _settings(settings: Settings, config: Path | None) -> dict[str, Any]:
 
 
 def safe(value: object) -> object:
-    """Return a value of a setting without what may be secret: of URLs only the host, of free
-    mappings only how many entries they have.
-    """
+    """Return a setting without what may be secret: of a URL its host, of a mapping its size."""
     if isinstance(value, SecretStr):
         return "[set]"
     if isinstance(value, BaseModel):
@@ -289,7 +286,11 @@ async def _metrics(url: str, client: Client) -> str:
 
 
 class Redactor:
-    """Takes known secrets out of a text, what looks like one, and the words of `names`."""
+    """Filter of secrets, known ones and what looks like one.
+
+    Words of `names` are replaced by what they map to. Without `keeps_tenants`, as where the
+    database is away, every value that is called a tenant is removed.
+    """
 
     def __init__(
         self,
@@ -298,9 +299,6 @@ class Redactor:
         *,
         keeps_tenants: bool = True,
     ) -> None:
-        """`names` are replaced as whole words, by what they map to. Without `keeps_tenants`, as
-        where the database is away, every value that is called a tenant is removed.
-        """
         self._keeps_tenants = keeps_tenants
         long = {one for one in secrets if len(one) >= SECRET_CHARS_MIN}
         spelled = {

@@ -1,4 +1,4 @@
-"""`tenants`, `projects` and `keys`: who may call, and what an operator decides for one tenant."""
+"""`tenants`, `projects` and `keys`."""
 
 from __future__ import annotations
 

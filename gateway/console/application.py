@@ -1,7 +1,6 @@
-"""The console as an ASGI application: sessions, roles, defence against forged requests, headers.
+"""The console as an ASGI application.
 
-Pages and acts are `gateway.console.pages`; nothing but what is in `_open_routes` is answered
-without a session.
+Nothing but what is in `_open_routes` is answered without a session.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ FORM_BYTES_MAX: Final = 65_536
 FORM_FIELDS_MAX: Final = 200
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 VERBATIM: Final = "text"
-"""The field whose white space counts: what is put into a model's mouth."""
+"""Field whose white space counts: what is put into a model's mouth."""
 FRAGMENT: Final = "x-fragment"
-"""Header of a script's request for one block of a page."""
+"""Header of a request for one block of a page."""
 LOGOUT: Final = f"{BASE}/logout"
 TO_PROVIDER: Final = f"{LOGIN}/provider"
 CALLBACK: Final = f"{BASE}/callback"
@@ -92,8 +91,9 @@ _USED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The cookie of sessions. Browsers send one with `__Host-` over TLS alone, and to its host
-    alone; over loopback there is no TLS.
+    """Cookie of sessions.
+
+    Browsers send one with `__Host-` over TLS alone; over loopback there is none.
     """
 
     secure: bool
@@ -112,10 +112,7 @@ class Cookie:
 
 
 class Console:
-    """ASGI application around another one: answers what is below /console, and passes on the rest.
-
-    `routes` are all of its routes, `acts` what changes something, by its path.
-    """
+    """ASGI application that answers below /console, and passes the rest on to another one."""
 
     def __init__(  # noqa: PLR0913 - what it is in front of, and what its frame says
         self,
@@ -128,8 +125,7 @@ class Console:
         sign_in: SignIn | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        """Serve at `public_url` (an origin), or without one at addresses of this machine; `name`
-        is that of the installation.
+        """Serve at the origin `public_url`, or without one at addresses of this machine.
 
         Without `sign_in` there are login links only.
         """
@@ -240,7 +236,6 @@ class Console:
         return session
 
     async def _form(self, request: Request) -> dict[str, str]:
-        """Read the fields of a form. Raises `InvalidRequest` for what no form of ours sends."""
         body = await self._bodies.read(request.scope, request.receive)
         try:
             text = body.decode("ascii")
@@ -256,10 +251,7 @@ class Console:
         return {name: value if name == VERBATIM else value.strip() for name, value in pairs}
 
     async def _own_form(self, request: Request) -> tuple[Session, dict[str, str]]:
-        """Return session and form of a POST that a page of this session sent.
-
-        Raises `PermissionDenied`.
-        """
+        """Return session and form of a POST that a page of this session sent."""
         self._check_site(request)
         session = await self._session(request)
         if session is None:

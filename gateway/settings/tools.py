@@ -1,7 +1,6 @@
-"""The settings of the tools that the gateway runs itself.
+"""Settings of the tools that the gateway runs itself.
 
-A tool that lacks a requirement is off: requests that offer it are answered without it, and the
-answer says so.
+A tool that lacks a requirement is off: requests are answered without it, and the answer says so.
 """
 
 from __future__ import annotations

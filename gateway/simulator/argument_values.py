@@ -1,9 +1,7 @@
-"""Arguments of calls: the TypeScript that describes tools, and values that are valid by it.
+"""Arguments of calls, valid by the TypeScript that describes tools in a prompt.
 
-A prompt describes tools in TypeScript, which is read back into JSON Schemas. Total: what cannot be
-read becomes the schema of anything, or an absent property. More than the strict language is read,
-because descriptions with line breaks and unescaped quotes do occur in prompts. A value is made out
-of the user's text where that fits.
+TypeScript is read back into JSON Schemas. What cannot be read becomes the schema of anything, or an
+absent property; line breaks and unescaped quotes in descriptions do occur, and are read.
 """
 
 from __future__ import annotations
@@ -41,18 +39,15 @@ _NAMED: Final[dict[str, Schema]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that is offered: its name, the comment above it, the schema of its arguments."""
-
     name: str
     description: str
     parameters: Schema
 
 
 def tools_of(message: str, namespace: str = "functions") -> list[Tool]:
-    """Return the tools of a namespace in a message of the developer or the system, in order.
+    """Return the tools of a namespace in a message of the developer or the system.
 
-    The last namespace of that name counts: instructions, which may quote one, come before the
-    tools.
+    The last namespace of that name counts: instructions before it may quote one.
     """
     begin, end = f"namespace {namespace} {{", f"}} // namespace {namespace}"
     whole = rf"^{re.escape(begin)}$(.*?)^{re.escape(end)}$"
@@ -193,8 +188,7 @@ DEPTH_MAX: Final = 24
 DEPTH_SHORT: Final = 4
 """Nesting from which on the shortest way out is taken: null, the empty array."""
 SIZE_MAX: Final = 10_000
-"""Members and characters that a schema can require of a value here. Bounds such as `minItems` come
-from a client and have no maximum: only a grammar can enforce greater ones."""
+"""Members and characters that a schema can require: `minItems` of a client has no maximum."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
@@ -220,7 +214,6 @@ def make_value(schema: Schema, request: str) -> Any:
 
 
 def make_arguments(schema: Schema, request: str) -> dict[str, Any]:
-    """Return the arguments of a call: always an object."""
     value = make_value(schema, request)
     return value if isinstance(value, dict) else {}
 

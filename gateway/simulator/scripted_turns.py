@@ -58,15 +58,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The ids of a turn from its `<|start|>assistant` on, and the parts that they are made of."""
+    """Turn from its `<|start|>assistant` on."""
 
     ids: list[int]
     parts: tuple[Part, ...] = ()
 
 
 class PartWriter:
-    """Writer of parts from text."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
@@ -122,9 +120,8 @@ def script_of(parts: list[Part]) -> Script:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The rest of a turn: `ids` are still to come; the turn begins at `turn_start` of the prompt.
-
-    `finish` is None for an ordinary script, which ends with a stop id.
+    """Rest of a turn that begins at `turn_start` of the prompt; `finish` None: it ends with a stop
+    id.
     """
 
     ids: list[int]
@@ -138,10 +135,10 @@ _RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message: `ids[start:end]` of a prompt, from its `<|start|>` to before the next one.
+    """`ids[start:end]` of a prompt, from a `<|start|>` to before the next one.
 
-    The body is `ids[body:body_end]`; `body` is None for a header that was cut off. `terminator` is
-    the id that closed the message, None for an open one.
+    The body is `ids[body:body_end]`; `body` None: the header was cut off. `terminator` None: it is
+    open.
     """
 
     role: str
@@ -155,13 +152,13 @@ class Message:
 
 
 def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
-    """Return all messages of a prompt, in order. Ids before the first `<|start|>` are skipped."""
+    """Return all messages of a prompt; ids before the first `<|start|>` are skipped."""
     spans = pairwise([*_positions(ids, START), len(ids)])
     return [_message(ids, start, end, vocabulary) for start, end in spans]
 
 
 class Bodies:
-    """The texts of a prompt's messages, each decoded once, at its first use."""
+    """Texts of messages, each decoded at its first use."""
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._ids = ids
@@ -178,7 +175,6 @@ class Bodies:
 
 
 def kind_of(message: Message) -> str:
-    """Return the kind of part of an assistant message: its recipient or its channel."""
     if message.recipient and message.recipient != "assistant":
         return message.recipient
     return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
@@ -187,8 +183,7 @@ def kind_of(message: Message) -> str:
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:
     """Return the index of the open turn: behind the last message of another role.
 
-    Messages of the assistant since then, an analysis before an answer for instance, belong to the
-    turn. A prompt that ends inside of the message of another role has an empty turn at its end.
+    A prompt that ends inside of such a message has an empty turn at its end.
     """
     for message in reversed(messages):
         if message.role != "assistant":

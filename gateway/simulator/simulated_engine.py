@@ -1,5 +1,3 @@
-"""The parts that the requests of one simulated server share."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """The engine of one instance."""
+    """State and parts that the requests of one server share."""
 
     def __init__(self, options: SimulatorOptions) -> None:
         self.options = options
@@ -40,10 +38,6 @@ class SimulatedEngine:
         return frozenset({PATH, CHAT_PATH})
 
     async def read(self, body: bytes, path: str = PATH) -> CompletionRequest:
-        """Return the request of a body that came to the endpoint `path`.
-
-        Raises `SimulatedError`.
-        """
         if path == CHAT_PATH:
             return await asyncio.to_thread(self.conversations.read, body, self.options)
         return request_of(json_object(body), self.options)

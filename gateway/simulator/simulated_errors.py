@@ -67,7 +67,7 @@ def bad_request(message: str, param: str | None = None) -> SimulatedError:
 
 
 def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
-    """Return the error of a field of the wrong type, in the form of vLLM's request validation."""
+    """Return the error of vLLM's request validation for a field of the wrong type."""
     detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}
     return SimulatedError(
         400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"

@@ -1,4 +1,4 @@
-"""The audit log: that of operators, or of one tenant, and whether its chain holds."""
+"""The audit log of operators, or of one tenant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry in words; `details` is JSON."""
+    """Entry in words; `details` is JSON."""
 
     at: int
     type: str
@@ -50,7 +50,6 @@ class AuditView:
 
 
 async def view(call: Call) -> AuditView:
-    """Read a page of a chain. Raises `InvalidRequest` and `ResourceNotFound`."""
     tenant, type_ = (call.query.get(name, "").strip() for name in ("tenant", "type"))
     params = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
     query = audit_query(QueryParams({name: value for name, value in params.items() if value}))
@@ -97,16 +96,12 @@ def _actor(body: Json) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of a check of one chain."""
-
     tenant: str
     state: ChainState
 
 
 async def verify(call: Call) -> Rendered:
-    """Check a chain from its first entry on. Raises `PermissionDenied` where this process may not
-    read all of it.
-    """
+    """Check a chain. Raises `PermissionDenied` where this process may not read all of it."""
     tenant = call.form.get("tenant", "")
     chain = await _chain(call, tenant)
     with owned("Run 'harmony-gateway audit verify' with the owner's URL."):

@@ -31,10 +31,10 @@ PLACEHOLDER: Final = "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ConnectView:
-    """Snippets for an address and a model, and the keys that can be waited for.
+    """Snippets, and the keys that can be waited for.
 
     `key` is the one that is; empty: none. `response` is the newest that it stored. `again` is the
-    path of the page with all that is chosen, `keys_page` that of the page where keys are made.
+    path of the page with all that is chosen, `keys_page` of that where keys are made.
     """
 
     base_url: str
@@ -58,10 +58,6 @@ class ConnectView:
 
 
 async def view(call: Call) -> ConnectView:
-    """Read what can be chosen, and what the key did.
-
-    Raises `InvalidRequest` for a malformed address and `ResourceNotFound` for an unknown tenant.
-    """
     query, models = call.query, list(call.services.models())
     base_url = _url(query.get("base") or call.api_url)
     model = query.get("model") or call.default_model

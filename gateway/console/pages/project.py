@@ -1,5 +1,3 @@
-"""A project of a tenant: its keys, which are shown once, its limits and its budget."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -30,13 +28,11 @@ PATH: Final = f"{TENANT}/projects/{{project_id}}"
 KEYS_SHOWN_MAX: Final = 100
 DAY_S: Final = 86_400
 LIFETIMES_D: Final = (7, 30, 90, 365)
-"""Days that a form offers for the life of a key."""
+"""Offered for a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectView:
-    """A project with its keys, the newest first, limits and budgets."""
-
     tenant: str
     project: Json
     keys: Sequence[Json]
@@ -49,8 +45,6 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, with its value, and how clients are set up with it."""
-
     tenant: str
     project: Json
     key: Json
@@ -80,7 +74,6 @@ async def view(call: Call) -> ProjectView:
 
 
 async def create_key(call: Call) -> Rendered:
-    """Create a service account with a key, and show the key once."""
     tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     days, scope = call.form.get("days", ""), call.form.get("scope", "")
     if days and days not in map(str, LIFETIMES_D):
@@ -102,7 +95,7 @@ async def create_key(call: Call) -> Rendered:
 
 
 async def rotate_key(call: Call) -> Rendered:
-    """Replace a key by a new one, which is shown once; the old one works for a day more."""
+    """Replace a key; the old one works for a day more."""
     tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     made = await call.services.tenant.keys.rotate(
         call.caller(tenant_id), project_id, call.path["key_id"], KeyRotate()
@@ -148,7 +141,6 @@ async def rename(call: Call) -> str:
 
 
 async def archive(call: Call) -> str:
-    """Archive the project, for good. Raises `InvalidRequest` unless its id was typed."""
     project_id = call.path["project_id"]
     if call.form.get("confirmed") != project_id:
         raise InvalidRequest(

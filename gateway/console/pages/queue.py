@@ -1,4 +1,4 @@
-"""Waiting requests: for backends, by class, and in the background, by tenant."""
+"""Requests that wait for backends, and in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLDEST_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TenantQueue:
-    """Background responses of a tenant. `oldest_s`: how long one has waited; None: none waits."""
+    """Background responses of a tenant; `oldest_s` None: none waits."""
 
     tenant: str
     queued: int
@@ -34,7 +34,7 @@ class TenantQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """The queues now. `is_cut`: there are more in the background than were read."""
+    """Queues; `is_cut`: there are more in the background than were read."""
 
     fleet: Fleet
     tenants: Sequence[TenantQueue]
@@ -62,7 +62,6 @@ async def read(services: Services) -> QueueView:
 
 
 async def drop(call: Call) -> str:
-    """Cancel a response that waits, as its client may."""
     await call.services.operator.responses.cancel(call.author, call.path["response_id"])
     return PATH
 

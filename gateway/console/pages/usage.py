@@ -1,5 +1,3 @@
-"""Usage of a tenant: a plot, a table by model, project or key, and the same as CSV."""
-
 from __future__ import annotations
 
 import csv
@@ -32,7 +30,7 @@ HOUR_S: Final = 3_600
 
 
 class Span(NamedTuple):
-    """A time to look back on, in buckets of a width."""
+    """Time to look back on, in buckets of a width."""
 
     label: str
     length_s: int
@@ -52,14 +50,14 @@ _COLUMNS: Final = {
     "input_cached_tokens": "Cached",
     "output_tokens": "Output tokens",
 }
-"""Sums that are shown, by their names in the admin API."""
+"""Names in the admin API, and their headings."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageView:
-    """Sums by group; `plot` is JSON for the script that draws. Without a `tenant` there are none.
+    """Sums by group; without a `tenant` there are none.
 
-    `cost` is in dollars, empty where nothing has a price. `query` is that of the page.
+    `plot` is JSON for the script that draws. `cost` is in dollars, empty where nothing has a price.
     """
 
     tenants: Sequence[str]
@@ -129,7 +127,6 @@ async def view(call: Call) -> UsageView:
 
 
 async def download(call: Call) -> Download | str:
-    """Return the buckets of the page as CSV; without a tenant there is only the page."""
     query = await _query(call, ())
     if query is None:
         return PATH
