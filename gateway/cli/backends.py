@@ -38,12 +38,12 @@ backends = typer.Typer(no_args_is_help=True)
 adapters = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
-"""Age of a replica's report from which on it does not count."""
+"""Older reports of replicas do not count."""
 LOOK_AGAIN_S: Final = 0.5
 NAMES_MAX: Final = 8
 LOAD_TIMEOUT_S: Final = 300.0
 DISCOVERY: Final = "discovery"
-"""Stands for a backend's name where a source cannot list its backends."""
+"""Instead of a backend's name, for a source that cannot list its backends."""
 POLLS: Final = 3
 """Polls of a replica after which it has seen a drain, though it reports nothing."""
 
@@ -245,8 +245,8 @@ async def wait_until_idle(
 ) -> str:
     """Return an empty text once nothing is in flight, or what is left after `timeout_s`.
 
-    The replicas that have to answer are those that report loads, or this drain. With a single
-    backend they report no loads, and one may not have seen the drain before `patience_s`.
+    Replicas that report loads, or this drain, have to answer. With a single backend none reports
+    loads, and one may not have seen the drain before `patience_s`.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

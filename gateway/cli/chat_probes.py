@@ -61,7 +61,7 @@ class Taken:
 
 
 async def examine(ask: Ask, abilities: Collection[str]) -> Taken:
-    """Probe each ability. Raises `UpstreamError` for any answer but a refusal."""
+    """Raise `UpstreamError` for any failure but a refusal."""
     plain = Heard()
     await ask(_prompt({}), plain)
     taken, refused = [], {}

@@ -75,7 +75,7 @@ class Installation:
         return await self._stack.enter_async_context(context)
 
     async def database(self) -> Database:
-        """Return the database; from then on the settings have its URL and the pepper."""
+        """Return the database; `settings` then have its URL and the pepper."""
         from gateway.cli.provision import connected, provisioned
 
         if self._database is None:
@@ -96,7 +96,6 @@ class Installation:
         return tenants(self.settings, await self.database(), access)
 
     async def admin(self, tenant: str) -> tuple[AdminServices, AdminCaller]:
-        """Return the services, and the command as their caller. Raises `ResourceNotFound`."""
         from gateway.admin.transactions import AdminCaller
         from gateway.store import tenants
         from gateway.wiring.admin import admin_services
@@ -147,7 +146,7 @@ def command(
 
 
 def user_name() -> str:
-    """Return the user's name, or the number of one who has none, as in containers."""
+    """Return the user's name, or the number of one without a name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

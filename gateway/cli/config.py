@@ -64,7 +64,6 @@ def print_example() -> None:
 
 
 def require_complete(settings: Settings) -> None:
-    """Raise one `ConfigError` for everything that is missing."""
     gaps = list(_gaps(settings))
     if not gaps:
         return

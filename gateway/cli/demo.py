@@ -1,7 +1,6 @@
-"""`demo`: a whole gateway on this machine.
+"""`demo`: a whole gateway, without a model.
 
-Only the model is not real. What is not installed is left out. Printed commands are pasted as they
-stand, so they begin at column 0.
+Printed commands begin at column 0, so that they can be pasted.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 RUNNING_TIMEOUT_S = 1.0
-"""For a running demo to accept a connection."""
 TENANT = "demo"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
@@ -100,7 +98,6 @@ CONSOLE_PORT: Final = 9000
 OPERATOR: Final = "demo"
 SCRIPTED: Final = "SCRIPTED: no GPU, no model"
 SITES_FILE: Final = "demo-site"
-"""File in the data folder with the sites whose pages are in the index."""
 PAGES_MAX: Final = 50
 LABEL: Final = "workshop"
 TOOL_TIMEOUT_S: Final = 60.0
@@ -206,7 +203,6 @@ def _commands_of_running_demo() -> str | None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    # Without a configured port: the usual port, or the next that is free.
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
     return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), reports_taken=True)
@@ -215,8 +211,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _listeners(
     listening: ExitStack, settings: Settings
 ) -> tuple[socket.socket, socket.socket | None, Settings]:
-    # Returns the sockets of the gateway and its console, and the settings with their ports, which
-    # the console shows. None: the console's packages are not installed.
+    # None: the console's packages are not installed.
     listener = listening.enter_context(_listen(settings))
     server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
     if not _has("console"):
@@ -238,7 +233,6 @@ def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) 
 async def _login_link(
     stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: terminal.Details
 ) -> str:
-    # Starts the console, which runs until the stack is closed. Returns "" without one.
     for console in consoles:
         await stack.enter_async_context(console)
         details.step(terminal.OK, "console", f"{console.url}/console")
@@ -249,7 +243,6 @@ async def _login_link(
 
 
 def _listen_at_one_of(ports: Sequence[int], *, reports_taken: bool = False) -> socket.socket:
-    # The first that is free; where none is, any other.
     for candidate in ports:
         try:
             return listen(HOST, candidate, BACKLOG)
@@ -283,7 +276,6 @@ def _settings(
 async def _database(
     stack: AsyncExitStack, settings: Settings, details: terminal.Details
 ) -> Settings:
-    # The embedded PostgreSQL is stopped with `stack`. Raises `DatabaseInUse`.
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -343,8 +335,6 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
 async def _project_key(
     accounts: Tenants, services: AdminServices, prices: Prices, models: Sequence[str]
 ) -> tuple[ApiKey, str]:
-    # The key of a second project, which sees nothing of the first and has low limits. Sets prices
-    # of the `models`.
     tenant = (await accounts.get(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
@@ -528,7 +518,6 @@ class DemoTools:
 
     @classmethod
     def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
-        # The sockets listen, and are closed with the stack.
         return cls(
             _server(listening, _site) if _has("web") else None,
             _server(listening, _workshop) if _has("mcp") else None,
@@ -537,11 +526,10 @@ class DemoTools:
 
     @property
     def servers(self) -> list[Server]:
-        # The site and the MCP server, if their extras are installed.
         return [server for server in (self.site, self.workshop) if server is not None]
 
     def sections(self) -> dict[str, Any]:
-        """Return settings by which tools reach only these two servers of this machine."""
+        """Return settings by which tools reach these two servers alone."""
         site = [self.site.url.removeprefix("http://")] if self.site is not None else []
         return {
             "web": {
@@ -567,7 +555,6 @@ class DemoTools:
             await _fill_index(f"{self.site.url}/", settings, self.details)
 
     def examples(self, engine: str | None) -> list[Example]:
-        """Print which tools are on, and return an example of each."""
         site, workshop = self.site, self.workshop
         self._show("search", f"over {site.url}" if site else None, "web")
         self._show("python", f"in the engine {engine}" if engine else None, "sandbox")
@@ -589,8 +576,8 @@ class DemoTools:
 class Example:
     """Question for a tool.
 
-    `shown` is a Python expression for what to print of `r`, the response; `invitation` stands above
-    a program that prints it.
+    `shown` is Python for what to print of `r`, the response; `invitation` is the title of that
+    program.
     """
 
     name: str
@@ -614,7 +601,7 @@ r = OpenAI().responses.create(
 print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
-        """Print the answer. Raises `StartupError` if the tool was not used."""
+        """Raise `StartupError` if the tool was not used."""
         from openai import OpenAIError
 
         started = time.perf_counter()

@@ -37,9 +37,9 @@ VERIFIED: Final = "verify-full"
 ENCRYPTED: Final = (VERIFIED, "verify-ca", "require")
 PROXY_TIMEOUT_S: Final = 120.0
 TOGETHER_S: Final = 0.001
-"""Events that are read within this time came together."""
+"""Between events that came together."""
 LUMP_EVENTS: Final = 8
-"""No engine makes so many in one step: if they came together, they were held back."""
+"""No engine makes so many in one step."""
 SILENCE_S: Final = 0.1
 """Before a lump, for a proxy to be blamed: a very fast engine sends many in a row."""
 EVENTS_MIN: Final = 40
@@ -67,7 +67,7 @@ async def clock(_: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
-    """Judge another clock, which is ahead of this one by `skew_s`."""
+    """Judge a clock that is `skew_s` ahead of this one."""
     if abs(skew_s) <= SKEW_MAX_S:
         return Finding(name, ok=True, detail=f"{whose} and this one agree")
     ahead = "ahead of" if skew_s > 0 else "behind"
@@ -80,7 +80,7 @@ def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
 
 
 def date_skew_s(date: str | None) -> float | None:
-    """Return how far the clock of a Date header is ahead of ours; None: it has no date."""
+    """Return how far the clock of a Date header is ahead of ours."""
     try:
         clock = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
@@ -215,7 +215,6 @@ async def _is_open(host: str, port: int) -> bool:
 
 
 async def proxy(subject: Subject) -> AsyncIterator[Finding]:
-    # Check the proxy between clients and the gateway. Only with `--through`.
     if subject.through is None:
         return
     from openai import AsyncOpenAI, OpenAIError
@@ -258,7 +257,7 @@ async def _streamed(client: AsyncOpenAI) -> Finding:
 
 
 def stream_finding(times: Sequence[float]) -> Finding:
-    """Judge by the seconds at which events were read whether they were held back."""
+    """Judge by the times of events whether they were held back."""
     held, lump, began = 0, 1, times[0] if times else 0.0
     silent_s = began
     for before, now in pairwise([*times, float("inf")]):

@@ -154,7 +154,6 @@ async def _libraries(subject: Subject) -> AsyncIterator[Finding]:
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
-    # Yield each feature that needs libraries, their modules, and the command that installs them.
     tools = settings.tools
     core = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
     yield "grammars, schemas and sealing", core, "pip install --force-reinstall ."
@@ -317,7 +316,6 @@ class _Probed:
 
     @property
     def generating(self) -> list[str]:
-        # Public ids of the models that are probed for tokens.
         return [name for name in self.served if "generate" in self.tasks_of(name)]
 
     def tasks_of(self, model: str) -> Sequence[str]:
@@ -408,7 +406,6 @@ async def _backend(
 
 
 def _fault(probe: _Probed) -> tuple[str, str] | None:
-    # The problem of the backend and its remedy.
     if probe.unusable is not None:
         return probe.unusable.why, probe.unusable.remedy
     if not probe.listed:
@@ -508,7 +505,7 @@ async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelF
 
 
 async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
-    # Tasks whose requests are passed through. Raises `UpstreamError` when the backend refuses one.
+    # Tasks whose requests are passed through.
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
     kinds = [kind for kind in PATHS if kind in probe.tasks_of(model)]
@@ -528,7 +525,6 @@ async def _generate(  # noqa: PLR0913 - what is asked, and of whom
     *,
     prompt: Sequence[int] = (),
 ) -> None:
-    # Raises `UpstreamError`.
     is_text = format_.framing.is_text
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)

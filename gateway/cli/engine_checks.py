@@ -1,5 +1,3 @@
-"""Checks of `doctor` on a backend's clock and the flags of its engine."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +26,6 @@ _NO_PRIORITIES: Final = "it takes no priorities, which gateway.yaml says it does
 async def engine_findings(
     backend: Backend, engine: InferenceEngine, name: str | None, client: Client
 ) -> list[Finding]:
-    """Return findings about a backend that answers; `name` is one of its models."""
     about = f"engine {backend.name}"
     try:
         findings = await _clock(backend, client)

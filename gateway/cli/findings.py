@@ -50,8 +50,8 @@ class Finding:
 class Subject:
     """Object of the checks.
 
-    `through` is the proxy's URL for clients, `api_key` a key for it, `replicas` how many there will
-    be. A check sets `formats`.
+    `through` is the proxy's URL, `api_key` a key for it, `replicas` how many there will be. A check
+    sets `formats`.
     """
 
     settings: Settings

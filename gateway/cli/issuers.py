@@ -32,7 +32,6 @@ async def _of_operators(gateway: Installation) -> OperatorIssuers:
 
 
 def _pairs(arguments: list[str] | None) -> list[tuple[str, str]]:
-    # Raises `InvalidRequest` for an argument that is no NAME=VALUE.
     pairs = []
     for one in arguments or ():
         name, equals, value = one.partition("=")

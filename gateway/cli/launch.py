@@ -1,8 +1,7 @@
 """`launch`: a coding agent on this gateway.
 
-The gateway is queried before the client is started: a clear error beats six retries of the client.
-Clients read files of our own, never the user's; none of these holds the key, but the name of its
-variable.
+The gateway is queried first: a clear error beats six retries of the client. Clients read files of
+our own, never the user's; these name the variable with the key.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""The program that this process becomes would inherit that, and so would all that it starts."""
+"""The client would inherit that, and so would all that it starts."""
 PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 _VENDOR_PREFIX: Final = "openai/"
@@ -44,7 +43,7 @@ KEY_VARIABLE: Final = "HARMONY_GATEWAY_API_KEY"
 PROVIDER: Final = "harmony-gateway"
 CODEX_PROFILE: Final = "gateway"
 OUTPUT_TOKENS_MAX: Final = 32_000
-"""Tokens that opencode keeps free for an answer, unless the window is small."""
+"""What opencode keeps free for an answer, unless the window is small."""
 OUTPUT_SHARE: Final = 4
 
 _CODEX = """\
@@ -204,7 +203,6 @@ class OfferedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        # Its own id first.
         return (self.id, *self.aliases)
 
 
@@ -219,8 +217,7 @@ class Target:
 def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
     """Return the gateway to use; what is not set is taken from this user's demo.
 
-    The demo's key is sent to the demo only. Raises `StartupError` for a gateway that does not
-    answer, refuses the key or lacks the model.
+    The demo's key is sent to the demo only.
     """
     demo = saved_demo(data_dir)
     demo_url = demo.get(BASE_URL) or DEFAULT_BASE_URL
@@ -323,8 +320,6 @@ def _chosen(offered: Sequence[OfferedModel], model: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Command line and environment of a client, which lead it to the file at `path`."""
-
     path: Path
     text: str
     command: tuple[str, ...]

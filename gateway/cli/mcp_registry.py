@@ -137,7 +137,7 @@ async def add(  # noqa: PLR0913 - each is an option
 
 
 def _checked(label: str, url: str, purposes: list[str]) -> str:
-    # Returns the purposes as they are stored. Raises `typer.BadParameter`.
+    # Returns the purposes as they are stored.
     if not LABEL.fullmatch(label):
         message = "expected 1 to 64 letters, digits, '_' and '-'"
         raise typer.BadParameter(message, param_hint="LABEL")

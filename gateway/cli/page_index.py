@@ -151,7 +151,7 @@ async def load(
 ) -> int:
     """Add pages to the index of a tenant (None: of all tenants); return how many.
 
-    Prints a line for each, with `quiet` only for failures. Raises `StartupError`, `StoreError`.
+    With `quiet` a line is printed only for a failure.
     """
     from gateway.tools.browser.index_loader import Loader
     from gateway.wiring.web import Workshop

@@ -1,7 +1,6 @@
-"""`plan`: the size of an installation for a load.
+"""Each figure names its measurement.
 
-Each figure names its measurement. docs/sizing.md has a table of them, which a test compares with
-this module.
+docs/sizing.md has a table of them, which a test compares with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _TURNS: Final = "300 turns of 2,100 and 640 tokens of English: "
 
 
 class Figure(NamedTuple):
-    """Figure to plan with; `source` names a measurement by the letters of `make bench`."""
+    """Figure to plan with; `source` is a measurement of `make bench`, by its letter."""
 
     what: str
     value: float
@@ -71,7 +70,7 @@ PENDING_LOG_MIB: Final = 32
 BODIES_MIB: Final = 64
 """For bodies that are read, and their prompts."""
 RESERVE: Final = 1.5
-"""For load that is not spread evenly, and when another process has ended."""
+"""For uneven load, and when another process has ended."""
 
 RATE_MAX: Final = 10**9
 """Of streams, tokens, and tokens a second."""
@@ -80,7 +79,7 @@ DAYS_MAX: Final = 36_500
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load; `durable` is the share of responses in background."""
+    """Load; `durable` is the share in background."""
 
     streams: int
     tokens_per_s: float
@@ -93,7 +92,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Needs of a load; `cores` are those of all replicas together."""
+    """Needs of a load; `cores` of all replicas together."""
 
     replicas: int
     cores: float

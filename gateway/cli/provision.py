@@ -1,5 +1,3 @@
-"""Database, pepper and the demo's files, for commands."""
-
 from __future__ import annotations
 
 import os
@@ -26,7 +24,7 @@ BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
 ADMIN_KEY: Final = "OPENAI_ADMIN_KEY"
 PROJECT_KEY: Final = "DEMO_PROJECT_API_KEY"
-"""Variable with the key of the demo's second project."""
+"""Of the demo's second project."""
 _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 
@@ -35,7 +33,7 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     """Yield settings with the URL of a migrated database and with the pepper.
 
     Without a URL the embedded PostgreSQL runs during the block; with `is_lasting` not that of
-    another process, which may end before. Raises `StartupError` and `StoreUnavailable`.
+    another process, which may end before.
     """
     if settings.database.url is None:
         with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
@@ -89,7 +87,7 @@ async def require_schema(database: Database) -> None:
 def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
     """Yield the URL of the embedded PostgreSQL, which ends here if it was started here.
 
-    Raises `StartupError`: `DatabaseInUse` if `is_lasting` and another process runs it.
+    Raises `DatabaseInUse` if `is_lasting` and another process runs it.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 
@@ -114,7 +112,6 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
-    """Yield the wrapped keys of tenants; None if nothing is sealed."""
     database = keys_database(settings)
     if database is None:
         yield None
@@ -128,7 +125,6 @@ async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
 
 
 def load_pepper(data_dir: Path) -> str:
-    """Return the embedded database's pepper, made at its first use."""
     path = data_dir / "pepper"
     with suppress(FileExistsError):
         write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
@@ -137,7 +133,6 @@ def load_pepper(data_dir: Path) -> str:
 
 def make_folder(path: Path) -> None:
     # Other users can pass through the folder but not list it: PostgreSQL may run as another user.
-    # Raises `StartupError` if it cannot be made.
     try:
         path.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
@@ -148,7 +143,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
-    """Write a file that no other user can read at any time."""
+    """Write a file that nobody else can read at any time."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, mode=0o600)
@@ -164,7 +159,6 @@ def demo_file(data_dir: Path) -> Path:
 
 
 def demo_examples_file(data_dir: Path) -> Path:
-    # The commands of the demo that runs in this folder.
     return data_dir / "demo-examples.txt"
 
 

@@ -1,7 +1,7 @@
 """SIGHUP: the configuration is read again, as a whole or not at all.
 
-Where the file has a mistake, or changes a setting that is only read at the start, nothing changes
-and the log says why. So a process always runs with one version of its file.
+So a process always runs with one version of its file: a mistake in it, or a change of what is only
+read at the start, changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _PATHS: Final = tuple(variable.path for variable in variables(Settings))
 
 @contextmanager
 def hangups() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGHUP sets: a process that starts must not be ended by it."""
+    """Yield an event that SIGHUP sets; a process that starts must not be ended by it."""
     loop, hangup = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     try:
@@ -106,7 +106,7 @@ class Reloads:
 
 
 def changed_settings(before: Settings, after: Settings) -> set[str]:
-    """Return the paths of settings that differ, such as `log.level`."""
+    """Return paths, such as `log.level`."""
 
     def value(settings: Settings, path: tuple[str, ...]) -> object:
         return reduce(getattr, path, settings)

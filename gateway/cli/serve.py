@@ -75,7 +75,6 @@ def _load_vocabulary() -> None:
 
 @contextmanager
 def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
-    # None: the admin API has no port of its own.
     admin = settings.admin
     if admin.port is None:
         yield None

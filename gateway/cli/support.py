@@ -1,7 +1,6 @@
 """`support`: diagnostics without secrets, content and tenants' names.
 
-Only selected data goes in: settings by their type, lines of a log by their fields, no row of a
-tenant. In the end every text is searched for the secrets of this installation.
+Only selected data goes in; then every text is searched for the secrets of this installation.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _LITERAL: Final = re.compile(r"true|false|null|[0-9][0-9.]*(?:[eE]-?[0-9]+)?")
 _LOGGED: Final = frozenset(
     {*Fields.__annotations__, "event", "level", "timestamp", "logger", "stack"}
 ) - {"client", "client_request_id"}
-"""Fields of our own log lines, without the two that clients fill."""
+"""Without the two that clients fill."""
 _SECRETS: Final = re.compile(
     r"(?<=://)[^/\s@\"]+(?=@)|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]+"
     r"|\b(?:sk|whsec|hvs)[-_.][\w-]{8,}"
@@ -106,7 +105,6 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    # Only its owner can read it, and an existing file is not overwritten.
     with (
         os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
         tarfile.open(fileobj=file, mode="w:gz") as archive,
@@ -288,8 +286,8 @@ async def _metrics(url: str, client: Client) -> str:
 class Redactor:
     """Filter of secrets, known ones and what looks like one.
 
-    Words of `names` are replaced by what they map to. Without `keeps_tenants`, as where the
-    database is away, every value that is called a tenant is removed.
+    Words of `names` are replaced by what they map to. Without `keeps_tenants` (the database is
+    away) every value that is called a tenant is removed.
     """
 
     def __init__(

@@ -85,12 +85,10 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def show(text: str, *, end: str = "\n") -> None:
-    # Standard output.
     _console().print(text, end=end)
 
 
 def note(text: str) -> None:
-    # Standard error.
     _console(stderr=True).print(text)
 
 
@@ -117,13 +115,12 @@ class Details:
         self._are_shown = are_shown
 
     def step(self, mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-        # Only if details are shown.
         if self._are_shown:
             step(mark, name, detail, seconds)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings; no cell is cut.
+    """Print rows without cutting cells.
 
     Text from a backend or a page is one line, without control characters.
     """
@@ -179,11 +176,10 @@ def remedy_for_request(error: RequestError) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts the progress of work.
+    """Yield a function that counts work.
 
-    A terminal shows a bar, which is removed at the end. Elsewhere a line is written every
-    `PROGRESS_LINE_S`, whether or not anything was counted, so quick work writes none. Both are on
-    standard error.
+    A terminal shows a bar. Elsewhere a line is written every `PROGRESS_LINE_S`, whether or not
+    anything was counted, so quick work writes none. Both are on standard error.
     """
     console = _console(stderr=True)
     if not console.is_terminal:
@@ -223,7 +219,6 @@ def _ticking_lines(what: str, total: int | None) -> Iterator[Callable[[int], Non
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn this package's errors into two lines on standard error and a non-zero exit."""
     try:
         yield
     except StartupError as error:

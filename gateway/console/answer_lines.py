@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Line = tuple[object, ...]
 
 FILE: Final = "/playground/file"
-"""Path below /console of a file of a container."""
+"""Below /console."""
 JSON_CHARS_MAX: Final = 20_000
 """Of an item of another type, shown as JSON."""
 _FILE_URL: Final = re.compile(r"/v1/containers/([A-Za-z0-9_]+)/files/([A-Za-z0-9_-]+)/content")
@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
 
 class Citation(NamedTuple):
-    """Reference of an answer; `file` is the address of a file here, or empty."""
+    """Reference of an answer; `file` is the address of a file here."""
 
     title: str
     url: str
@@ -72,7 +72,7 @@ class ShownItem:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of an answer; `calls` wait for their output, `approvals` for the reader's decision."""
+    """End of an answer; `calls` wait for output, `approvals` for the reader."""
 
     id: str = ""
     tone: str = ""
@@ -85,8 +85,6 @@ class Ending:
 
 
 class AnswerLines:
-    """Lines of one answer; `render` takes a block of the template and its view."""
-
     def __init__(self, render: Render, snippets: Sequence[Snippet]) -> None:
         self._render = render
         self._snippets = snippets
@@ -198,7 +196,6 @@ class AnswerLines:
 
 
 def item_of(index: int, item: Json) -> ShownItem:
-    """Return the view of an output item of any type, finished or not."""
     status = item.get("status") or ""
     shown = _VIEWS.get(item["type"], _other)(item)
     return replace(shown, index=index, status="" if status == "completed" else status)

@@ -51,13 +51,12 @@ FORM_BYTES_MAX: Final = 65_536
 FORM_FIELDS_MAX: Final = 200
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 VERBATIM: Final = "text"
-"""Field whose white space counts: what is put into a model's mouth."""
+"""The field whose white space counts."""
 FRAGMENT: Final = "x-fragment"
-"""Header of a request for one block of a page."""
+"""Asks for one block of a page."""
 LOGOUT: Final = f"{BASE}/logout"
 TO_PROVIDER: Final = f"{LOGIN}/provider"
 CALLBACK: Final = f"{BASE}/callback"
-"""Where a provider of sign-ins sends browsers back to."""
 PREFERENCES: Final = f"{BASE}/preferences"
 STATIC: Final = f"{BASE}/static"
 STREAM: Final = f"{BASE}/stream"
@@ -93,7 +92,7 @@ _USED: Final = (
 class Cookie:
     """Cookie of sessions.
 
-    Browsers send one with `__Host-` over TLS alone; over loopback there is none.
+    Browsers send `__Host-` over TLS alone; over loopback there is none.
     """
 
     secure: bool
@@ -112,7 +111,7 @@ class Cookie:
 
 
 class Console:
-    """ASGI application that answers below /console, and passes the rest on to another one."""
+    """ASGI application that answers below /console, in front of another one."""
 
     def __init__(  # noqa: PLR0913 - what it is in front of, and what its frame says
         self,
@@ -125,10 +124,7 @@ class Console:
         sign_in: SignIn | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        """Serve at the origin `public_url`, or without one at addresses of this machine.
-
-        Without `sign_in` there are login links only.
-        """
+        """Serve at the origin `public_url`, or without one at addresses of this machine."""
         self._app = app
         self._services = services
         self._sessions = services.sessions
@@ -219,7 +215,6 @@ class Console:
         return self._public_url or f"http://{request.url.netloc}"
 
     def _check_site(self, request: Request) -> None:
-        """Raise `PermissionDenied` unless a page of this origin sent the request."""
         site = request.headers.get("sec-fetch-site")
         if site is None:
             own = request.headers.get("origin") == self._origin(request)
@@ -251,7 +246,6 @@ class Console:
         return {name: value if name == VERBATIM else value.strip() for name, value in pairs}
 
     async def _own_form(self, request: Request) -> tuple[Session, dict[str, str]]:
-        """Return session and form of a POST that a page of this session sent."""
         self._check_site(request)
         session = await self._session(request)
         if session is None:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Tone = Literal["", "warn", "bad"]
 
 BEHIND_S: Final = 3.0
-"""Age of a snapshot from which on its replica is behind."""
+"""Older snapshots are of replicas that are behind."""
 STRIP_MAX: Final = 100
-"""Responses in flight that are shown: the oldest."""
+"""The oldest responses in flight."""
 MISHAPS_SHOWN: Final = 20
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 28
@@ -34,7 +34,7 @@ ENOUGH_SAMPLES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Figure with the points of an SVG polyline over its last five minutes; empty: none."""
+    """Figure; `line` are points of an SVG polyline over its last five minutes."""
 
     label: str
     value: float
@@ -45,10 +45,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Backend, over all replicas; `used` percent of its slots are taken.
+    """Backend over all replicas; `used` percent of its slots are taken.
 
-    `running`, `waiting`, `kv` (percent of its cache) and `tokens_per_s` are what it says of itself;
-    None: it does not.
+    `running`, `waiting`, `kv` (percent of its cache) and `tokens_per_s` are its own figures, if it
+    has any.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class MishapGroup:
-    """Failures or repairs of one code among the last, and the newest of them."""
+    """Failures or repairs of one code, and the newest."""
 
     code: str
     count: int
@@ -87,9 +87,9 @@ class MishapGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All replicas at one moment; `behind` of them have not written for some seconds.
+    """All replicas now; `behind` of them have not written for some seconds.
 
-    `tenants`: name, requests that wait for a backend, and those that do not.
+    `tenants`: name, requests that wait for a backend, and others.
     """
 
     replicas: Sequence[Json]

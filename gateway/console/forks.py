@@ -1,4 +1,4 @@
-"""Fork of a stored response: its context up to an item, as the beginning of a request.
+"""Fork of a stored response: its context up to an item.
 
 It shows content, so it takes `content.read` and a reveal, which the tenant's audit log has.
 """
@@ -33,7 +33,7 @@ class Fork:
 
 
 async def find_fork(call: Call, response_id: str, item: str) -> Fork:
-    """Return a fork. Raises `PermissionDenied` unless the response is revealed to the operator."""
+    """Raise `PermissionDenied` unless the response is revealed to the operator."""
     if not call.may("content.read"):
         raise PermissionDenied(
             "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
@@ -59,10 +59,10 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
 
 
 async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
-    """Return the parameters and items that a request continues the fork with.
+    """Return parameters and items of a request that goes on from the fork.
 
     Behind the last item it continues the response itself; before it, it refers to each item of the
-    context, which the API copies. Raises `InvalidRequest`.
+    context, which the API copies.
     """
     stored = call.services.operator.responses
     page = PageParams(limit=PAGE_ITEMS, order="asc")

@@ -22,7 +22,6 @@ class LoginAttempts:
     """Failed logins of this process, by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 

@@ -1,7 +1,7 @@
 """Sessions of the console, and the links that begin them.
 
 A row is a link until its one use, which gives it the hash of a new secret: so a link works once,
-and the session's secret was in no address. The database has hashes alone.
+and the session's secret was in no address.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 LOGIN: Final = f"{BASE}/login"
 LINK_S: Final = 600
 SESSION_S: Final = 12 * 3600
-"""After which a session ends, however much it is used."""
+"""However much it is used."""
 IDLE_S: Final = 3600
-"""Without a request, after which a session ends."""
+"""Without a request."""
 SEEN_EVERY_S: Final = 60
 """Between two notes that a session is used."""
 SECRET_BYTES: Final = 32
@@ -101,7 +101,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Session of an operator; `form_token` is in each of its forms."""
+    """Session of an operator; each of its forms has `form_token`."""
 
     id: UUID
     name: str
@@ -123,8 +123,6 @@ class OpenSession:
 
 
 class Sessions:
-    """Sessions and login links. All methods raise `StoreUnavailable`."""
-
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
         self._peppers = peppers
@@ -139,13 +137,13 @@ class Sessions:
         return token
 
     async def linked(self, token: str) -> Session | None:
-        """Return the session that a link would begin; None: used, expired or unknown."""
+        """Return the session that a link would begin."""
         async with self._database.transaction(_NOBODY) as connection:
             row = await _one(connection, _LINK, {"hash": self._hash(token)})
         return None if row is None else Session(row.id, row.name, row.role)
 
     async def open(self, token: str, visitor: Visitor) -> tuple[Session, str] | None:
-        """Use a link: return its session and that one's secret."""
+        """Use a link. Return its session and that one's secret."""
         secret = _new_secret()
         parameters = {
             "hash": self._hash(token),
@@ -169,7 +167,6 @@ class Sessions:
         return opened[1]
 
     async def find(self, secret: str) -> Session | None:
-        # None: it ended, or never began.
         bounds = {"idle_s": float(IDLE_S), "seen_every_s": float(SEEN_EVERY_S)}
         async with self._database.transaction(_NOBODY) as connection:
             row = await _one(connection, _FIND, {"hash": self._hash(secret), **bounds})

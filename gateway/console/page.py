@@ -30,7 +30,7 @@ class Services:
     """Services of pages.
 
     `ownership`: whether tenants and backends can be changed here. `api_port` is where clients send
-    requests. `is_ending`: this process drains.
+    requests.
     """
 
     operator: OperatorServices
@@ -47,8 +47,7 @@ class Services:
 class Call:
     """Request of an operator whose role has the permission for it.
 
-    `origin` is what the browser has in its address bar. `render` takes a template, a block of it,
-    and a view. `connection` is the browser's.
+    `origin` is what the browser has in its address bar. `render` takes template, block and view.
     """
 
     session: Session
@@ -66,7 +65,6 @@ class Call:
         return Author(self.session.actor, self.visitor.address, self.visitor.request_id)
 
     def caller(self, tenant_id: TenantId) -> AdminCaller:
-        # For the services of a tenant's resources.
         return AdminCaller(
             tenant_id,
             None,
@@ -79,7 +77,7 @@ class Call:
     def api_url(self) -> str:
         """Return the address for clients.
 
-        A proxy that ends TLS is taken to have the console and the API behind one name.
+        A proxy that ends TLS is taken to have console and API behind one name.
         """
         parts = urlsplit(self.origin)
         if parts.scheme == "https":
@@ -96,7 +94,7 @@ class Call:
 
 
 class Rendered(NamedTuple):
-    """Answer of an act that is a page, as one with a secret that is shown once."""
+    """Page as an answer, such as one with a secret that is shown once."""
 
     template: str
     title: str
@@ -115,7 +113,7 @@ Answer: TypeAlias = "str | Rendered | Response"
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Act of operators with a permission (None: of all), by a POST to `path`."""
+    """POST to `path`; `permission` None: for all operators."""
 
     path: str
     permission: OperatorPermission | None
@@ -126,11 +124,10 @@ class Act:
 class Page:
     """Page at `path` below /console.
 
-    `view` returns what `template` shows, the path of another page to go to, a `Download`, or
-    another response. `permission` None: a session is enough. `fragments` are blocks that a script
-    may fetch alone. Without an `icon` it is not in the navigation. `shortcut` is the key that goes
-    there, after `g`. `live` reads the view for the stream that renews the block `live`; it is the
-    same for all who look.
+    `view` returns what `template` shows, the path of another page, a `Download`, or a response.
+    `permission` None: a session is enough. `fragments` are blocks that a script may fetch alone.
+    Without an `icon` it is not in the navigation; `shortcut` follows `g`. `live` reads the view of
+    the block `live`, which is streamed, the same to all who look.
     """
 
     path: str

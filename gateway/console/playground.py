@@ -50,7 +50,7 @@ _FILE_HEADERS: Final = frozenset({b"content-length", b"content-disposition"})
 
 @dataclass(frozen=True, slots=True)
 class PlaygroundKey:
-    """Key of a session for one project; `ends_at` is a Unix time."""
+    """Session's key for one project; `ends_at` is a Unix time."""
 
     caller: AdminCaller
     project_id: str
@@ -60,7 +60,7 @@ class PlaygroundKey:
 
 
 class PlaygroundKeys:
-    """Keys of this process, one for each session at most."""
+    """Keys of this process, one a session at most."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -68,17 +68,14 @@ class PlaygroundKeys:
         self._changes = asyncio.Lock()
 
     def find(self, session: Session, project_id: str | None = None) -> PlaygroundKey | None:
-        """Return the session's key if it works now, and is of this project (None: of any)."""
+        """Return the session's key if it works, and is of this project (None: of any)."""
         key = self._by_session.get(session.id)
         if key is None or key.ends_at <= time.time() or project_id not in {None, key.project_id}:
             return None
         return key
 
     async def get(self, session: Session, caller: AdminCaller, project_id: str) -> PlaygroundKey:
-        """Return the session's key of a project; make it if none works.
-
-        Raises as `Keys.create_unowned` does.
-        """
+        """Return the session's key of a project; make it if none works."""
         async with self._changes:
             if (key := self.find(session, project_id)) is not None:
                 return key
@@ -112,15 +109,13 @@ class PlaygroundKeys:
 
 @dataclass(frozen=True, slots=True)
 class Playground:
-    """Application that clients reach; `served` returns the tools of a tenant."""
-
     app: ASGIApp
     keys: PlaygroundKeys
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
 
 
 class _Connection:
-    """Browser's connection, to which the API writes nothing by itself: its answer is rewritten."""
+    """Connection to which the API writes nothing by itself: its answer is rewritten."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -136,7 +131,7 @@ class _Connection:
 
 
 class _ApiAnswer(Response):
-    """The API's answer, rewritten on its way; a browser that leaves ends it."""
+    """The API's answer, rewritten; a browser that leaves ends it."""
 
     def __init__(
         self, app: ASGIApp, key: PlaygroundKey, *, path: str, body: bytes | None = None
@@ -207,7 +202,7 @@ class StreamedAnswer(_ApiAnswer):
 
 
 class Cancellation(_ApiAnswer):
-    """Cancellation of a response, which may have ended with its client: nothing is answered."""
+    """Cancellation, which answers nothing: the response may have ended with its client."""
 
     def __init__(self, app: ASGIApp, key: PlaygroundKey, response_id: str) -> None:
         super().__init__(app, key, path=f"{CREATE}/{response_id}/cancel", body=b"")

@@ -1,4 +1,7 @@
-"""Fields of the Playground's form → the body of a request, which the API checks."""
+"""Fields of the Playground's form → the body of a request.
+
+What the API checks is not checked here.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,24 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted_tools import HostedFamily
 
 OUTPUT: Final = "output:"
-"""Before the id of a call, in the name of the field with its output."""
+"""Before a call's id: the name of the field with its output."""
 APPROVAL: Final = "approval:"
-"""Before the id of a request for approval, in the name of the field with the answer."""
+"""Before an approval's id: the name of the field with the answer."""
 HOSTED: Final[dict[HostedFamily, Json]] = {
     "web_search": {"type": "web_search"},
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
 }
-"""Tools that the form has a box for."""
+"""With a box in the form."""
 SHOWN: Final[dict[HostedFamily, str]] = {
     "web_search": "web_search_call.action.sources",
     "code_interpreter": "code_interpreter_call.outputs",
 }
-"""Values of `include`, for what the page shows."""
+"""Values of `include`."""
 SCHEMA_NAME: Final = "answer"
 DIGITS_MAX: Final = 15
 """All such numbers can be written as JSON."""
 TEXTS: Final = ("model", "instructions", "service_tier")
-"""Fields that are parameters as they stand."""
+"""Parameters as they stand."""
 
 
 def input_of(form: Mapping[str, str]) -> list[Json]:
@@ -64,7 +67,7 @@ def number(text: str, param: str, refusal: str) -> int:
 
 
 def body_of(form: Mapping[str, str], context: Mapping[str, Any], items: Sequence[Json]) -> Json:
-    """Return the request; `context` has the parameters that it continues something with."""
+    """Return the request; `context` has parameters to continue something with."""
     body: Json = {name: form[name] for name in TEXTS if form.get(name)}
     if effort := form.get("effort"):
         body["reasoning"] = {"effort": effort}

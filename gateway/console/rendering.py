@@ -1,7 +1,7 @@
 """Templates and their filters.
 
-What a page shows may come from a client or a model: everything is escaped, and characters that hide
-or reorder text are shown by their numbers.
+What a page shows may come from a client or a model: all is escaped, and characters that hide or
+reorder text are shown by their numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _COMPACT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def visible(value: object) -> object:
-    """Return a text with the numbers of its invisible characters; other values as they are."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return _HIDING.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", value)
@@ -71,7 +70,7 @@ def compact(number: float) -> str:
 
 
 def short_id(public_id: str) -> str:
-    """Return the prefix and the last characters, which tell an id from its neighbours."""
+    """Return prefix and last characters, which tell an id from its neighbours."""
     prefix, mark, rest = public_id.partition("_")
     return f"{prefix}_…{rest[-8:]}" if mark and len(rest) > 12 else public_id
 

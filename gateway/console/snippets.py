@@ -1,5 +1,3 @@
-"""Texts that set clients up, to be pasted as they stand."""
-
 from __future__ import annotations
 
 import json
@@ -66,7 +64,7 @@ def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
 
 
 def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]:
-    """Return a request as programs make it, with a key of the reader's environment."""
+    """Return a request as programs make it."""
     indented = json.dumps(body, indent=2, ensure_ascii=False)
     arguments = "".join(f"    {name}={value!r},\n" for name, value in body.items())
     return [

@@ -1,5 +1,3 @@
-"""Limits and budgets as pages show them, and the forms that set them."""
-
 from __future__ import annotations
 
 import re
@@ -26,7 +24,7 @@ LIMIT_FIELDS: Final = {
     "max_requests_per_1_day": "Requests a day",
     "max_concurrent_responses": "Responses at once",
 }
-"""Limits that a form sets: their names in the admin API, and labels."""
+"""Names in the admin API, and labels."""
 _EXTRAS: Final = frozenset({"max_concurrent_responses"})
 _MONTH: Final = "month"
 DOLLARS_MAX: Final = 10**8
@@ -34,7 +32,7 @@ DOLLARS_MAX: Final = 10**8
 
 @dataclass(frozen=True, slots=True)
 class ShownLimit:
-    """Limit in words; `used` of it is in use or reserved, `percent` 100 at most."""
+    """Limit in words; `used` is in use or reserved."""
 
     what: str
     model: str
@@ -46,10 +44,9 @@ class ShownLimit:
 
 @dataclass(frozen=True, slots=True)
 class ShownBudget:
-    """Budget in dollars or tokens; `reserved` is for requests under way, or empty.
+    """Budget in dollars or tokens; `reserved` is for requests under way.
 
-    At `runs_out_at` (a Unix time) nothing is left if spending goes on like this; None: not in this
-    interval.
+    At `runs_out_at` (a Unix time) nothing is left if spending goes on like this.
     """
 
     interval: str
@@ -114,7 +111,7 @@ def _digits(text: str) -> str:
 
 
 async def set_limits(call: Call, owner: LimitOwner) -> None:
-    """Set the limits of a form; an empty field takes a limit away."""
+    """Set the limits of a form; an empty field takes one away."""
     main: dict[str, Any] = {}
     extras: dict[str, Any] = {}
     for name in LIMIT_FIELDS:
@@ -127,7 +124,7 @@ async def set_limits(call: Call, owner: LimitOwner) -> None:
 
 
 async def set_budget(call: Call, owner: LimitOwner) -> None:
-    """Set the budget a month, in dollars; an empty field takes it away."""
+    """Set the monthly budget of a form; an empty field takes it away."""
     budgets, text = call.services.tenant.spend_limits, call.form.get("dollars", "").lstrip("$")
     if not text:
         await budgets.remove_budget(owner, "usd", _MONTH)

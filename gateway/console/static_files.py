@@ -1,4 +1,4 @@
-"""Scripts and styles, under names with a digest of their content, so that browsers keep them."""
+"""Scripts and styles; browsers keep them, for their names have digests of their content."""
 
 from __future__ import annotations
 

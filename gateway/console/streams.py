@@ -1,7 +1,7 @@
-"""Live fragments over server-sent events, rendered once a second for all who look.
+"""Live fragments over server-sent events, rendered once for all viewers.
 
 No task renders them: of the viewers that wait for the next version one does it for all, and where
-that one leaves, another. Without viewers nothing is read.
+that one leaves, another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEARTBEAT_S: Final = 15.0
 VIEWERS_MAX: Final = 50
 """Streams of one process."""
 CHECK_S: Final = 60.0
-"""Between two looks which sessions of viewers have ended."""
+"""Between two looks for sessions that have ended."""
 _HEARTBEAT: Final = b":\n\n"
 
 
@@ -33,7 +33,6 @@ class Topic:
     def __init__(
         self, render: Callable[[], Awaitable[str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # `clock` gives seconds and never goes back.
         self._render = render
         self._clock = clock
         self._rendering = asyncio.Lock()
@@ -60,7 +59,7 @@ class Streams:
         is_ending: Callable[[], bool],
         open_among: Callable[[Collection[str]], Awaitable[Collection[str]]],
     ) -> None:
-        """Serve `topics` until `is_ending`: browsers then connect to another replica.
+        """Serve until `is_ending`: browsers then connect to another replica.
 
         `open_among` returns the secrets of open sessions.
         """
@@ -76,7 +75,6 @@ class Streams:
             raise RateLimited(f"{VIEWERS_MAX} people look at this replica already.")
 
     async def follow(self, path: str, secret: str) -> AsyncIterator[bytes]:
-        """Yield the events of a topic while the session with this secret is open."""
         topic, shown = self._topics[path], ""
         # The page is newer than what there is.
         number = topic.number

@@ -59,7 +59,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Nested values, the place of each, and what could not even be read."""
+    """Nested values, the place of each, and what could not be read."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, str] = field(default_factory=dict)
@@ -88,7 +88,6 @@ class Variable:
 
     @property
     def is_list(self) -> bool:
-        # Lists are written as JSON.
         return _mentions(self.field.annotation, tuple)
 
 
@@ -291,7 +290,7 @@ _TEXTS: Final = {
     "literal_error": "expected {expected}",
     "invalid_key": "expected the name of a setting",
 }
-"""By pydantic's type of error, to be formatted with its context."""
+"""By pydantic's type of error, formatted with its context."""
 _SECTIONS: Final = ("model_type", "model_attributes_type", "dict_type")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _UNKNOWN: Final = "extra_forbidden"
@@ -386,8 +385,7 @@ def load_settings(
 ) -> Settings:
     """Load the settings of this process.
 
-    `config` is the file (default: `GATEWAY_CONFIG`, then ./gateway.yaml if there is one),
-    `arguments` nested values that win over all else. Raises one `ConfigError` that lists every
+    `arguments` are nested values that win over all else. Raises one `ConfigError` that lists every
     mistake.
     """
     environ = os.environ if environ is None else environ
@@ -412,7 +410,7 @@ def load_settings(
 
 
 def sources(config: Path | None = None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return by path where each setting was set: `file:line`, or the name of a variable."""
+    """Return where settings were set, by path: `file:line`, or a variable."""
     environ = os.environ if environ is None else environ
     layers = (_read_file(config, environ), _read_environment(Settings, environ))
     paths = {variable.path for variable in variables(Settings)}
@@ -430,7 +428,6 @@ def variable_names() -> list[str]:
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    # `upper` wins; sections are merged.
     both = {**lower, **upper}
     for key in lower.keys() & upper.keys():
         if isinstance(lower[key], dict) and isinstance(upper[key], dict):
@@ -490,8 +487,8 @@ _BACKENDS: Final = TypeAdapter(tuple[Backend, ...])
 def read_backends(path: Path) -> tuple[Backend, ...]:
     """Read a file with the list `backends` of gateway.yaml and nothing else.
 
-    Raises `ConfigError`, also for an empty file, because one that is being written may look so. An
-    empty list means that there are no backends.
+    An empty file is a mistake, because one that is being written may look so. An empty list means
+    that there are no backends.
     """
     layer = _layer(path)
     if layer.mistakes:

@@ -1,5 +1,3 @@
-"""All settings of a process, as one frozen value."""
-
 from __future__ import annotations
 
 import hmac
@@ -81,7 +79,7 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
 
 
 PEPPER_KEY_ID: Final = "auth.key_pepper"
-"""Id of the sealing key made from the pepper. Its dot keeps others from having it."""
+"""Of the key made from the pepper. Its dot keeps others from having it."""
 
 
 class Settings(BaseModel):
@@ -176,7 +174,6 @@ class Settings(BaseModel):
 
     @property
     def pepper(self) -> bytes:
-        """Return the secret that API keys are hashed with."""
         if self.auth.key_pepper is None:
             raise ConfigError(
                 "no secret to hash API keys with; all replicas must share one",
@@ -198,9 +195,9 @@ class Settings(BaseModel):
 
     @property
     def sealing_secrets(self) -> tuple[tuple[str, bytes], ...]:
-        """Return ids and secrets of the keys for reasoning, the one that seals first.
+        """Return ids and secrets, the one that seals first.
 
-        The key from the pepper is among them, for what it sealed before there were others.
+        The key from the pepper opens what it sealed before there were others.
         """
         own = ((key.id, key.secret.get_secret_value()) for key in self.reasoning.sealing_keys)
         made = hmac.digest(self.pepper, b"reasoning seal", "sha256")
@@ -214,7 +211,6 @@ class Settings(BaseModel):
 
     @property
     def model_aliases(self) -> dict[str, str]:
-        # Aliases to model ids.
         return {alias: model.id for model in self.models for alias in model.aliases}
 
     @property

@@ -1,4 +1,4 @@
-"""The settings as documentation: the table of variables and the annotated example file."""
+"""The table of variables and the annotated example file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Settings of the tools that the gateway runs itself.
 
-A tool that lacks a requirement is off: requests are answered without it, and the answer says so.
+A tool that lacks a requirement is off: requests are answered without it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ class Web(Destinations):
 
     @property
     def agent(self) -> str:
-        # Name and contact, as sites see them.
         return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent
 
 

@@ -1,7 +1,7 @@
 """Arguments of calls, valid by the TypeScript that describes tools in a prompt.
 
-TypeScript is read back into JSON Schemas. What cannot be read becomes the schema of anything, or an
-absent property; line breaks and unescaped quotes in descriptions do occur, and are read.
+What cannot be read becomes the schema of anything, or an absent property; line breaks and unescaped
+quotes in descriptions do occur, and are read.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Tool:
 
 
 def tools_of(message: str, namespace: str = "functions") -> list[Tool]:
-    """Return the tools of a namespace in a message of the developer or the system.
+    """Return the tools of a namespace in a developer's or system message.
 
-    The last namespace of that name counts: instructions before it may quote one.
+    The last one of that name counts: instructions before it may quote one.
     """
     begin, end = f"namespace {namespace} {{", f"}} // namespace {namespace}"
     whole = rf"^{re.escape(begin)}$(.*?)^{re.escape(end)}$"
@@ -76,7 +76,6 @@ class _Reader:
         self._position = position
 
     def union(self, depth: int) -> Schema:
-        """Read `A | B | C[]`, one member or many."""
         leading = self._accept("|")
         members = [self._postfix(depth)]
         while self._accept("|"):
@@ -184,11 +183,11 @@ def _unescape(literal: str) -> str:
 
 
 DEPTH_MAX: Final = 24
-"""Nesting beyond which a value is empty: the schema has no finite one."""
+"""Beyond it a value is empty: the schema has no finite one."""
 DEPTH_SHORT: Final = 4
-"""Nesting from which on the shortest way out is taken: null, the empty array."""
+"""From here on the shortest way out is taken: null, the empty array."""
 SIZE_MAX: Final = 10_000
-"""Members and characters that a schema can require: `minItems` of a client has no maximum."""
+"""Members and characters; a client's `minItems` has no maximum."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")

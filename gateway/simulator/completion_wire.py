@@ -1,11 +1,10 @@
-"""Requests and events of the simulated server, in vLLM's exact form or SGLang's.
+"""Requests and events, in vLLM's exact form or SGLang's.
 
 One prompt of token ids is taken, and one choice. `ignore_eos`, `min_tokens`, `logit_bias`,
 `structured_outputs`, `response_format`, `stop` and `chat_template_kwargs` have no effect. Logprobs
 mean nothing, but are the same for the same id.
 
-Sources: responses of vLLM 0.32 with its parsers of gpt-oss, and of SGLang 0.5.23, which calls
-thoughts `reasoning_content`.
+Sources: responses of vLLM 0.32 with its parsers of gpt-oss, and of SGLang 0.5.23.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class CompletionRequest:
     logprobs: int | None = None
     """Alternatives for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
-    """Logprobs name tokens by their ids."""
+    """In logprobs."""
     chat_rules: OutputRules | None = None
     """None: it did not come to `/v1/chat/completions`."""
 
@@ -146,9 +145,7 @@ def json_object(body: bytes) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a stream: vLLM's `finish_reason` and `stop_reason`, the stop id; that is None for
-    `<|return|>` and for length.
-    """
+    """End of a stream; vLLM's `stop_reason` is None for `<|return|>` and for length."""
 
     finish: str
     stop_reason: int | None = None
@@ -194,7 +191,7 @@ def alternatives(token: int, count: int) -> dict[int, float]:
 
 
 class Likelihoods:
-    """The `logprobs` of one stream's events; offsets count characters."""
+    """`logprobs` of a stream's events; offsets count characters."""
 
     def __init__(self, request: CompletionRequest, vocabulary: Vocabulary) -> None:
         self._count = request.logprobs or 0
@@ -235,12 +232,11 @@ _TAIL: Final = b"]}]}\n\n"
 
 
 def event(document: Json) -> bytes:
-    # A server-sent event.
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
 class EventTails:
-    """Second half of an event with one id of whole characters; the same for every stream."""
+    """Second half of an event with one id of whole characters."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -265,7 +261,7 @@ class EventTails:
 
 
 class EventWriter:
-    """Writer of one stream's events; text comes as soon as its characters are complete."""
+    """Writer of a stream; text comes once its characters are complete."""
 
     def __init__(
         self,
@@ -290,7 +286,7 @@ class EventWriter:
         """Number of cached ids of the prompt; 0 until it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
-        """Return events of `ids_per_event` ids each; the last one carries the ending, if any."""
+        """Return events of `ids_per_event` ids each; the last one carries the ending."""
         cut = max(len(ids) - 1, 0) // ids_per_event * ids_per_event if ending else len(ids)
         frames = [
             self._frame(ids[start : min(start + ids_per_event, cut)])
@@ -301,7 +297,6 @@ class EventWriter:
         return b"".join(frames)
 
     def usage(self, usage: Json) -> bytes:
-        """Return the last event before `[DONE]`; empty if it was not requested."""
         if not self._request.include_usage:
             return b""
         tail = {"choices": [], "usage": usage}
@@ -325,7 +320,7 @@ class EventWriter:
         return event(document)
 
     def choice(self, ids: Sequence[int], ending: Ending | None) -> Json:
-        """Return the choice of an event or of a whole response; the first echoes the prompt."""
+        """Return the choice of an event or of a response; the first echoes the prompt."""
         request = self._request
         echo = request.prompt if self._is_first and request.return_token_ids else None
         self._is_first = False
@@ -390,14 +385,12 @@ _NOBODY: Final = UUID(int=0)
 
 
 class Conversations:
-    """Reader of conversations, rendered in Harmony as the gateway does it."""
-
     def __init__(self, vocabulary: Vocabulary, *, context_length: int) -> None:
         self.format = HarmonyFormat(vocabulary)
         self._context_length = context_length
 
     def as_completion(self, members: Json, body: bytes) -> tuple[Json, OutputRules]:
-        """Return the equivalent completion request, and the rules to read its output by.
+        """Return the equivalent completion, and the rules to read its output by.
 
         CPU work that grows with the prompt.
         """

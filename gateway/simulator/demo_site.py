@@ -1,6 +1,6 @@
-"""A web site to try the browser on; nothing that its pages say is true.
+"""A web site to try the browser on.
 
-The page `/injection` tells its reader what to do, and forges marks of the browser.
+`/injection` tells its reader what to do, and forges marks of the browser.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def create_site() -> Starlette:
 
 
 def page_names() -> list[str]:
-    # Without the index page.
     return sorted(path.stem for path in PAGES.glob("*.html") if path.stem != "index")
 
 

@@ -1,8 +1,8 @@
 """Script of a turn: think, perhaps announce and call a tool, or answer.
 
-The hosted tools are used if the user asks for it and the system message offers them. Results of
-`browser` stand in a prompt as displays: `[3] Title (https://host/path)`, the line `**viewing lines
-[40 - 61] of 180**`, an empty line, and numbered ones: `L40: Some text, and 【7†a link】 in it.`
+Results of `browser` stand in a prompt as displays: `[3] Title (https://host/path)`, the line
+`**viewing lines [40 - 61] of 180**`, an empty line, and numbered ones: `L40: Some text, and 【7†a
+link】 in it.`
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ def thoughts(conversation: Conversation) -> str:
 
 
 def preamble(tool: Tool) -> str:
-    # Shown to the user before a call.
     return f"I will call {tool.name} and tell you what it says."
 
 
@@ -151,7 +150,6 @@ def answer(conversation: Conversation) -> str:
 
 
 def response_schema(developer: str) -> Schema | None:
-    """Return the schema under the last `# Response Formats`, if any."""
     sections = _FORMATS.split(developer)
     begun = _SCHEMA_LINE.search(sections[-1]) if len(sections) > 1 else None
     if begun is None:
@@ -228,7 +226,7 @@ _WORD: Final = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Lines of a page that were shown; `url` is empty for results of a search or a find."""
+    """Lines of a page; `url` is empty for results of a search or a find."""
 
     cursor: int
     title: str
@@ -242,7 +240,7 @@ class Display:
         return max(self.links, key=lambda one: len(words & words_of(one[1])))[0]
 
     def best_line(self, words: frozenset[str]) -> tuple[int, str]:
-        """Return the line with most of these words, without the markup of links."""
+        """Return the line with most of these words."""
         lines = [(number, _LINK.sub(r"\2", line).strip()) for number, line in self.lines]
         prose = [one for one in lines if one[1] and not one[1].startswith(("#", "URL:"))]
         best = max(prose or lines, key=lambda one: len(words & words_of(one[1])))
@@ -318,7 +316,7 @@ _OPENED_MAX: Final = 1
 
 
 def plausible(conversation: Conversation, offered: Container[str]) -> Act | None:
-    """Return what a model would do with its tools; None if they have nothing to do."""
+    """Return what a model would do with its hosted tools."""
     request = conversation.request
     if _REFUSED.search(request):
         return None
@@ -392,7 +390,7 @@ for y in ys[::3]:
 def code_for(request: str, system: str) -> str:
     """Return Python that plots or computes what the request names.
 
-    If the system message lists no packages, those that models were trained with are used.
+    If the system message lists no packages, models take those that they were trained with.
     """
     if _PLOT_REQUEST.search(request):
         function = _FUNCTION.search(request)
@@ -422,7 +420,7 @@ _WORD_CHARS_MIN: Final = 4
 
 
 def planned_calls(chosen: list[Tool], times: int) -> list[Tool]:
-    """Return the tools in the order of the calls: one alone is called `times` times."""
+    """Return the tools in the order of the calls."""
     return (chosen * times if len(chosen) == 1 else chosen)[:CALLS_MAX]
 
 
@@ -470,8 +468,6 @@ _PYTHON_OFFERED: Final = re.compile(r"^## python$", re.MULTILINE)
 
 
 class ScriptWriter:
-    """Script of one conversation, and messages of it that somebody else opened."""
-
     def __init__(self, conversation: Conversation, vocabulary: Vocabulary) -> None:
         self._conversation = conversation
         self._vocabulary = vocabulary
@@ -493,7 +489,6 @@ class ScriptWriter:
 
     @cached_property
     def offered(self) -> list[str]:
-        # The recipients of all calls that could be made.
         has_python = _PYTHON_OFFERED.search(self._conversation.system)
         return [*self._tools_by_kind, *([PYTHON] if has_python else [])]
 
@@ -527,11 +522,10 @@ class ScriptWriter:
         return self._parts.part_of_ids(kind, self._body(kind))
 
     def completion(self, kind: str, body: list[int]) -> list[int] | None:  # noqa: ARG002
-        """Return the rest of a body that another model began; None if this one cannot tell."""
+        """Return the rest of a body that another model began, if it can be known."""
         return None
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
-        # The rest of the header behind the recipient.
         return self._parts.call_mark(kind)
 
     def header_of(self, kind: str) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""
 FOREIGN_IDS_MAX: Final = 64
-"""Ids at the front of a text that another tokenizer may have cut differently."""
+"""At the front of a text, that another tokenizer may have cut differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,7 @@ def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
 def rest_of(
     script: Script, written: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
 ) -> list[int]:
-    """Return the ids after `written`, which begins with the turn's `<|start|>assistant`.
-
-    `writer` makes messages that the script does not have.
-    """
+    """Return the ids after `written`, which begins with the turn's `<|start|>assistant`."""
     if script.ids[: len(written)] == list(written):
         return script.ids[len(written) :]
     return _Realignment(script.parts, list(written), writer, vocabulary).rest()

@@ -1,5 +1,3 @@
-"""Turns as ids: those that the script says, and those that a prompt holds."""
-
 from __future__ import annotations
 
 import re
@@ -31,14 +29,14 @@ COMMENTARY: Final = "commentary"
 FINAL: Final = "final"
 CALL_PREFIX: Final = "functions."
 PYTHON: Final = "python"
-"""The kind of a call is its recipient; of any other message, its channel."""
+"""A call's kind is its recipient; any other message's is its channel."""
 
 _TERMINATORS: Final = {ANALYSIS: END, COMMENTARY: END, FINAL: RETURN}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Message of a script. `header` begins with `<|start|>assistant`."""
+    """Message of a script; `header` begins with `<|start|>assistant`."""
 
     kind: str
     header: tuple[int, ...]
@@ -47,12 +45,10 @@ class Part:
 
     @property
     def ids(self) -> list[int]:
-        # Header and end included.
         return [*self.header, *self.body, self.terminator]
 
     @property
     def ends_turn(self) -> bool:
-        # Nothing follows in the turn.
         return self.terminator != END
 
 
@@ -85,7 +81,6 @@ class PartWriter:
         return self.call_header(kind, channel_of(kind))
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
-        # The channel comes before the recipient.
         return (*OPENING, *self._marked(f"{channel} to={kind} ", kind))
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
@@ -100,12 +95,10 @@ class PartWriter:
 
     @property
     def json_mark(self) -> tuple[int, ...]:
-        # The end of a header that announces JSON.
         return (CONSTRAIN, *self.vocabulary.encode("json"), MESSAGE)
 
 
 def is_call(kind: str) -> bool:
-    # Everything else is a message.
     return kind not in _TERMINATORS
 
 
@@ -120,9 +113,7 @@ def script_of(parts: list[Part]) -> Script:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Rest of a turn that begins at `turn_start` of the prompt; `finish` None: it ends with a stop
-    id.
-    """
+    """Rest of a turn; `turn_start` is an index of the prompt. `finish` None: a stop id ends it."""
 
     ids: list[int]
     turn_start: int
@@ -137,8 +128,7 @@ _RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")
 class Message:
     """`ids[start:end]` of a prompt, from a `<|start|>` to before the next one.
 
-    The body is `ids[body:body_end]`; `body` None: the header was cut off. `terminator` None: it is
-    open.
+    The body is `ids[body:body_end]`; None: the header was cut off. `terminator` None: it is open.
     """
 
     role: str
@@ -152,14 +142,12 @@ class Message:
 
 
 def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
-    """Return all messages of a prompt; ids before the first `<|start|>` are skipped."""
+    """Return all messages; ids before the first `<|start|>` are skipped."""
     spans = pairwise([*_positions(ids, START), len(ids)])
     return [_message(ids, start, end, vocabulary) for start, end in spans]
 
 
 class Bodies:
-    """Texts of messages, each decoded at its first use."""
-
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._ids = ids
         self._vocabulary = vocabulary
@@ -181,7 +169,7 @@ def kind_of(message: Message) -> str:
 
 
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:
-    """Return the index of the open turn: behind the last message of another role.
+    """Return the index behind the last message of another role.
 
     A prompt that ends inside of such a message has an empty turn at its end.
     """
@@ -244,6 +232,5 @@ def _read_header(
 
 
 def _words(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    # A marker separates words.
     pieces = [b" " if one >= FIRST_SPECIAL else vocabulary.piece(one) for one in ids]
     return b"".join(pieces).decode("utf-8", "replace")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """State and parts that the requests of one server share."""
+    """State that the requests of one server share."""
 
     def __init__(self, options: SimulatorOptions) -> None:
         self.options = options
@@ -34,7 +34,6 @@ class SimulatedEngine:
 
     @property
     def paths(self) -> frozenset[str]:
-        # The endpoints at which the model writes.
         return frozenset({PATH, CHAT_PATH})
 
     async def read(self, body: bytes, path: str = PATH) -> CompletionRequest:
@@ -69,7 +68,7 @@ class SimulatedEngine:
         return "".join(lines).encode()
 
     def server_info(self) -> dict[str, Any]:
-        """Return those arguments of SGLang 0.5.23's `/server_info` that matter to the gateway."""
+        """Return those arguments of SGLang 0.5.23 that matter to the gateway."""
         options = self.options
         return {
             "served_model_name": options.models[0],

@@ -169,13 +169,10 @@ async def _read_body(receive: Receive, bytes_max: int) -> bytes:
 
 
 class Outlet:
-    """ASGI response of one request."""
-
     def __init__(self, send: Send) -> None:
         self.send = send
 
     async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
-        # Parts of the body follow.
         await self.send(
             {
                 "type": "http.response.start",
@@ -190,7 +187,6 @@ class Outlet:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        # `data` is the last part of the body.
         await self.send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:

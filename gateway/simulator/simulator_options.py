@@ -16,7 +16,7 @@ class SimulatorOptions:
     """Served names; a request without a model gets the first."""
     engine: Engine = "vllm"
     version: str | None = None
-    """Version that it claims to be, and does what that one does. None: a recent one."""
+    """Version that it claims to be; None: a recent one."""
     context_length: int = 131_072
     """Ids of prompt and output together."""
     body_bytes_max: int = 32 * 1024 * 1024

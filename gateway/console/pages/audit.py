@@ -1,5 +1,3 @@
-"""The audit log of operators, or of one tenant."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """Entries of a chain, the newest first; `tenant` empty: that of operators."""
+    """Entries, the newest first; without a `tenant` those of operators."""
 
     entries: Sequence[Entry]
     tenant: str
@@ -83,7 +81,7 @@ def _entry(body: Json) -> Entry:
 
 
 def _actor(body: Json) -> tuple[str, str]:
-    # Name and address. Operators stand beside the object that OpenAI's audit log has.
+    # Operators stand beside the object that OpenAI's audit log has.
     operator = body.get("harmony")
     if operator is not None:
         return str(operator["operator"]), operator["address"] or ""
@@ -101,7 +99,7 @@ class Verified:
 
 
 async def verify(call: Call) -> Rendered:
-    """Check a chain. Raises `PermissionDenied` where this process may not read all of it."""
+    """Raise `PermissionDenied` where this process may not read all of the chain."""
     tenant = call.form.get("tenant", "")
     chain = await _chain(call, tenant)
     with owned("Run 'harmony-gateway audit verify' with the owner's URL."):

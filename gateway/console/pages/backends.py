@@ -18,7 +18,7 @@ PATH: Final = "/backends"
 
 @dataclass(frozen=True, slots=True)
 class BackendsView:
-    """The fleet, and who drained backends, by name. `is_owner`: they can be drained here."""
+    """The fleet, and who drained backends; `is_owner`: it can be done here."""
 
     fleet: Fleet
     drained: Mapping[str, Json]

@@ -1,5 +1,3 @@
-"""Set-up of clients, and whether the first request of a key has come."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,10 +29,10 @@ PLACEHOLDER: Final = "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ConnectView:
-    """Snippets, and the keys that can be waited for.
+    """Snippets, and keys that can be waited for.
 
-    `key` is the one that is; empty: none. `response` is the newest that it stored. `again` is the
-    path of the page with all that is chosen, `keys_page` of that where keys are made.
+    `key` is the one that is, `response` the newest that it stored. `again` is the path of this page
+    with all that is chosen, `keys_page` of that where keys are made.
     """
 
     base_url: str
@@ -91,7 +89,6 @@ async def view(call: Call) -> ConnectView:
 
 
 async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], list[Json]]:
-    # Projects of the tenant, and keys of the chosen one, or of the first.
     if not tenant:
         return [], []
     services = call.services.tenant

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns, the oldest first. `newer`: the id to go on behind; None: no more."""
+    """Turns, the oldest first; `newer` is the id to go on behind."""
 
     id: str
     turns: Sequence[Json]

@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PlaygroundView:
-    """The form; `ends_at` is the end of the session's key, if it has one."""
+    """The form; `ends_at` is the end of the session's key."""
 
     choice: Choice
     model: str
@@ -113,7 +113,6 @@ async def ask(call: Call) -> Response:
 
 
 async def _context(call: Call) -> tuple[Json, list[Json]]:
-    # The question continues the answer before it, or a fork.
     if previous := call.form.get("previous"):
         return {"previous_response_id": previous}, []
     if not (response_id := call.form.get("fork")):

@@ -1,5 +1,3 @@
-"""Requests that wait for backends, and in the background."""
-
 from __future__ import annotations
 
 import time
@@ -23,7 +21,7 @@ OLDEST_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TenantQueue:
-    """Background responses of a tenant; `oldest_s` None: none waits."""
+    """Background responses of a tenant."""
 
     tenant: str
     queued: int
@@ -34,7 +32,7 @@ class TenantQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """Queues; `is_cut`: there are more in the background than were read."""
+    """Queues; `is_cut`: there are more than were read."""
 
     fleet: Fleet
     tenants: Sequence[TenantQueue]

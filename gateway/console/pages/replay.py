@@ -1,4 +1,4 @@
-"""A revealed response that a backend continues from one of its tokens, beside the original."""
+"""A revealed response, which a backend continues from one of its tokens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""One stored response, whose content is shown once it is revealed."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -41,11 +39,11 @@ TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
 ITEMS_SHOWN: Final = 100
 _OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
-"""Fields of a response that do not repeat its request."""
+"""They do not repeat the request."""
 WIDTH: Final = 1000
 """Of the timeline, in units of its drawing."""
 BAR_MIN: Final = 2.0
-"""However short a bar is, it can be seen."""
+"""So that every bar can be seen."""
 TICKS: Final = 5
 _LANES: Final = {
     "phases": "Phases",
@@ -59,7 +57,7 @@ _MESSAGE_PHASES: Final = {"reasoning": "thinking", "final": "answering", "commen
 
 
 class Bar(NamedTuple):
-    """Span of a lane as it is drawn; `tone` is its colour."""
+    """Span as it is drawn; `tone` is its colour."""
 
     x: float
     width: float
@@ -84,7 +82,7 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Drawn execution; `points` are hops and repairs, at their x."""
+    """Drawn execution; `points` are hops and repairs."""
 
     lanes: Sequence[Lane]
     totals: Sequence[Total]
@@ -94,7 +92,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class ResponseView:
-    """The page; `content` is that of the tab, None: not revealed, or none."""
+    """`content` is that of the tab; None: not revealed, or none."""
 
     id: str
     record: Json

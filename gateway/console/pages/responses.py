@@ -1,4 +1,4 @@
-"""Stored responses of all tenants, without their content; filters are in the address."""
+"""Stored responses of all tenants; filters are in the address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS: Final = 50
 CHOSEN_MAX: Final = 100
 """Cancelled at once."""
 SINCE: Final = "since"
-"""Parameter: the rows that are newer than a response."""
+"""Parameter of rows that are newer than a response."""
 _FILTERS: Final = {
     "id": "Response",
     "tenant": "Tenant",
@@ -37,14 +37,14 @@ _FILTERS: Final = {
     "from": "From",
     "until": "Until",
 }
-"""Parameters of the address, and their labels."""
+"""Parameters and their labels."""
 _TIMES: Final = {"from": "created_at[gte]", "until": "created_at[lt]"}
-"""Those that are times (UTC), and what the admin API calls them."""
+"""In UTC; what the admin API calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filter in use; `without` is the address of the list that lacks it."""
+    """Filter in use; `without` is the list's address without it."""
 
     label: str
     value: str
@@ -53,10 +53,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ResponseList:
-    """Rows of the admin API, and addresses; empty: none.
-
-    `here` is that of the list, `older` of the rest, `news` of rows that it does not have yet.
-    """
+    """Rows, and addresses: `here` of the list, `older` of the rest, `news` of newer rows."""
 
     here: str
     news: str
@@ -68,7 +65,7 @@ class ResponseList:
 
 
 class Outcome(NamedTuple):
-    """Outcome of a cancellation; `refusal` is empty where it worked."""
+    """Outcome of a cancellation; without a `refusal` it worked."""
 
     id: str
     refusal: str

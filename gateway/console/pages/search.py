@@ -18,7 +18,7 @@ _LISTED: Final[dict[str, Callable[[str], UUID | None]]] = {
     "project_id": ids.parse_project_id,
     "api_key_id": ids.parse_api_key_id,
 }
-"""Filters of the list of responses, and what parses their ids."""
+"""Filters of the list of responses."""
 
 
 async def view(call: Call) -> str:

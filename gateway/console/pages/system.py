@@ -20,7 +20,7 @@ TABLES_SHOWN: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SystemView:
-    """State of the system; `settings` are paths and values as JSON."""
+    """`settings` are paths and values as JSON."""
 
     system: Json
     is_current: bool

@@ -33,7 +33,7 @@ KEYS_SHOWN_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class TenantList:
-    """Tenants by name; `older` is the address of the rest, or empty."""
+    """Tenants by name; `older` is the address of the rest."""
 
     rows: Sequence[Json]
     begins: str
@@ -73,7 +73,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """Tenant; `older` is the address of further projects, or empty."""
+    """Tenant; `older` is the address of further projects."""
 
     tenant: Json
     state: str
@@ -224,7 +224,7 @@ async def tenant_id_of(call: Call) -> TenantId:
 
 
 async def serving_tenant_id(call: Call) -> TenantId:
-    """Return the id. Raises `InvalidRequest` if no key of the tenant works any more."""
+    """Raise `InvalidRequest` if no key of the tenant works any more."""
     tenant = (await call.services.operator.tenants.get(call.path["name"])).tenant
     if tenant.disabled_at is not None or tenant.deleted_at is not None:
         raise InvalidRequest(f"Tenant {tenant.name!r} is {_state(tenant)}: no key of it works.")

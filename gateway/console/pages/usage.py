@@ -30,7 +30,7 @@ HOUR_S: Final = 3_600
 
 
 class Span(NamedTuple):
-    """Time to look back on, in buckets of a width."""
+    """Time in buckets."""
 
     label: str
     length_s: int
@@ -50,14 +50,14 @@ _COLUMNS: Final = {
     "input_cached_tokens": "Cached",
     "output_tokens": "Output tokens",
 }
-"""Names in the admin API, and their headings."""
+"""By their names in the admin API."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageView:
-    """Sums by group; without a `tenant` there are none.
+    """Sums by group; `cost` is in dollars, empty where nothing has a price.
 
-    `plot` is JSON for the script that draws. `cost` is in dollars, empty where nothing has a price.
+    `plot` is JSON for the script that draws.
     """
 
     tenants: Sequence[str]
@@ -87,7 +87,7 @@ class _Query:
 
 
 async def _query(call: Call, tenants: Sequence[str]) -> _Query | None:
-    # None: there is no tenant. Raises `InvalidRequest` and `ResourceNotFound`.
+    # None: there is no tenant.
     span = choice(call.query, "span", tuple(SPANS)) or "week"
     group = choice(call.query, "group", tuple(GROUPS)) or "model"
     name = call.query.get("tenant") or (tenants[0] if tenants else "")
