@@ -22,7 +22,9 @@ _BLANK: Final = re.compile(r"(?:\s+|//[^\n]*)*")
 _KEY: Final = re.compile(r"""("(?:\\.|[^"\\\n])*"|[^\s:?{}|,;"]+)(\??)\s*:""")
 _INDEX: Final = re.compile(r"\[key: string\]\s*:")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
-_NUMBER_LITERAL: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER_LITERAL: Final = re.compile(
+    r"-?(?:0|[1-9][0-9]{0,307})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
+)
 _STRING: Final = re.compile(r'"([^\n]*?)"(?=\s*(?:[|,;\])}>\[]|//|\n|\Z))')
 _LINE: Final = re.compile(r"[^\n]*\n?")
 _NAMED: Final[dict[str, Schema]] = {
@@ -190,7 +192,7 @@ SIZE_MAX: Final = 10_000
 """Members and characters; a client's `minItems` has no maximum."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _FORMATS: Final = {
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
@@ -221,7 +223,9 @@ class _Maker:
     def __init__(self, root: Schema, request: str) -> None:
         self._root = root
         self._request = request
-        self._numbers = [json.loads(number) for number in _NUMBER.findall(_plain(request))]
+        # Not as JSON, which has no leading zeros.
+        numbers = _NUMBER.findall(_plain(request))
+        self._numbers = [float(one) if "." in one else int(one) for one in numbers]
         self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
         self._room = SIZE_MAX
         self._made = 0

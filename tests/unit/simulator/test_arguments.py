@@ -216,6 +216,27 @@ def test_values_take_up_what_the_user_said() -> None:
     }
 
 
+@each(
+    ("text", "number"),
+    [
+        ("Agent 007", 7),
+        ("-05 degrees", -5),
+        ("1.50 euros", 1.5),
+        ("٣ apples", 1),
+        ("9" * 5_000, 999_999_999_999_999),
+    ],
+)
+def test_numbers_are_read_that_json_does_not_have(text: str, number: float) -> None:
+    assert make_value({"type": "number"}, text) == number
+
+
+@each("literal", ["007", "-05", "٣", "1.٣", "9" * 5_000])
+def test_a_literal_that_is_no_number_is_skipped(literal: str) -> None:
+    text = f"namespace functions {{\n\ntype f = (_: {{\na: {literal},\nb: string,\n}}) => any;\n\n"
+    (tool,) = tools_of(f"{text}}} // namespace functions")
+    assert tool.parameters["properties"]["b"] == {"type": "string"}
+
+
 _MANY: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 10**9}
 
 
