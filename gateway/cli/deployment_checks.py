@@ -224,12 +224,17 @@ async def proxy(subject: Subject) -> AsyncIterator[Finding]:
         remedy = "Give a key with --key or OPENAI_API_KEY: keys create makes one."
         yield Finding("proxy", False, "there is no API key to ask it with", remedy)
         return
-    client = AsyncOpenAI(
-        base_url=f"{base_url}/v1",
-        api_key=subject.api_key,
-        max_retries=0,
-        timeout=PROXY_TIMEOUT_S,
-    )
+    try:
+        client = AsyncOpenAI(
+            base_url=f"{base_url}/v1",
+            api_key=subject.api_key,
+            max_retries=0,
+            timeout=PROXY_TIMEOUT_S,
+        )
+    except httpx2.InvalidURL as error:
+        remedy = "Give one such as https://gateway.example."
+        yield Finding("proxy", False, f"{base_url} is no URL: {error}", remedy)
+        return
     async with client:
         try:
             yield await _streamed(client)

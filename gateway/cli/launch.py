@@ -22,6 +22,7 @@ from gateway.cli import terminal
 from gateway.cli.provision import API_KEY, BASE_URL, make_folder, saved_demo, write_private
 from gateway.errors import StartupError
 from gateway.settings import inherited, load_settings
+from gateway.settings.http_urls import whole_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +34,6 @@ PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 _VENDOR_PREFIX: Final = "openai/"
 ASKING_TIMEOUT_S: Final = 10.0
-_URL: Final = re.compile(
-    r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{1,5})?(?P<path>(/[^?#\s]*)?)", re.IGNORECASE
-)
 _KEY: Final = re.compile(r"[!-~]+")
 _MAKE_KEY: Final = "An operator makes one with: harmony-gateway keys create"
 _START_ONE: Final = "Start one with: harmony-gateway demo. Or name yours with --url."
@@ -239,12 +237,13 @@ def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str 
 
 def _base_url(url: str) -> str:
     # Clients add their paths to `/v1`, which the user may leave out.
-    match = _URL.fullmatch(url)
-    if match is None:
+    try:
+        path = urlsplit(whole_url(url)).path
+    except ValueError as error:
         raise StartupError(
             f"{url} is no address of a gateway", remedy="Give one such as http://127.0.0.1:8000."
-        )
-    return url.rstrip("/") if match["path"].strip("/") else f"{url.rstrip('/')}/v1"
+        ) from error
+    return url.rstrip("/") if path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:

@@ -30,7 +30,7 @@ from gateway.cli.command import Config, run
 from gateway.cli.doctor import examine
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError
-from gateway.settings import Settings, load_settings
+from gateway.settings import Server, Settings, load_settings
 from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
@@ -154,8 +154,8 @@ async def _collected(
     parts["database.json"] = _json(await _tried(database))
     async with build_client() as client:
         parts["backends.json"] = _json(await _tried(lambda: _backends(settings, client)))
-        url = metrics_url or f"http://{settings.server.host}:{settings.server.port}/metrics"
-        parts["metrics.txt"] = str(await _tried(lambda: _metrics(url, client)))
+        metrics = await _tried(lambda: _metrics(metrics_url, settings.server, client))
+        parts["metrics.txt"] = str(metrics)
     redactor = Redactor(
         configured_secrets(settings),
         {} if tenant_names else names,
@@ -167,7 +167,7 @@ async def _collected(
 async def _tried(make: Callable[[], Awaitable[object]]) -> object:
     try:
         return await make()
-    except (GatewayError, OSError, httpx2.HTTPError) as error:
+    except (GatewayError, OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -278,8 +278,9 @@ async def _backends(settings: Settings, client: Client) -> object:
     return {"backends": descriptions, "faults": members.faults}
 
 
-async def _metrics(url: str, client: Client) -> str:
-    answer = await client.get(url, timeout=METRICS_TIMEOUT_S)
+async def _metrics(url: str | None, server: Server, client: Client) -> str:
+    address = url or httpx2.URL(scheme="http", host=server.host, port=server.port, path="/metrics")
+    answer = await client.get(address, timeout=METRICS_TIMEOUT_S)
     return answer.text if answer.status_code == 200 else f"GET /metrics: {answer.status_code}"
 
 
