@@ -63,7 +63,6 @@ FIGURES: Final = (
 
 _US: Final = 1e6
 _GIB: Final = 1024**3
-_MIB: Final = 1024**2
 _FREE: Final = 1.3
 """Room for dead rows, indexes that have grown, and sorting."""
 PENDING_LOG_MIB: Final = 32

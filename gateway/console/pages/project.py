@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
 from gateway.admin.projects import ProjectUpdate, project_body
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.admin.keys import ShownKey
+    from gateway.admin.limits import LimitOwner
     from gateway.console.page import Call
     from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
@@ -47,9 +48,7 @@ class ProjectView:
 class NewKey:
     tenant: str
     project: Json
-    key: Json
     value: str
-    base_url: str
     snippets: Sequence[Snippet]
 
 
@@ -105,14 +104,12 @@ async def rotate_key(call: Call) -> Rendered:
 
 async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Rendered:
     project = await call.services.tenant.projects.get(tenant_id, call.path["project_id"])
-    value, base_url = made.secret or "", call.api_url
+    value = made.secret or ""
     shown = NewKey(
         tenant=call.path["name"],
         project=project_body(project),
-        key=project_key_body(made._replace(secret=None)),
         value=value,
-        base_url=base_url,
-        snippets=snippets(base_url, value, call.default_model),
+        snippets=snippets(call.api_url, value, call.default_model),
     )
     return Rendered("new_key.html", "New key", shown)
 
@@ -152,7 +149,7 @@ async def archive(call: Call) -> str:
     return _here(call)
 
 
-async def _owner(call: Call) -> Any:
+async def _owner(call: Call) -> LimitOwner:
     return await call.services.tenant.limits.of_project(
         await tenant_id_of(call), call.path["project_id"], is_active=True, author=call.author
     )

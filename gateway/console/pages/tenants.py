@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from gateway.admin.keys import AdminKeyCreate, ShownKey, admin_key_body
@@ -157,20 +157,18 @@ async def end_key(call: Call) -> str:
 
 
 async def change_limits(call: Call) -> str:
-    owner = LimitOwner(*(await _scope(call)), call.author)
-    await set_limits(call, owner)
+    await set_limits(call, await _owner(call))
     return path_of(call.path["name"])
 
 
 async def change_budget(call: Call) -> str:
-    owner = LimitOwner(*(await _scope(call)), call.author)
-    await set_budget(call, owner)
+    await set_budget(call, await _owner(call))
     return path_of(call.path["name"])
 
 
-async def _scope(call: Call) -> tuple[Any, Any, Any]:
+async def _owner(call: Call) -> LimitOwner:
     tenant_id = await tenant_id_of(call)
-    return tenant_id, "tenant", tenant_id
+    return LimitOwner(tenant_id, "tenant", tenant_id, call.author)
 
 
 async def change_policy(call: Call) -> str:
