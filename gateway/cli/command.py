@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 
-PORT_MAX = 65_535
-
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -27,7 +27,7 @@ from gateway.admin.transactions import AdminCaller
 from gateway.app import AdminGateway, create_app
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.command import PORT_MAX, run
+from gateway.cli.command import run
 from gateway.cli.page_index import PageSource, load
 from gateway.cli.provision import (
     ADMIN_KEY,
@@ -55,6 +55,7 @@ from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
+from gateway.settings.sections import PORT_MAX
 from gateway.store.schema import REVISION
 from gateway.store.tools import web_pages
 from gateway.telemetry.logs import configure_logging

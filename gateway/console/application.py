@@ -34,6 +34,7 @@ from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, Resou
 from gateway.services.sign_in import ATTEMPT_S, Attempt
 from gateway.settings.console import is_loopback
 from gateway.tenancy.permissions import OPERATOR_ROLES
+from gateway.tenancy.policy import DAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -63,7 +64,7 @@ STREAM: Final = f"{BASE}/stream"
 PREFERENCE_VALUES: Final = {"theme": ("auto", "light", "dark"), "times": ("relative", "utc")}
 COLOURS: Final = 4
 """Colours of installations besides that of production."""
-PREFERENCE_S: Final = 365 * 86_400
+PREFERENCE_S: Final = 365 * DAY_S
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "

@@ -14,6 +14,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.permissions import SCOPES
+from gateway.tenancy.policy import DAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 PATH: Final = f"{TENANT}/projects/{{project_id}}"
 KEYS_SHOWN_MAX: Final = 100
-DAY_S: Final = 86_400
 LIFETIMES_D: Final = (7, 30, 90, 365)
 """Offered for a key."""
 

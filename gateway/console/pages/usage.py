@@ -15,6 +15,7 @@ from gateway.api.query import choice
 from gateway.console.page import Download, Page
 from gateway.console.rendering import iso
 from gateway.protocol.pages import PageParams
+from gateway.tenancy.policy import DAY_S, HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 PATH: Final = "/usage"
 NAMES_MAX: Final = 100
-DAY_S: Final = 86_400
-HOUR_S: Final = 3_600
 
 
 class Span(NamedTuple):
