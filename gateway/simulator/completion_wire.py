@@ -282,8 +282,6 @@ class EventWriter:
         self._begin = b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"text":'
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_first = True
-        self.cached = 0
-        """Number of cached ids of the prompt; 0 until it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
         """Return events of `ids_per_event` ids each; the last one carries the ending."""
