@@ -12,11 +12,9 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.models.format import Formats
     from gateway.settings import Settings
-    from gateway.store.diagnostics import ServerFacts
 
     Check = Callable[["Subject"], AsyncIterator["Finding"]]
     """An error of this package that it raises ends `doctor`."""
-    DatabaseCheck = Callable[["Subject", ServerFacts], AsyncIterator["Finding"]]
 
 
 @dataclass(frozen=True, slots=True)
