@@ -229,9 +229,10 @@ class _Maker:
         self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
         self._room = SIZE_MAX
         self._made = 0
+        self._resolved = 0
 
     def value(self, schema: Any, key: str, depth: int) -> Any:
-        schema = _resolve(schema, self._root)
+        schema = self._resolve(schema)
         self._made += 1
         if depth > DEPTH_MAX or self._made > SIZE_MAX:
             return {}
@@ -240,6 +241,27 @@ class _Maker:
         if members := schema.get("anyOf") or schema.get("oneOf"):
             return self._one_of(members, key, depth)
         return self._typed(_type_of(schema), schema, key, depth)
+
+    def _resolve(self, schema: Any, depth: int = 0) -> Schema:
+        # True and False stand for the schema of anything; so does one that leads back to itself.
+        for _ in range(DEPTH_MAX):
+            self._resolved += 1
+            if not isinstance(schema, dict) or depth > DEPTH_MAX or self._resolved > SIZE_MAX:
+                return {}
+            if "$ref" in schema:
+                schema = at_pointer(self._root, str(schema["$ref"]))
+            elif "allOf" in schema:
+                schema = self._merge(schema, depth)
+            else:
+                return schema
+        return {}
+
+    def _merge(self, schema: Schema, depth: int) -> Schema:
+        merged = {key: value for key, value in schema.items() if key != "allOf"}
+        for member in schema["allOf"]:
+            for key, value in self._resolve(member, depth + 1).items():
+                merged[key] = _joined(merged.get(key), value)
+        return merged
 
     def _typed(self, kind: str, schema: Schema, key: str, depth: int) -> Any:
         match kind:
@@ -255,7 +277,7 @@ class _Maker:
                 return self._string(schema, key)
 
     def _one_of(self, members: list[Any], key: str, depth: int) -> Any:
-        resolved = [_resolve(member, self._root) for member in members]
+        resolved = list(map(self._resolve, members))
         constants = [member["const"] for member in resolved if "const" in member]
         if constants:
             return self._choose(constants)
@@ -285,10 +307,10 @@ class _Maker:
     def _array(self, schema: Schema, key: str, depth: int) -> list[Any]:
         if "prefixItems" in schema:
             return [self.value(item, key, depth + 1) for item in schema["prefixItems"]]
-        least = schema.get("minItems", 0)
+        least = int(schema.get("minItems", 0))
         wanted = max(least, 1) if depth < DEPTH_SHORT else least
         room = self._room
-        count = min(wanted, schema.get("maxItems", wanted), room)
+        count = min(wanted, int(schema.get("maxItems", wanted)), room)
         self._room = room // max(count, 1)  # what is in a member is there `count` times
         first = self.value(schema.get("items", {}), key, depth + 1) if count else None
         self._room = room
@@ -308,8 +330,8 @@ class _Maker:
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
         text = self._text_for(key)
-        least = min(schema.get("minLength", 0), self._room)
-        most = schema.get("maxLength", max(least, _STRING_CHARS_MAX))
+        least = min(int(schema.get("minLength", 0)), self._room)
+        most = int(schema.get("maxLength", max(least, _STRING_CHARS_MAX)))
         return text[:most].ljust(least, "x")
 
     def _text_for(self, key: str) -> str:
@@ -338,28 +360,6 @@ def _type_of(schema: Schema) -> str:
     if "properties" in schema or "required" in schema:
         return "object"
     return "array" if "items" in schema else "string"
-
-
-def _resolve(schema: Any, root: Schema) -> Schema:
-    # True and False stand for the schema of anything.
-    for _ in range(DEPTH_MAX):
-        if not isinstance(schema, dict):
-            return {}
-        if "$ref" in schema:
-            schema = at_pointer(root, str(schema["$ref"]))
-        elif "allOf" in schema:
-            schema = _merged(schema, root)
-        else:
-            return schema
-    return {}
-
-
-def _merged(schema: Schema, root: Schema) -> Schema:
-    merged = {key: value for key, value in schema.items() if key != "allOf"}
-    for member in schema["allOf"]:
-        for key, value in _resolve(member, root).items():
-            merged[key] = _joined(merged.get(key), value)
-    return merged
 
 
 def _joined(old: Any, new: Any) -> Any:

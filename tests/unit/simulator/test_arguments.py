@@ -179,6 +179,8 @@ def test_no_text_is_too_broken_to_be_read_as_tools(text: str) -> None:
         {"type": "string", "maxLength": 2},
         {"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True},
         {"type": "array", "items": {"type": "string"}, "maxItems": 0},
+        {"type": "array", "items": {"type": "string"}, "minItems": 2.0, "maxItems": 3.0},
+        {"type": "string", "minLength": 7.0, "maxLength": 9.0},
         {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": {"const": 4}}}]},
         {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"enum": ["x"]}}},
         {"oneOf": [{"type": "null"}, {"type": "array", "items": {"type": "boolean"}}]},
@@ -249,6 +251,7 @@ _MANY: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 10**9
         _MANY | {"minItems": 5000, "items": {"type": "string", "minLength": 5000}},
         {"type": "string", "minLength": 10**12},
         _object({"a": {"$ref": "#"}, "b": {"$ref": "#"}}, ["a", "b"]),
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
     ],
 )
 def test_no_schema_makes_a_value_long_without_bound(schema: Schema) -> None:
