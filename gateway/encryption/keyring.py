@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -121,8 +122,10 @@ class Keyring:
         store: KeyStore | None = None,
         providers: Iterable[KeyProvider] = (),
         policy: KeyringPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # The first provider wraps new keys. Without a store nothing is sealed.
+        self._clock = clock
         self._store = store
         self._providers: Mapping[str, KeyProvider] = {one.name: one for one in providers}
         self.policy = policy or KeyringPolicy()
@@ -169,7 +172,7 @@ class Keyring:
         A key that is still missing is not looked for again within `RENEWED_S`.
         """
         for _ in range(2):
-            held, now = self._held.get(tenant_id), _now()
+            held, now = self._held.get(tenant_id), self._clock()
             if held is None or held.cipher is None or not lacks(held.cipher):
                 return
             if now < held.renew_at:
@@ -181,7 +184,7 @@ class Keyring:
             # A fetch that was under way may have begun before the key was made.
         held = self._held.get(tenant_id)
         if held is not None and held.cipher is not None and lacks(held.cipher):
-            self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
+            self._held[tenant_id] = replace(held, renew_at=self._clock() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
         """Return the tenants whose keys are unavailable now because their provider is; request
@@ -227,7 +230,7 @@ class Keyring:
         if held is None:
             return False
         self._held.move_to_end(tenant_id)
-        age_s = _now() - held.at
+        age_s = self._clock() - held.at
         fresh_s = REFUSED_S if held.cipher is None else self.policy.fresh_s
         if age_s <= fresh_s / 2:
             return True
@@ -237,7 +240,7 @@ class Keyring:
         return False
 
     def _refresh(self, tenant_id: TenantId) -> None:
-        if not self._is_asking(tenant_id) and _now() >= self._retry_at.get(tenant_id, 0):
+        if not self._is_asking(tenant_id) and self._clock() >= self._retry_at.get(tenant_id, 0):
             self._begin(tenant_id)
 
     async def close(self) -> None:
@@ -259,7 +262,7 @@ class Keyring:
         for tenant_id, outcome in zip(tenants, outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
                 held = self._held.get(tenant_id)
-                if held is None or _now() - held.at > self.policy.stale_s:
+                if held is None or self._clock() - held.at > self.policy.stale_s:
                     failures[tenant_id] = outcome
             elif outcome is not None:
                 raise outcome
@@ -268,7 +271,7 @@ class Keyring:
     async def _ask(self, tenant_id: TenantId) -> None:
         asking = self._asking.get(tenant_id)
         if asking is None or asking.done():
-            if _now() < self._retry_at.get(tenant_id, 0):
+            if self._clock() < self._retry_at.get(tenant_id, 0):
                 raise StoreUnavailable("the keys of a tenant could not be had a moment ago")
             asking = self._begin(tenant_id)
         await asyncio.shield(asking)
@@ -288,13 +291,13 @@ class Keyring:
 
     async def _fetch(self, tenant_id: TenantId) -> None:
         async with self._at_once:
-            at = _now()
+            at = self._clock()
             try:
                 held = _Held(at, await self._cipher(tenant_id))
             except ContentSealed as error:
                 held = _Held(at, refusal=f"{error}")
             except StoreUnavailable:
-                self._retry_at[tenant_id] = _now() + self.policy.retry_s
+                self._retry_at[tenant_id] = self._clock() + self.policy.retry_s
                 _shorten(self._retry_at, self.policy.tenants_max)
                 raise
         self._retry_at.pop(tenant_id, None)
@@ -340,18 +343,14 @@ class Keyring:
     async def _unless_down(self, service: str) -> AsyncIterator[None]:
         # A service that failed a moment ago is not asked: not every tenant waits for its timeout.
         # Raises `StoreUnavailable`.
-        if _now() < self._down.get(service, 0):
+        if self._clock() < self._down.get(service, 0):
             raise StoreUnavailable(f"{service} did not answer a moment ago")
         try:
             yield
         except StoreUnavailable:
-            self._down[service] = _now() + self.policy.retry_s
+            self._down[service] = self._clock() + self.policy.retry_s
             raise
         self._down.pop(service, None)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
