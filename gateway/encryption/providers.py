@@ -166,7 +166,13 @@ class KeyServiceClient:
                     content += piece
                     if len(content) > ANSWER_BYTES_MAX:
                         raise StoreUnavailable("the key service answers with too much")
-        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+        except (
+            TimeoutError,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            httpx2.StreamError,
+            ValueError,  # of a redirect to `//:80`
+        ) as error:
             raise StoreUnavailable(
                 f"the key service does not answer: {type(error).__name__}"
             ) from error

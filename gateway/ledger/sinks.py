@@ -76,7 +76,7 @@ class CloudEventsSink:
                     text += piece
                     if len(text) > 4 * _EXCERPT_CHARS_MAX:
                         break
-        except (TimeoutError, httpx2.HTTPError) as error:
+        except (TimeoutError, httpx2.HTTPError, ValueError) as error:  # of a redirect to `//:80`
             raise SinkFailed(f"{self.name}: {type(error).__name__}") from error
         return answer.status_code, text.decode("utf-8", "replace")[:_EXCERPT_CHARS_MAX]
 

@@ -104,7 +104,7 @@ class PageFetcher:
             raise FetchFailed("the page did not come in time") from None
         except (BodyTooLong, EncodedBody) as error:
             raise FetchFailed(str(error)) from error
-        except (*EGRESS_ERRORS, ValueError) as error:
+        except EGRESS_ERRORS as error:
             raise FetchFailed(f"the server could not be read ({type(error).__name__})") from error
 
     async def _follow(

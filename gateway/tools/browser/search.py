@@ -394,7 +394,7 @@ class HttpSource:
             cause = "credentials" if status in _CREDENTIALS else cause
             is_of_query = status in _OF_QUERY
             raise SourceFailed(cause, f"it answered {status}", is_of_query=is_of_query) from error
-        except (*EGRESS_ERRORS, EgressRefused, BadAnswer) as error:
+        except (*EGRESS_ERRORS, EgressRefused) as error:
             raise SourceFailed("error", str(error) or type(error).__name__) from error
 
     async def _answer(self, query: Query) -> bytes:
@@ -546,7 +546,7 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
         urlsplit(hit.url)
         url = normalised(hit.url)
         parts = urlsplit(url)
-    except (*EGRESS_ERRORS, ValueError):
+    except EGRESS_ERRORS:
         return False
     host = parts.hostname or ""
     is_plain = parts.scheme in _HIT_SCHEMES and "@" not in parts.netloc

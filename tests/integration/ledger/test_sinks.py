@@ -19,6 +19,7 @@ from gateway.store.ledger.cursors import LineBatch
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage_lines import Metered
 from gateway.telemetry.metrics import Metrics
+from tests.fakes.raw_server import RawServer, response
 from tests.fakes.serving import serving
 from tests.fakes.trickling import PAUSE_S, create_trickling
 from tests.fakes.usage_lines import line
@@ -141,6 +142,19 @@ async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
     (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
     assert "another cluster" in state.stopped
+
+
+async def test_a_sink_that_leads_elsewhere_has_taken_nothing(
+    database: Database, tenant: TenantId
+) -> None:
+    moved = response(b"", status=301, headers="location: //:80/events\r\n")
+    async with RawServer({"/events": [(moved,)]}) as server:
+        sink = CloudEventsSink(Sink(name="events", url=f"{server.url}/events"), source="here")
+        await delivery_to(database, sink).round()
+        await usage_lines.record_all(database, [(tenant, line())])
+        assert await delivery_to(database, sink).round() == 0
+        await sink.close()
+    assert len(server.requests) == 1
 
 
 async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant: TenantId) -> None:

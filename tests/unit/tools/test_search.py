@@ -407,13 +407,17 @@ def test_queries_fit_what_engines_take(text: str, domains: tuple[str, ...]) -> N
     assert len(body["query"]) <= 400
 
 
-async def test_provider_leads_nowhere_else() -> None:
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [("{}/search", "it answered 302"), ("//:80/search", "URL must be absolute to have an origin")],
+)
+async def test_provider_leads_nowhere_else(place: str, cause: str) -> None:
     async with answering(("200 OK", {"results": []})) as inside:
-        moved = (f"302 Found\r\nlocation: {inside.url}/search", b"")
+        moved = (f"302 Found\r\nlocation: {place.format(inside.url)}", b"")
         async with answering(moved) as engine, client(POLICY, EgressLimits()) as http:
             with pytest.raises(SearchFailed) as raised:
                 await asking(http, Tavily("key", engine.url)).search(QUERY, TENANT)
-        assert raised.value.causes == ("Tavily: it answered 302",)
+        assert raised.value.causes == (f"Tavily: {cause}",)
         assert inside.lines == []
 
 
