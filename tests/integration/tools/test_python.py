@@ -139,6 +139,26 @@ async def test_an_image_that_is_too_large_for_an_item_is_a_file(
 
 @pytest.mark.slow
 @needs_bubblewrap
+async def test_images_of_an_earlier_interpreter_stay_as_they_were(
+    database: Database, tenant: TenantId
+) -> None:
+    policy = ContainerPolicy(image_bytes_inline_max=10)
+    async with open_pool(database, ENGINES["linux"](), policy) as pool:
+        response = caller(pool, tenant)
+        await response.run(f"{png()}display(Image())")
+        uuid = ids.parse_container_id(response.grant.container_id)
+        assert uuid is not None
+        first = await stored(database, tenant, uuid)
+        await response.run("import os; os._exit(0)")
+        other = png().replace("IEND", "IENd")
+        shown = await response.run(f"{other}display(Image())")
+        assert "/mnt/data/.display/2.png" in shown.output
+        await response.run("1")
+        assert first.items() < (await stored(database, tenant, uuid)).items()
+
+
+@pytest.mark.slow
+@needs_bubblewrap
 async def test_a_container_cannot_name_a_file_otherwise_than_by_its_path(
     database: Database, tenant: TenantId
 ) -> None:

@@ -35,6 +35,7 @@ from gateway.tools.python.linux import (
     seccomp_filter,
 )
 from gateway.tools.python.self_test import ATTACKS, DENIED, allowed_attacks, choose, script
+from gateway.tools.python.worker import FILES_MAX
 from tests.fakes.cases import each
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, SYSTEM_PYTHON
 
@@ -135,6 +136,26 @@ async def test_files_that_changed_are_told() -> None:
         ran = await python.run("open('a.csv', 'w').write('1')\nopen('.hidden', 'w')", timeout_s=30)
         assert ran.files == ("/mnt/data/a.csv",)
         assert (await python.run("1", timeout_s=30)).files == ()
+
+
+async def test_a_file_is_gone_only_if_it_does_not_exist() -> None:
+    many = f"for n in range({FILES_MAX + 100}): open(str(n), 'w').close()"
+    async with container() as python:
+        for name in (".env", "data.csv"):
+            await python.put(f"/mnt/data/{name}", b"1")
+        ran = await python.run(many, timeout_s=30)
+        assert (len(ran.files), ran.gone) == (FILES_MAX, ())
+        ran = await python.run("import os\nos.remove('.env')\nopen('data.csv', 'w')", timeout_s=30)
+        assert "/mnt/data/data.csv" in ran.files
+        assert ran.gone == ("/mnt/data/.env",)
+
+
+async def test_a_file_whose_name_is_no_text_does_not_end_the_container() -> None:
+    async with container() as python:
+        ran = await python.run("open(b'caf\\xe9', 'w').close()", timeout_s=30)
+        assert ran.files == ("/mnt/data/caf?",)
+        with pytest.raises(FileRefused):
+            await python.get("/mnt/data/caf?", bytes_max=1)
 
 
 async def test_code_that_takes_too_long_is_interrupted() -> None:
