@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -317,7 +318,10 @@ async def test_an_engine_with_a_missing_wall_is_refused(tmp_path: Path) -> None:
         '*) args+=("$1");; esac; shift; done\nexec bwrap "${args[@]}"\n'
     )
     leaky.chmod(0o755)
-    for folder in (tmp_path, *takewhile(lambda one: one != Path(gettempdir()), tmp_path.parents)):
+    for folder in (
+        tmp_path,
+        *takewhile(lambda one: one != Path(tempfile.gettempdir()), tmp_path.parents),
+    ):
         folder.chmod(0o755)
     chosen = await choose([engine(bwrap=str(leaky)), ENGINES["linux"](), ENGINES["monty"]()])
     assert chosen.engine is not None
@@ -563,6 +567,34 @@ def _names_of_children(pid: int) -> set[str]:
         for child in psutil.Process(pid).children(recursive=True):
             names.add(child.name())
     return names
+
+
+async def test_a_machine_without_a_filter_costs_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opener = engine()
+    await (await opener.open(ContainerLimits())).close()
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(EngineBroken, match="riscv64"):
+        await opener.open(ContainerLimits())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_bundle_whose_opening_is_cancelled_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancel() -> None:
+        opener = engine(runsc="/bin/cat")
+        await opener._find_interpreter()
+        opening = asyncio.create_task(opener.open(ContainerLimits()))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    asyncio.run(cancel())  # it waits for threads
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
