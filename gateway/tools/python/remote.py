@@ -166,7 +166,7 @@ class RemoteEngine(ContainerEngine):
     @override
     async def describe(self) -> ContainerCapabilities:
         described = _parsed(_CAPABILITIES, await _ask(self._client, "GET", ""))
-        return replace(described, has_files=True, is_movable=True)
+        return replace(described, is_movable=True)
 
     @override
     async def open(self, limits: ContainerLimits) -> RemoteContainer:
