@@ -146,6 +146,13 @@ class LiveContainer:
     def key(self) -> Key:
         return self.tenant_id, self.uuid
 
+    @property
+    def interpreter(self) -> Container:
+        # Raises `EngineBroken` if the container was deleted meanwhile.
+        if self.container is None:
+            raise EngineBroken("the container was deleted")
+        return self.container
+
     async def end(self) -> None:
         if (container := self._detached()) is not None:
             await container.close()
@@ -254,10 +261,10 @@ class ContainerPool:
         `StoreError`. Where the effects of the code are unknown, the interpreter has been ended.
         """
         async with self._ready(tenant_id, grant, project_id=project_id) as live:
-            assert live.container is not None, "it is ready"
+            interpreter = live.interpreter
             on_handle(orjson.dumps({"owner": self._owner, "epoch": live.epoch, "key": key}))
             try:
-                ran = await live.container.run(code, timeout_s=timeout_s, key=key)
+                ran = await interpreter.run(code, timeout_s=timeout_s, key=key)
             except EngineBroken:
                 await live.end()
                 raise
@@ -313,7 +320,9 @@ class ContainerPool:
             finally:
                 live.used_at = self.now()
                 live.is_restarted = False
-                if live.container is None and self._live.get(live.key) is live:
+                if self._live.get(live.key) is not live:
+                    await live.end()  # it was deleted meanwhile
+                elif live.container is None:
                     del self._live[live.key]
                 self._freed.set()
 
@@ -448,8 +457,7 @@ class ContainerPool:
             self._warm.append(container)
 
     async def _restore(self, live: LiveContainer, grant: PythonGrant) -> None:
-        container = live.container
-        assert container is not None, "it is ready"
+        container = live.interpreter
         stored = await self._stored_files(live, grant)
         for path in live.held.keys() - stored.keys():
             # Code may have put a folder there, or let nothing be deleted.
@@ -521,10 +529,8 @@ class ContainerPool:
     async def _keep(
         self, live: LiveContainer, path: str, kept: dict[str, str], notes: list[str]
     ) -> None:
-        container = live.container
-        assert container is not None, "it has just run code"
         try:
-            content = await container.get(path, bytes_max=self.policy.file_bytes_max)
+            content = await live.interpreter.get(path, bytes_max=self.policy.file_bytes_max)
             digest = await asyncio.to_thread(_digest_of, content)
             row = container_file(live.uuid, path, len(content), digest, self.now(), "assistant")
             chunks = chunks_of(content)
@@ -558,9 +564,8 @@ class ContainerPool:
 
 
 async def _image(live: LiveContainer, path: str) -> Image | None:
-    assert live.container is not None, "it has just run code"
     try:
-        content = await live.container.get(path, bytes_max=IMAGE_BYTES_MAX)
+        content = await live.interpreter.get(path, bytes_max=IMAGE_BYTES_MAX)
     except FileRefused:
         return None
     kinds = [kind for magic, kind in IMAGE_KINDS.items() if content.startswith(magic)]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,7 +22,7 @@ from gateway.tools.tool_contract import ToolCall
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, Clock, caller, open_pool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from uuid import UUID
 
     from gateway.tenancy import TenantId
@@ -518,6 +519,50 @@ async def test_a_call_whose_files_are_lost_is_no_completed_one(
     assert "files that it wrote may be lost" in lost.output
     assert lost.state["files"] == {}
     assert "started anew" in (await response.run("1")).output
+
+
+class Deleting:
+    """A container that is deleted once its first file was read."""
+
+    def __init__(self, container: Container, delete: Callable[[], Awaitable[None]]) -> None:
+        self._container = container
+        self._delete = delete
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def get(self, path: str, *, bytes_max: int) -> bytes:
+        content = await self._container.get(path, bytes_max=bytes_max)
+        await self._delete()
+        return content
+
+
+@needs_bubblewrap
+async def test_a_container_that_is_deleted_behind_its_code_is_no_defect(
+    pool: ContainerPool, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    await response.run("x = 1")
+    (live,) = pool._live.values()
+    delete = partial(pool.forget, *live.key)
+    live.container = cast("Container", Deleting(live.interpreter, delete))
+    deleted = await response.run("for name in 'ab': open(name, 'w')")
+    assert deleted.outcome == "tool_error"
+    assert "The container ended behind the code" in deleted.output
+
+
+@needs_bubblewrap
+async def test_a_container_that_is_deleted_while_it_is_opened_leaves_no_interpreter(
+    pool: ContainerPool, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    running = asyncio.create_task(response.run("1"))
+    while not pool._live:
+        await asyncio.wait([running], timeout=0.01)
+    (live,) = pool._live.values()
+    await pool.forget(*live.key)
+    await running
+    assert (live.container, pool._live) == (None, {})
 
 
 @needs_bubblewrap
