@@ -458,8 +458,7 @@ class BrowserTools:
         return BrowserSession(scope, self._workplace, self._cache)
 
     async def check(self) -> str:
-        names = ", ".join(self._workplace.search.names)
-        return f"web search by {names}"
+        return f"web search by {', '.join(one.name for one in self._workplace.search.sources)}"
 
     async def close(self) -> None:
         # No session may be in use.

@@ -492,11 +492,6 @@ class SearchClient:
         for source in (*self.sources, self.offline):
             self.metrics.searches_begin(source.name, ("ok", *get_args(Cause)))
 
-    @property
-    def names(self) -> list[str]:
-        # In the order in which the sources are asked.
-        return [source.name for source in self.sources]
-
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
         """Return at most `count` hits within the domains. Raises `SearchFailed`."""
         causes: list[str] = []

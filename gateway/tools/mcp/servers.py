@@ -91,8 +91,8 @@ def headers_digest(headers: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def refusal(message: str, param: str, code: str = "invalid_value") -> InvalidRequest:
-    return InvalidRequest(message, code=code, param=param)
+def refusal(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_value", param=param)
 
 
 Purpose = Literal["mcp", "browser", "python", "search"]
@@ -251,20 +251,16 @@ class ServerResolver:
             try:
                 self.policy.check(url, terms)
             except EgressRefused as error:
-                raise InvalidRequest(
-                    f"The MCP server '{label}' cannot be used: {error}.",
-                    code="invalid_value",
-                    param=f"{param}.server_url",
-                ) from None
+                message = f"The MCP server '{label}' cannot be used: {error}."
+                raise refusal(message, f"{param}.server_url") from None
             identity = named_identity(url, self._identity_key)
             return McpServer(identity=identity, url=url, label=label)
         server = (await self.registry.servers(tenant_id)).get(label)
         if server is None or "mcp" not in server.purposes:
-            raise InvalidRequest(
+            raise refusal(
                 f"No MCP server is registered as '{label}'. Give its 'server_url', or the label of "
                 "a registered one.",
-                code="invalid_value",
-                param=f"{param}.server_label",
+                f"{param}.server_label",
             )
         return server
 

@@ -531,9 +531,10 @@ class ContainerPool:
     ) -> None:
         try:
             content = await live.interpreter.get(path, bytes_max=self.policy.file_bytes_max)
-            digest = await asyncio.to_thread(_digest_of, content)
+            # A tenth of a second for the longest file.
+            digest = (await asyncio.to_thread(hashlib.sha256, content)).digest()
             row = container_file(live.uuid, path, len(content), digest, self.now(), "assistant")
-            chunks = chunks_of(content)
+            chunks = (content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES))
             stored = await files.put(
                 self._database, live.tenant_id, row, chunks, bounds=self.policy.files
             )
@@ -581,15 +582,6 @@ async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes |
             return None
         content += part
     return bytes(content)
-
-
-def _digest_of(content: bytes) -> bytes:
-    # Takes a tenth of a second for the longest file.
-    return hashlib.sha256(content).digest()
-
-
-def chunks_of(content: bytes) -> list[bytes]:
-    return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 
 
 def container_file(

@@ -481,11 +481,12 @@ async def test_builtin_tools_have_a_server_where_one_is_registered_for_them(
     browsing = row(server.url, "browsing", purposes="browser")
     async with pool() as sessions:
         servers = servers_of(sessions, browsing)
-        found = await servers.builtin(TENANT, "browser")
+        registry = servers.resolver.registry
+        found = await registry.for_purpose(TENANT, "browser")
         assert found is not None
         assert found.label == "browsing"
         assert await servers.instructions(TENANT, found) == "It helps with tests."
-        assert await servers.builtin(TENANT, "python") is None
+        assert await registry.for_purpose(TENANT, "python") is None
         with pytest.raises(InvalidRequest):  # its tools are not offered under its label
             await listed(servers, asked("browsing"))
 
