@@ -469,6 +469,12 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
         with pytest.raises(InvalidRequest, match="policy of your organisation"):
             await listing
     strict = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, McpLimits())
+    denied = UrlTerms("any", DomainRules((), ("mcp.example.org", "xn--bcher-kva.example")))
+    for url in ("https://mcp\u3002example\uff0eorg/mcp", "https://b\u00fccher.example/"):
+        with pytest.raises(InvalidRequest, match="policy of your organisation"):
+            await open_.list(TENANT, [asked("a", url)], denied)
+    with pytest.raises(InvalidRequest, match="malformed"):
+        await open_.list(TENANT, [asked("a", "https://a\x01.example/")])
     for url in ("http://mcp.example.org/mcp", "ftp://a", "https://u:p@a/mcp", "https://a:22/", "x"):
         with pytest.raises(InvalidRequest):
             await strict.list(TENANT, [asked("a", url)])
