@@ -433,8 +433,6 @@ def _match_lines(text: str) -> list[int]:
 PREFIX: Final = "builtin:browser."
 HEAD_IDS_MAX: Final = 1024
 """Of cursor, title and URL beside the lines."""
-NO_DOMAIN: Final = "invalid"
-"""For an invalid domain: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
 VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
 _PAGE: Final = TypeAdapter(ShownPage)
@@ -474,7 +472,7 @@ class BrowserSession(ToolSession):
         """By the ordinal of the call."""
         kept = KeptPages(workplace.database, cache, scope.tenant_id)
         self._store = kept if scope.stored else SessionPages(kept, scope.response, scope.values)
-        domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
+        domains = grant.allowed_domains
         rules = DomainRules(grant.tenant_domains, grant.denied_domains)
         self._web = TenantWeb(
             workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
@@ -530,16 +528,6 @@ class BrowserSession(ToolSession):
             options=self._options,
             first_cursor=self._grant.first_cursor,
         )
-
-
-def domain_of(allowed: str) -> str:
-    """Return the domain without scheme, path and port; empty if invalid."""
-    try:
-        host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
-        ascii_host = host.strip(".").encode("idna").decode() if host else ""
-    except ValueError:
-        return ""
-    return ascii_host.lower()
 
 
 def _function(call: ToolCall) -> Function:

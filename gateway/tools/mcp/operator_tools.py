@@ -96,7 +96,7 @@ class Browsing:
         # `states` are those of the calls that ended before.
         self._grant = grant = grant or BrowserGrant("web_search")
         self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
-        self._domains = tuple(one.lower() for one in grant.allowed_domains)
+        self._domains = grant.allowed_domains
         self._is_bound = bool(self._domains) or self._rules != EVERY_DOMAIN
         """Not every domain may be read."""
         self._pages = {page.cursor: page for page in grant.pages}
