@@ -23,7 +23,7 @@ from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy.policy import McpServersAllowed
-from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
+from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy, requested_host
 from gateway.tools.mcp.session_pool import Peer
 
 if TYPE_CHECKING:
@@ -333,13 +333,14 @@ def _binding(sealer: Sealer, tenant_id: TenantId, row_id: UUID) -> Binding:
     return Binding(tenant_id, f"mcp_servers/{row_id.hex}", sealer.key_id)
 
 
-def checked_url(url: str, *, plain_http: bool) -> str:
+def check_url(url: str) -> None:
+    """Raise `ValueError` for a URL that no server can be registered with."""
     parts = urlsplit(url)
-    schemes = ("http", "https") if plain_http else ("https",)
-    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.fragment:
-        expected = " or ".join(f"{scheme}://" for scheme in schemes)
-        raise ValueError(f"expected a URL with {expected}, a host, and no user name or fragment")
-    return url
+    is_http = parts.scheme in {"http", "https"} and requested_host(url) and parts.port != 0
+    if not is_http or parts.username or parts.fragment:
+        raise ValueError(
+            "expected a URL with http:// or https://, a host, and no user name or fragment"
+        )
 
 
 def checked_purposes(purposes: Sequence[str]) -> str:
