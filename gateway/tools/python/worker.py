@@ -254,10 +254,10 @@ def _flush() -> None:
             stream.flush()
 
 
-def _files(known: Iterable[str] = ()) -> dict[str, tuple[int, int]]:
-    # Size and modification time by path: of known files, and of the first that are not hidden.
+def _files(paths: Iterable[str] = ()) -> dict[str, tuple[int, int]]:
+    # Size and modification time by path: of these files, and of the first that are not hidden.
     files: dict[str, tuple[int, int]] = {}
-    for path in chain(known, islice(_visible(), FILES_MAX)):
+    for path in chain(paths, islice(_visible(), FILES_MAX)):
         with suppress(OSError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode):
