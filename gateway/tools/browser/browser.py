@@ -477,10 +477,9 @@ class BrowserSession(ToolSession):
         self._web = TenantWeb(
             workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
         )
-        self._view_ids_max = VIEW_IDS[grant.context_size]
         self._options = BrowserOptions(
             count_ids=scope.count_ids,
-            view_ids_max=self._view_ids_max,
+            view_ids_max=VIEW_IDS[grant.context_size],
             hits=HITS[grant.context_size],
             domains=domains or rules.allowed,
             rules=rules,
@@ -509,7 +508,7 @@ class BrowserSession(ToolSession):
             outcome="tool_error" if shown.failed else "ok",
             shown={"action": _action(shown)},
             state={} if shown.page is None else {"page": asdict(shown.page)},
-            ids_max=self._view_ids_max + HEAD_IDS_MAX,
+            ids_max=self._options.view_ids_max + HEAD_IDS_MAX,
         )
 
     @override

@@ -244,13 +244,12 @@ class ContainerPool:
         if (live := self._live.get((tenant_id, uuid))) is not None:
             await self._drop(live)
 
-    async def execute(  # noqa: PLR0913 - what to run, and where it came from
+    async def execute(
         self,
         tenant_id: TenantId,
         grant: PythonGrant,
         code: str,
         *,
-        timeout_s: float,
         key: str,
         on_handle: Callable[[bytes], None],
         project_id: ProjectId | None = None,
@@ -262,9 +261,9 @@ class ContainerPool:
         """
         async with self._ready(tenant_id, grant, project_id=project_id) as live:
             interpreter = live.interpreter
-            on_handle(orjson.dumps({"owner": self._owner, "epoch": live.epoch, "key": key}))
+            on_handle(orjson.dumps({"owner": self._owner, "key": key}))
             try:
-                ran = await interpreter.run(code, timeout_s=timeout_s, key=key)
+                ran = await interpreter.run(code, timeout_s=self.policy.timeout_s, key=key)
             except EngineBroken:
                 await live.end()
                 raise
@@ -274,7 +273,7 @@ class ContainerPool:
             return await self._keep_files(live, ran)
 
     async def resume(
-        self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
+        self, tenant_id: TenantId, grant: PythonGrant, handle: bytes
     ) -> Execution | None:
         """Return the result of a run by a handle of `execute`; None: it is lost."""
         run = orjson.loads(handle)
@@ -288,7 +287,7 @@ class ContainerPool:
             async with self._ready(tenant_id, grant, opens=False) as live:
                 if live.container is None:
                     return None
-                ran = await live.container.result_of(run["key"], timeout_s=timeout_s)
+                ran = await live.container.result_of(run["key"], timeout_s=self.policy.timeout_s)
                 return None if ran is None else await self._keep_files(live, ran)
         except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers, StoreError):
             return None
