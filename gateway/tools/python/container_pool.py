@@ -508,9 +508,11 @@ class ContainerPool:
                     self._database, live.tenant_id, gone.uuid, container=live.uuid, by_code=True
                 )
             count = self.policy.files.container_files_max
-            for path in map(_own_path, ran.files[:count]):
-                if path is not None:
-                    await self._keep(live, path, kept, notes)
+            paths = list(map(_own_path, ran.files[:count]))
+            for path in filter(None, paths):
+                await self._keep(live, path, kept, notes)
+            if None in paths:
+                notes.append("Files whose names are not of printable characters are not kept.")
             if len(ran.files) > count:
                 notes.append(f"{len(ran.files) - count} more files are not kept: that is too many.")
             is_lost = False

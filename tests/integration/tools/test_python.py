@@ -284,6 +284,8 @@ async def test_files_beyond_the_bounds_are_not_kept(database: Database, tenant: 
         many = await response.run("for n in range(4): open(str(n), 'w').write('')")
         assert "/mnt/data/2 is not kept" in many.output
         assert "1 more files are not kept" in many.output
+        odd = await response.run("open('a\\tb', 'w').close()")
+        assert "not of printable characters" in odd.output
         link = await response.run("import os; os.symlink('/etc/hostname', 'link')")
         assert link.state["files"] == many.state["files"]
 
