@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -579,6 +580,23 @@ async def test_a_machine_without_a_filter_costs_no_descriptor(
     with pytest.raises(EngineBroken, match="riscv64"):
         await opener.open(ContainerLimits())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("left", range(6))
+async def test_a_process_that_runs_out_of_descriptors_keeps_none(left: int) -> None:
+    opener = engine()
+    await (await opener.open(ContainerLimits())).close()
+    before = os.listdir("/proc/self/fd")
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_free = os.dup(0)
+    os.close(next_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_free + left, bounds[1]))
+    try:
+        with pytest.raises(EngineBroken):
+            await opener.open(ContainerLimits())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_bundle_whose_opening_is_cancelled_is_removed(
