@@ -140,7 +140,8 @@ class Cgroups:
             return cls._unified(root / _FOLDER)
         folders = [root / name / _FOLDER for name in _CONTROLLERS if (root / name).is_dir()]
         made = tuple(folder for folder in folders if _is_made(folder))
-        return cls(made, is_unified=False) if any(_has_memory(one) for one in made) else None
+        has_memory = any((folder / "memory.limit_in_bytes").exists() for folder in made)
+        return cls(made, is_unified=False) if has_memory else None
 
     @classmethod
     def _unified(cls, folder: Path) -> Cgroups | None:
@@ -223,10 +224,6 @@ def _is_made(folder: Path) -> bool:
         folder.mkdir(exist_ok=True)
         return os.access(folder, os.W_OK)
     return False
-
-
-def _has_memory(folder: Path) -> bool:
-    return (folder / "memory.limit_in_bytes").exists()
 
 
 WORKER: Final = Path(__file__).with_name("worker.py")
