@@ -24,8 +24,8 @@ from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.servers import (
     LABEL,
     Registry,
+    check_url,
     checked_purposes,
-    checked_url,
     outgoing_headers,
     sealed_headers,
     server_json,
@@ -142,7 +142,7 @@ def _checked(label: str, url: str, purposes: list[str]) -> str:
         message = "expected 1 to 64 letters, digits, '_' and '-'"
         raise typer.BadParameter(message, param_hint="LABEL")
     try:
-        checked_url(url, plain_http=True)
+        check_url(url)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="URL") from None
     try:

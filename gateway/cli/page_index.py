@@ -129,10 +129,12 @@ async def remove_pages(
 
 
 def _is_url(text: str) -> bool:
+    from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
+
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(normalised(text))
         return text.startswith(SCHEMES) and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (*EGRESS_ERRORS, ValueError):
         return False
 
 

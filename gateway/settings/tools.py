@@ -52,6 +52,10 @@ def _printable(text: str) -> str:
     return text
 
 
+def _ascii_host(host: str) -> str:
+    return host.lower().encode("idna").decode()
+
+
 def _language(text: str) -> str:
     if not _LANGUAGE.match(text):
         raise ValueError("expected a text search configuration such as english or simple")
@@ -233,7 +237,7 @@ class Mcp(Section):
         "clients that rely on that; otherwise the item mcp_list_tools says why, and the response "
         "goes on without them.",
     )
-    hosts: tuple[str, ...] = Field(
+    hosts: tuple[Annotated[str, AfterValidator(_ascii_host)], ...] = Field(
         (),
         description="Hosts that requests may name where servers is listed, and those below them. "
         "Set those that you trust.",

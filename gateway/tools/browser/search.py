@@ -348,11 +348,7 @@ _log = EventLog(__name__)
 
 
 class SearchFailed(Exception):
-    """Failure for the model; `causes` are for operators."""
-
-    def __init__(self, causes: Sequence[str]) -> None:
-        super().__init__("Search is not available now.")
-        self.causes = tuple(causes)
+    """Failure of all sources. The message is for the model."""
 
 
 class SourceFailed(Exception):
@@ -492,31 +488,22 @@ class SearchClient:
         for source in (*self.sources, self.offline):
             self.metrics.searches_begin(source.name, ("ok", *get_args(Cause)))
 
-    @property
-    def names(self) -> list[str]:
-        # In the order in which the sources are asked.
-        return [source.name for source in self.sources]
-
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
         """Return at most `count` hits within the domains. Raises `SearchFailed`."""
-        causes: list[str] = []
         for source in self._in_turn() if is_live else (self.offline,):
             try:
                 async with asyncio.timeout(self.timeout_s):
                     hits = await source.find(query, tenant_id)
             except SourceFailed as error:
                 self._tell(source, error)
-                causes.append(f"{source.name}: {error}")
             except TimeoutError:
-                late = SourceFailed("timeout", f"no answer in {self.timeout_s:g} s")
-                self._tell(source, late)
-                causes.append(f"{source.name}: {late}")
+                self._tell(source, SourceFailed("timeout", "no answer in time"))
             else:
                 self.metrics.searched(source.name, "ok")
                 self._rests_until.pop(source.name, None)
                 wanted = (hit for hit in hits if not source.is_live or _is_wanted(hit, query))
                 return list(wanted)[: query.count]
-        raise SearchFailed(causes)
+        raise SearchFailed("Search is not available now.")
 
     def _in_turn(self) -> list[SearchSource]:
         now = self.clock()
