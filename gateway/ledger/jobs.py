@@ -262,7 +262,10 @@ DO UPDATE SET amount = excluded.amount, at = excluded.at
 """)
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
 _FORGET_FIRINGS: Final = Statement("""
-DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
+DELETE FROM alert_firings AS one
+WHERE starts_at < :before AND starts_at > :forever OR NOT EXISTS (
+    SELECT FROM spend_alerts WHERE tenant_id = one.tenant_id AND id = one.alert_id
+)
 """)
 # An interval without an end would have a row for every process that ever began. Those that are gone
 # become part of the row '', which is the difference to the lines and so stays right. A process that
@@ -379,7 +382,7 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
 
 
 async def forget_spending(database: Database, now: datetime) -> None:
-    """Remove spending and firings of intervals that ended long ago.
+    """Remove spending and firings of intervals that ended long ago, and firings of removed alerts.
 
     In endless intervals, the spending of gone processes becomes one row per meter.
     """
