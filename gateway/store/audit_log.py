@@ -1,7 +1,7 @@
 """The audit log: entries are added in the transaction of the change, and only read afterwards.
 
 A trigger keeps even the owner of the table from changing entries, or removing them before
-`KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
+`AUDIT_LOG_KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gateway.audit import AuditEvent
     from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
-KEPT_DAYS: Final = 400
-"""The trigger has the same number."""
 _LAST: Final = Statement("""
 SELECT clock_timestamp() AS at, last.number, last.hash
 FROM (SELECT) AS one LEFT JOIN LATERAL (
