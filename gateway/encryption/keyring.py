@@ -184,10 +184,13 @@ class Keyring:
             self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Return the tenants whose keys are unavailable now because their provider is; request
-        them.
+        """Return the tenants of whom nothing can be opened now: whose keys were gone a moment ago,
+        or are unavailable because their provider is. The latter are requested.
         """
-        unavailable = []
+        refused_at = _now() - REFUSED_S
+        unavailable = [
+            one for one, held in self._held.items() if not held.cipher and held.at > refused_at
+        ]
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
                 unavailable.append(tenant_id)
