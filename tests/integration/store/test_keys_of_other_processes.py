@@ -20,6 +20,7 @@ from gateway.store.postgres.database import Database, turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.remote_logs import UNKNOWN, LogQuery
 from gateway.store.tenants import insert_tenant
+from gateway.store.tools import mcp_servers
 from gateway.tenancy import TenantId
 from tests.fakes.keys import MemoryKeys, MemoryProvider
 from tests.fakes.stored import CREATED, TERMS, durable_response, new_response
@@ -131,7 +132,10 @@ async def test_responses_of_tenants_whose_keys_are_away_lose_no_attempt(replicas
 async def test_abandoned_responses_that_nobody_can_open_keep_no_other_waiting(
     replicas: Replicas, *, is_gone: bool
 ) -> None:
-    closed, open_ = (replace(new_response(), owner="gone", lease_s=0) for _ in range(2))
+    closed, open_ = (
+        replace(new_response(), uuid=uuid, owner="gone", lease_s=0)
+        for uuid in sorted([new_uuid(), new_uuid()])
+    )
     await responses.insert(replicas.there, replicas.two, closed)
     await responses.insert(replicas.there, replicas.one, open_)
     replicas.provider.is_away, replicas.provider.refuses = not is_gone, is_gone
@@ -140,6 +144,11 @@ async def test_abandoned_responses_that_nobody_can_open_keep_no_other_waiting(
     with pytest.raises(ContentSealed if is_gone else StoreUnavailable):
         await responses.load(replicas.here, replicas.two, closed.uuid)
     assert await claims.abandoned(replicas.here, **asked) == [(replicas.one, open_.uuid)]
+
+
+async def test_rows_of_no_tenant_need_no_keys(replicas: Replicas) -> None:
+    replicas.provider.is_away = True
+    assert await mcp_servers.of_tenant(replicas.here, mcp_servers.OPERATOR) == []
 
 
 async def test_entries_wait_for_keys_that_are_away(replicas: Replicas) -> None:
