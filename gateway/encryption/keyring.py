@@ -317,7 +317,10 @@ class Keyring:
         sealing = PLAIN_KEY
         for key in kept:
             if key.destroyed_at is None:
-                opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
+                try:
+                    opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
+                except ValueError as error:
+                    raise ContentSealed(f"key {key.number} of this tenant is damaged") from error
                 sealing = key.number if key.seals else PLAIN_KEY
         if kept and not opened:
             raise ContentSealed("the keys of this tenant were destroyed")
