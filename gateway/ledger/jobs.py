@@ -326,8 +326,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Differ
         unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
         since = await connection.scalar(_SINCE, {"back_s": back_s})
         hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
-        cursor = await cursors.of_rollup(connection)
-        behind_s = await cursors.behind_s(connection, cursor.place)
+        behind_s = await cursors.behind_s(connection, await cursors.of_rollup(connection))
         stopped = await connection.scalars(_STOPPED)
     return Differences(
         unmetered=tuple((row.tenant_id, row.id) for row in unmetered),
