@@ -486,17 +486,16 @@ async def abandoned(
     limit: int,
     attempts_max: int,
     orphan_s: float,
-    fold_versions: tuple[int, ...] = FOLD_VERSIONS,
 ) -> list[tuple[TenantId, UUID]]:
     """Return responses that no process will continue, oldest first.
 
-    They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
-    `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that may
+    They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other fold
+    versions, and those without lease or log, are left for `orphan_s` to processes that may
     continue them. Those of tenants whose keys are away are left out.
     """
     parameters = {
         "attempts_max": attempts_max,
-        "fold_versions": fold_versions,
+        "fold_versions": FOLD_VERSIONS,
         "orphan_s": orphan_s,
         "row_limit": limit,
         "away": database.keyring.away(),
