@@ -60,11 +60,14 @@ _PROJECTS: Final = Statement("""
 SELECT id, name FROM projects WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
 _CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
+# By chance, or the same chains were left out each time.
 _HEADS: Final = Statement("""
-SELECT DISTINCT ON (tenant_id) tenant_id, number, hash FROM audit_log
-WHERE at > now() - make_interval(secs => CAST(:since_s AS double precision))
-ORDER BY tenant_id, number DESC
-LIMIT :row_limit
+SELECT * FROM (
+    SELECT DISTINCT ON (tenant_id) tenant_id, number, hash FROM audit_log
+    WHERE at > now() - make_interval(secs => CAST(:since_s AS double precision))
+    ORDER BY tenant_id, number DESC
+) AS head
+ORDER BY random() LIMIT :row_limit
 """)
 _SINCE: Final = Statement(f"""
 SELECT {_COLUMNS} FROM audit_log
