@@ -187,10 +187,13 @@ class Keyring:
             self._held[tenant_id] = replace(held, renew_at=self._clock() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Return the tenants whose keys are unavailable now because their provider is; request
-        them.
+        """Return the tenants of whom nothing can be opened now: whose keys were gone a moment ago,
+        or are unavailable because their provider is. The latter are requested.
         """
-        unavailable = []
+        refused_at = _now() - REFUSED_S
+        unavailable = [
+            one for one, held in self._held.items() if not held.cipher and held.at > refused_at
+        ]
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
                 unavailable.append(tenant_id)
@@ -317,7 +320,10 @@ class Keyring:
         sealing = PLAIN_KEY
         for key in kept:
             if key.destroyed_at is None:
-                opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
+                try:
+                    opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
+                except ValueError as error:
+                    raise ContentSealed(f"key {key.number} of this tenant is damaged") from error
                 sealing = key.number if key.seals else PLAIN_KEY
         if kept and not opened:
             raise ContentSealed("the keys of this tenant were destroyed")

@@ -262,7 +262,10 @@ DO UPDATE SET amount = excluded.amount, at = excluded.at
 """)
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
 _FORGET_FIRINGS: Final = Statement("""
-DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
+DELETE FROM alert_firings AS one
+WHERE starts_at < :before AND starts_at > :forever OR NOT EXISTS (
+    SELECT FROM spend_alerts WHERE tenant_id = one.tenant_id AND id = one.alert_id
+)
 """)
 # An interval without an end would have a row for every process that ever began. Those that are gone
 # become part of the row '', which is the difference to the lines and so stays right. A process that
@@ -323,8 +326,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Differ
         unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
         since = await connection.scalar(_SINCE, {"back_s": back_s})
         hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
-        cursor = await cursors.of_rollup(connection)
-        behind_s = await cursors.behind_s(connection, cursor.place)
+        behind_s = await cursors.behind_s(connection, await cursors.of_rollup(connection))
         stopped = await connection.scalars(_STOPPED)
     return Differences(
         unmetered=tuple((row.tenant_id, row.id) for row in unmetered),
@@ -379,7 +381,7 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
 
 
 async def forget_spending(database: Database, now: datetime) -> None:
-    """Remove spending and firings of intervals that ended long ago.
+    """Remove spending and firings of intervals that ended long ago, and firings of removed alerts.
 
     In endless intervals, the spending of gone processes becomes one row per meter.
     """

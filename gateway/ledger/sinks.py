@@ -78,7 +78,9 @@ class CloudEventsSink:
                         break
         except (TimeoutError, httpx2.HTTPError, ValueError) as error:  # of a redirect to `//:80`
             raise SinkFailed(f"{self.name}: {type(error).__name__}") from error
-        return answer.status_code, text.decode("utf-8", "replace")[:_EXCERPT_CHARS_MAX]
+        # PostgreSQL's text, where it is kept, refuses NUL.
+        excerpt = text.decode("utf-8", "replace").replace("\0", "\ufffd")
+        return answer.status_code, excerpt[:_EXCERPT_CHARS_MAX]
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -845,7 +845,7 @@ class VaultSection(Section):
     url: HttpUrl | None = Field(
         None, description="Such as https://vault:8200. Set it for the provider vault-transit."
     )
-    token: Secret | None = Field(
+    token: BearerKey | None = Field(
         None, description="May encrypt and decrypt with that key. Needed with url."
     )
     key: str = Field("harmony-gateway", description="Its name; made with derived=true. Set yours.")
@@ -868,7 +868,7 @@ class KmsSection(Section):
     secret_access_key: Secret | None = Field(
         None, description="Secret of the access key. Needed with region."
     )
-    session_token: Secret | None = Field(
+    session_token: BearerKey | None = Field(
         None, description="Session token of a temporary access key. Set it where the key is one."
     )
     url: str = Field(
@@ -940,7 +940,7 @@ class Sink(Section):
 
     name: Name = Field(description="What it is called; its place in the lines is kept under it.")
     url: WholeUrl = Field(description="What batches of CloudEvents 1.0 are posted to.")
-    secret: Secret | None = Field(
+    secret: BearerKey | None = Field(
         None, description="Sent as a bearer token. Set it where the receiver asks for one."
     )
     customers: dict[str, str] = Field(

@@ -23,10 +23,10 @@ from pydantic import (
 from gateway.settings.http_urls import HttpUrl
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
+    BearerKey,
     Destinations,
     Network,
     Port,
-    Secret,
     Section,
     tenant_default,
 )
@@ -74,7 +74,7 @@ class SearchProvider(Section):
         description="Where it is. Set it for one's own SearXNG, and where the provider is not at "
         "its usual place.",
     )
-    api_key: Secret | None = Field(
+    api_key: BearerKey | None = Field(
         None,
         description="That of the provider. Needed but for an own SearXNG, which it is a bearer "
         "token for, index and mcp.",
@@ -181,7 +181,7 @@ class Python(Section):
         description="Where the containers of the engine remote are. Set it to keep code off this "
         "machine.",
     )
-    remote_token: Secret | None = Field(
+    remote_token: BearerKey | None = Field(
         None, description="Bearer token for that server. Needed with remote_url."
     )
     timeout_s: float = Field(

@@ -1,7 +1,7 @@
 """The audit log: entries are added in the transaction of the change, and only read afterwards.
 
 A trigger keeps even the owner of the table from changing entries, or removing them before
-`KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
+`AUDIT_LOG_KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gateway.audit import AuditEvent
     from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
-KEPT_DAYS: Final = 400
-"""The trigger has the same number."""
 _LAST: Final = Statement("""
 SELECT clock_timestamp() AS at, last.number, last.hash
 FROM (SELECT) AS one LEFT JOIN LATERAL (
@@ -62,11 +60,14 @@ _PROJECTS: Final = Statement("""
 SELECT id, name FROM projects WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
 _CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
+# By chance, or the same chains were left out each time.
 _HEADS: Final = Statement("""
-SELECT DISTINCT ON (tenant_id) tenant_id, number, hash FROM audit_log
-WHERE at > now() - make_interval(secs => CAST(:since_s AS double precision))
-ORDER BY tenant_id, number DESC
-LIMIT :row_limit
+SELECT * FROM (
+    SELECT DISTINCT ON (tenant_id) tenant_id, number, hash FROM audit_log
+    WHERE at > now() - make_interval(secs => CAST(:since_s AS double precision))
+    ORDER BY tenant_id, number DESC
+) AS head
+ORDER BY random() LIMIT :row_limit
 """)
 _SINCE: Final = Statement(f"""
 SELECT {_COLUMNS} FROM audit_log

@@ -121,7 +121,8 @@ _IS_OURS: Final = """
     )
 """
 _HAS_WAITED: Final = "created_at < clock_timestamp() - make_interval(secs => :promotion_s)"
-# Nothing can be read of tenants whose keys are away: to claim would cost them an attempt.
+# Nothing can be read of tenants whose keys are away: to claim would cost them an attempt, and what
+# cannot be ended would keep others from being ended.
 _IS_NOT_AWAY: Final = "tenant_id <> ALL (CAST(:away AS uuid[]))"
 
 # Per key and project the number in background, and the oldest that may be taken over.
@@ -278,10 +279,10 @@ FROM responses
 WHERE status = 'in_progress' AND attempts < :attempts_max AND {_IS_OURS} AND {_IS_NOT_AWAY}
 """)  # noqa: S608 - constants only
 
-_ABANDONED: Final = Statement("""
+_ABANDONED: Final = Statement(f"""
 SELECT tenant_id, id
 FROM responses
-WHERE status IN ('queued', 'in_progress') AND CASE
+WHERE status IN ('queued', 'in_progress') AND {_IS_NOT_AWAY} AND CASE
     WHEN NOT durable AND lease_until IS NOT NULL THEN lease_until < clock_timestamp()
     WHEN NOT durable OR fold_version <> ALL (CAST(:fold_versions AS smallint[]))
         THEN coalesce(lease_until, created_at)
@@ -291,7 +292,7 @@ WHERE status IN ('queued', 'in_progress') AND CASE
 END
 ORDER BY id
 LIMIT :row_limit
-""")
+""")  # noqa: S608 - constants only
 
 _HEADS: Final = Statement("""
 SELECT one.id, one.epoch, one.next_entry, one.status
@@ -485,19 +486,19 @@ async def abandoned(
     limit: int,
     attempts_max: int,
     orphan_s: float,
-    fold_versions: tuple[int, ...] = FOLD_VERSIONS,
 ) -> list[tuple[TenantId, UUID]]:
     """Return responses that no process will continue, oldest first.
 
-    They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
-    `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that may
-    continue them.
+    They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other fold
+    versions, and those without lease or log, are left for `orphan_s` to processes that may
+    continue them. Those of tenants whose keys are away are left out.
     """
     parameters = {
         "attempts_max": attempts_max,
-        "fold_versions": fold_versions,
+        "fold_versions": FOLD_VERSIONS,
         "orphan_s": orphan_s,
         "row_limit": limit,
+        "away": database.keyring.away(),
     }
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_ABANDONED, parameters)

@@ -93,7 +93,7 @@ ORDER BY r.id LIMIT :rows_max
 """)  # noqa: S608 - constants only
 _CONVERSATIONS: Final = Statement("""
 SELECT c.id, c.next_position, (
-    SELECT max(i.position) FROM conversation_items AS i
+    SELECT coalesce(max(i.position), -1) FROM conversation_items AS i
     WHERE i.tenant_id = c.tenant_id AND i.conversation_id = c.id
 ) AS last_position
 FROM conversations AS c
@@ -182,7 +182,7 @@ async def check_conversations(
 ) -> AsyncIterator[Page]:
     remedy = "Nothing can be added to it: its client has to begin another."
     async for rows, _ in _by_id(database, tenant_id, _CONVERSATIONS, scope):
-        wrong = (row for row in rows if row.next_position <= (row.last_position or -1))
+        wrong = (row for row in rows if row.next_position <= row.last_position)
         violations = [
             Violation(
                 "positions",

@@ -251,7 +251,8 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
             await take_key(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
         if new.secrets is not None:
-            await add_secrets(connection, tenant_id, new.uuid, new.secrets)
+            secrets = {"tenant": tenant_id, "id": new.uuid, "sealed": new.secrets}
+            await connection.execute(_ADD_SECRETS, secrets)
         await tool_calls.use_approvals(connection, tenant_id, new.approvals, new.uuid)
         if new.entries is not None:
             claim = Claim(tenant_id, new.uuid, 0 if new.owner is None else 1)
@@ -511,12 +512,6 @@ SELECT sealed FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
 _ERASE_SECRETS: Final = Statement("""
 DELETE FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
 """)
-
-
-async def add_secrets(
-    connection: Connection, tenant_id: TenantId, response: UUID, sealed: bytes
-) -> None:
-    await connection.execute(_ADD_SECRETS, {"tenant": tenant_id, "id": response, "sealed": sealed})
 
 
 async def load_secrets(database: Database, tenant_id: TenantId, response: UUID) -> bytes | None:

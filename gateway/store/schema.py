@@ -12,6 +12,8 @@ RUNS_ROLE: Final = "harmony_gateway_runs"
 EVERYONE: Final = UUID(int=0)
 """Tenant id of rows that all tenants see."""
 
+AUDIT_LOG_KEPT_DAYS: Final = 400
+
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 

@@ -59,7 +59,6 @@ SELECT EXISTS (
     WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NOT NULL
 )
 """)
-_TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
 _SEALING: Final = Statement("""
 SELECT tenant_id, max(number) AS number FROM tenant_keys
 WHERE retired_at IS NULL AND destroyed_at IS NULL
@@ -151,8 +150,3 @@ class TenantKeys:
         async with self._database.owner_transaction() as connection:
             rows = await connection.execute(_SEALING, {"settled_s": settled_s})
         return {TenantId(row.tenant_id): row.number for row in rows}
-
-    async def tenants(self) -> list[TenantId]:
-        # Tenants whose keys were destroyed are included.
-        async with self._database.owner_transaction() as connection:
-            return list(await connection.scalars(_TENANTS))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -24,50 +23,44 @@ from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
 
 ROLLUP: Final = "rollup"
 SINK_PREFIX: Final = "sink:"
-NIL: Final = UUID(int=0)
 
 _HORIZON: Final = Statement("""
 SELECT CAST(CAST(ledger_tx(pg_snapshot_xmin(pg_current_snapshot())) AS text) AS bigint) AS tx,
        CAST(CAST(ledger_tx(pg_snapshot_xmax(pg_current_snapshot())) AS text) AS bigint) AS next_tx
 """)
 _FIND: Final = Statement(f"""
-SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines
+SELECT CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq
 FROM usage_cursors
 WHERE tenant_id = '{EVERYONE}' AND name = :name
 """)  # noqa: S608 - constants only
-_PLACE: Final = Statement(f"""
+_INSERT: Final = f"""
 INSERT INTO usage_cursors (
     tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
 )
-VALUES (
-    '{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), :of_tenant, :response_id, :seq, :batch,
-    :lines, now()
-)
-ON CONFLICT (tenant_id, name) DO UPDATE
-SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.response_id,
-    seq = excluded.seq, batch = excluded.batch, lines = excluded.lines, moved_at = excluded.moved_at
-""")  # noqa: S608 - constants only
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LinePosition:
-    tx: int = 0
-    tenant: UUID = NIL
-    response: UUID = NIL
-    seq: int = -1
+VALUES ('{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), '{EVERYONE}', '{EVERYONE}', -1,
+        :batches, :lines, now())
+ON CONFLICT (tenant_id, name)
+"""  # noqa: S608 - constants only
+_BEGIN: Final = Statement(f"{_INSERT} DO NOTHING")
+_MOVE: Final = Statement(f"""
+{_INSERT} DO UPDATE
+SET tx = excluded.tx, batch = usage_cursors.batch + excluded.batch,
+    lines = usage_cursors.lines + excluded.lines, moved_at = excluded.moved_at
+""")
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    name: str
-    place: LinePosition = LinePosition()
-    batch: int = 0
-    lines: int = 0
+class LinePosition:
+    tx: int = 0
+    tenant: UUID = EVERYONE
+    response: UUID = EVERYONE
+    seq: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +78,20 @@ async def read_horizon(connection: Connection) -> Horizon:
     return Horizon(row.tx, row.next_tx)
 
 
-async def find(connection: Connection, name: str) -> Cursor | None:
+async def find(connection: Connection, name: str) -> LinePosition | None:
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
-    if row is None:
-        return None
-    place = LinePosition(row.tx, row.of_tenant, row.response_id, row.seq)
-    return Cursor(row.name, place, row.batch, row.lines)
+    return None if row is None else LinePosition(*row)
 
 
-async def of_rollup(connection: Connection) -> Cursor:
-    # Before anything was added up: at the beginning of the ledger.
-    return await find(connection, ROLLUP) or Cursor(ROLLUP)
+async def of_rollup(connection: Connection) -> LinePosition:
+    # Before anything was added up: the beginning of the ledger.
+    return await find(connection, ROLLUP) or LinePosition()
 
 
-async def move(connection: Connection, cursor: Cursor) -> None:
-    place = cursor.place
-    await connection.execute(
-        _PLACE,
-        {
-            "name": cursor.name,
-            "tx": str(place.tx),
-            "of_tenant": place.tenant,
-            "response_id": place.response,
-            "seq": place.seq,
-            "batch": cursor.batch,
-            "lines": cursor.lines,
-        },
-    )
+async def move_rollup(connection: Connection, tx: int, *, lines: int) -> None:
+    """Move the cursor behind all transactions before `tx`, which brought these lines."""
+    moved = {"name": ROLLUP, "tx": str(tx), "batches": 1, "lines": lines}
+    await connection.execute(_MOVE, moved)
 
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
@@ -147,14 +127,6 @@ ORDER BY {_KEY}
 LIMIT 1
 """)  # noqa: S608 - constants only
 _OWN: Final = f"tenant_id = '{EVERYONE}' AND name = :name"
-_BEGIN: Final = Statement(f"""
-INSERT INTO usage_cursors (
-    tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
-)
-VALUES ('{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), '{EVERYONE}', '{EVERYONE}', -1,
-        0, 0, now())
-ON CONFLICT (tenant_id, name) DO NOTHING
-""")  # noqa: S608 - constants only
 _TAKE: Final = Statement(f"""
 UPDATE usage_cursors
 SET holder = :holder, held_until = now() + make_interval(secs => :lease_s)
@@ -228,7 +200,8 @@ async def next_batch(
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
-        await connection.execute(_BEGIN, {"name": name, "tx": str(horizon.tx)})
+        beginning = {"name": name, "tx": str(horizon.tx), "batches": 0, "lines": 0}
+        await connection.execute(_BEGIN, beginning)
         whose = {"name": name, "holder": holder}
         taken = (await connection.execute(_TAKE, {**whose, "lease_s": lease_s})).one_or_none()
         if taken is None:
@@ -278,8 +251,8 @@ async def sink_states(database: Database) -> list[Row]:
 
 async def sink_behind_s(database: Database, sink: str) -> float:
     async with database.runs_transaction() as connection:
-        cursor = await find(connection, SINK_PREFIX + sink)
-        return 0.0 if cursor is None else await behind_s(connection, cursor.place)
+        place = await find(connection, SINK_PREFIX + sink)
+        return 0.0 if place is None else await behind_s(connection, place)
 
 
 async def _read_lines(

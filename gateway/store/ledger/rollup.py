@@ -7,13 +7,12 @@ missing, and nothing counted twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.store.ledger import cursors
-from gateway.store.ledger.cursors import LinePosition
 from gateway.store.locks import Lock, try_take
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import COST_COLUMNS
@@ -103,9 +102,7 @@ SELECT model, count(*) AS lines,
        coalesce(sum(cost_nano) FILTER (WHERE kind <> 'adjustment'), 0)::bigint AS cost_nano
 FROM added GROUP BY model
 """)  # noqa: S608 - constants only
-_FORGET_HOUR: Final = Statement(
-    "DELETE FROM usage_hours WHERE tenant_id = :tenant AND at = :hour RETURNING at"
-)
+_FORGET_HOUR: Final = Statement("DELETE FROM usage_hours WHERE tenant_id = :tenant AND at = :hour")
 _ADD_HOUR: Final = Statement(f"""
 INSERT INTO usage_hours (at, {_KEY}, {_SUMS})
 SELECT CAST(:hour AS timestamptz), {_KEY}, {_SUMMED}
@@ -165,26 +162,20 @@ async def advance(
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
             return None
-        cursor = await cursors.of_rollup(connection)
+        place = await cursors.of_rollup(connection)
         horizon = await cursors.read_horizon(connection)
-        if horizon.is_foreign(cursor.place):
+        if horizon.is_foreign(place):
             return Advance(is_foreign=True)
-        span = {"from_tx": str(cursor.place.tx), "to_tx": str(horizon.tx)}
+        span = {"from_tx": str(place.tx), "to_tx": str(horizon.tx)}
         bound = await connection.scalar(_BOUND, {**span, "lines_max": lines_max})
-        to_tx = horizon.tx if bound is None else max(bound, cursor.place.tx + 1)
+        to_tx = horizon.tx if bound is None else max(bound, place.tx + 1)
         added = await connection.execute(
             _ADD, {**span, "to_tx": str(to_tx), "minutes_s": minutes_s}
         )
         lines = sum(row.lines for row in added)
         if lines or bound is not None:
             # Else there is nothing to move past.
-            moved = replace(
-                cursor,
-                place=LinePosition(to_tx),
-                batch=cursor.batch + 1,
-                lines=cursor.lines + lines,
-            )
-            await cursors.move(connection, moved)
+            await cursors.move_rollup(connection, to_tx, lines=lines)
         costs_nano = {row.model: row.cost_nano for row in added}
         return Advance(lines, is_done=bound is None, costs_nano=costs_nano)
 
@@ -196,8 +187,7 @@ async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -
 
 async def behind_s(database: Database) -> float:
     async with database.runs_transaction() as connection:
-        cursor = await cursors.of_rollup(connection)
-        return await cursors.behind_s(connection, cursor.place)
+        return await cursors.behind_s(connection, await cursors.of_rollup(connection))
 
 
 async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime) -> bool:
@@ -207,17 +197,12 @@ async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
             return False
-        await _add_hour_again(connection, tenant_id, hour)
+        of_hour = {"tenant": tenant_id, "hour": hour}
+        await connection.execute(_FORGET_HOUR, of_hour)
+        tx = str((await cursors.of_rollup(connection)).tx)
+        next_hour = hour + timedelta(hours=1)
+        await connection.execute(_ADD_HOUR, {**of_hour, "next_hour": next_hour, "tx": tx})
         return True
-
-
-async def _add_hour_again(connection: Connection, tenant_id: TenantId, hour: datetime) -> None:
-    cursor = await cursors.of_rollup(connection)
-    of_hour = {"tenant": tenant_id, "hour": hour}
-    await connection.execute(_FORGET_HOUR, of_hour)
-    next_hour = hour + timedelta(hours=1)
-    tx = str(cursor.place.tx)
-    await connection.execute(_ADD_HOUR, {**of_hour, "next_hour": next_hour, "tx": tx})
 
 
 Unit = Literal["minute", "hour", "day"]
@@ -300,14 +285,14 @@ async def read_usage(
     )
     async with transaction as connection:
         await connection.script(_SNAPSHOT)
-        cursor = await cursors.of_rollup(connection)
+        place = await cursors.of_rollup(connection)
         parameters: dict[str, Any] = {
             "tenant": tenant_id,
             "start": span.start,
             "end": span.end,
             "inner_start": span.inner_start,
             "inner_end": span.inner_end,
-            "tx": str(cursor.place.tx),
+            "tx": str(place.tx),
             "rows_max": rows_max,
             **{f"f_{name}": question.filters.get(name) for name in FILTERS},
             **{f"tag_{number}": name for number, name in enumerate(question.tags)},
@@ -474,8 +459,8 @@ async def usage_of_key(
     """
     async with database.transaction(tenant_id) as connection:
         await connection.script(_SNAPSHOT)
-        cursor = await cursors.of_rollup(connection)
-        parameters = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
+        place = await cursors.of_rollup(connection)
+        parameters = {"tenant": tenant_id, "key": key_id, "tx": str(place.tx)}
         row = (await connection.execute(_OF_KEY, parameters)).one()
     return {
         period: KeyUsage(*(row[f"{period}_{name}"] for name in _OF_KEY_SUMS)) for period in _PERIODS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.limits.rules import Interval, Scope, Unit
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
@@ -67,7 +67,7 @@ RETURNING f.tenant_id, f.starts_at, f.fired_at, f.attempts, f.told, t.name AS te
 _RECORD_DELIVERY: Final = Statement("""
 UPDATE alert_firings
 SET told = :told, sent_at = CASE WHEN :is_sent THEN clock_timestamp() END
-WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at
+WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at AND sent_at IS NULL
 """)
 _AGAIN: Final = Statement("""
 DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
@@ -174,7 +174,8 @@ async def record_delivery(
         await connection.execute(_RECORD_DELIVERY, parameters)
 
 
-async def again(database: Database, tenant_id: UUID, alert_id: UUID) -> None:
-    """Let an alert with a new threshold fire again in intervals in which it has fired."""
-    async with database.runs_transaction() as connection:
-        await connection.execute(_AGAIN, {"tenant": tenant_id, "id": alert_id})
+async def again(connection: Connection, tenant_id: UUID, alert_id: UUID) -> None:
+    """Let an alert fire again in intervals in which it has fired, in the transaction that gives it
+    a new threshold.
+    """
+    await connection.execute(_AGAIN, {"tenant": tenant_id, "id": alert_id})

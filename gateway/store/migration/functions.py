@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.store.schema import APP_ROLE, EVERYONE
+from gateway.store.schema import APP_ROLE, AUDIT_LOG_KEPT_DAYS, EVERYONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ FUNCTIONS: Final = (
     ),
 )
 
-# Entries are removed by age alone: `store.audit_log.KEPT_DAYS`.
-_KEEP_AUDIT_LOG: Final = """
+# Entries are removed by age alone.
+_KEEP_AUDIT_LOG: Final = f"""
 CREATE FUNCTION keep_audit_log() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'DELETE' AND OLD.at < now() - interval '400 days' THEN
+    IF TG_OP = 'DELETE' AND OLD.at < now() - interval '{AUDIT_LOG_KEPT_DAYS} days' THEN
         RETURN OLD;
     END IF;
     RAISE EXCEPTION 'the audit log is only added to' USING ERRCODE = 'insufficient_privilege';

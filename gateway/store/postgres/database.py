@@ -28,7 +28,7 @@ from gateway.encryption.keyring import OFF
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
 from gateway.store.postgres.statements import Of, Statement, by_tenant
-from gateway.store.schema import APP_ROLE, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, EVERYONE, RUNS_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,6 +76,8 @@ _AS_IF_NEW: Final = (
     "BEGIN; SET LOCAL ROLE NONE; SET LOCAL app.tenant_id = ''; SET LOCAL app.project_id = '';"
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
+_WITHOUT_KEYS: Final = (None, EVERYONE)
+"""Nothing of theirs is sealed with a tenant's key."""
 _TRUSTED_S: Final = 2.0
 """Rest after which a connection is tried first, before a transaction is lost with it."""
 _FOR_RUNS: Final = (
@@ -253,7 +255,7 @@ class Transaction:
         self._session = session
 
     async def __aenter__(self) -> Connection:
-        if self._tenant_id is not None and self._database.keyring.is_on:
+        if self._database.keyring.is_on and self._tenant_id not in _WITHOUT_KEYS:
             await self._database.keyring.ready((self._tenant_id,))
         try:
             while not await self._has_begun():

@@ -267,7 +267,7 @@ alert_firings: Final = table(
     time("due_at"),
     text("told", Kept.WORD, null=True),
     lifetime=SETTINGS,
-    access=Access(runs=EVERYTHING, of_runs=True),
+    access=Access(app="SELECT (tenant_id, alert_id), DELETE", runs=EVERYTHING, of_runs=True),
     not_exported=DERIVED,
     is_upserted=True,
 )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import CheckConstraint
 
-from gateway.store.schema import EVERYONE
+from gateway.store.schema import AUDIT_LOG_KEPT_DAYS, EVERYONE
 from gateway.store.tables.columns import (
     EVERYTHING,
     OF_NO_TENANT,
@@ -270,7 +270,7 @@ audit_log: Final = table(
     bytea("hash", Kept.DIGEST),
     unique("tenant_id", "id"),
     index("tenant_id", "at"),
-    lifetime=Lifetime(expires="400 days", stays="who did what, without content"),
+    lifetime=Lifetime(expires=f"{AUDIT_LOG_KEPT_DAYS} days", stays="who did what, without content"),
     access=Access(
         app="SELECT, INSERT",
         runs="SELECT (tenant_id, number, at, hash), INSERT, DELETE",

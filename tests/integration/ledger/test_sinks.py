@@ -83,14 +83,14 @@ async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_look
 ) -> None:
     sink = events_sink(receiver)
     await delivery_to(database, sink).round()
-    receiver.statuses = [422]
+    receiver.statuses, receiver.answer = [422], b"not \x00 this"
     for _ in range(2):
         await usage_lines.record_all(database, [(tenant, line(datetime.now(UTC)))])
         await delivery_to(database, sink).round()
     assert len(receiver.events) == 1
     (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
-    assert "422" in state.stopped
+    assert state.stopped == "events answered 422: not \ufffd this"
     assert await cursors.resume_sink(database, "events", is_delivered=True)
     assert not await cursors.resume_sink(database, "another", is_delivered=True)
     assert not await cursors.resume_sink(database, "events", is_delivered=True), "it is not stopped"
