@@ -102,6 +102,6 @@ def _body(state: Member, drain: Drain | None) -> Json:
         "in_flight": state.in_flight,
         "version": state.version,
         "problem": state.problem,
-        "source": state.source,
+        "source": state.backend.source,
         "drained": drained,
     }

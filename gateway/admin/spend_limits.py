@@ -384,9 +384,9 @@ class SpendLimits:
                 "threshold": threshold,
                 "notification_channel": {"type": channel["type"], "recipients": recipients},
             }
+            if before.threshold != threshold:
+                await alerts.again(connection, owner.tenant_id, before.id)
             await owner.note(connection, f"{ALERT_EVENT}.updated", alert_id, changes_requested=data)
-        if before.threshold != threshold:
-            await alerts.again(self._database, owner.tenant_id, before.id)
         return alert_of(changed.one())
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:

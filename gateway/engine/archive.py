@@ -285,7 +285,7 @@ class Archive:
         # is then: cancelled, or unchanged if it had ended or is not durable; None if it does not
         # exist. Raises `StoreUnavailable`.
         return await self._conclude(
-            tenant_id, uuid, lambda stored: outcome.stopped(now()) if stored.durable else None
+            tenant_id, uuid, lambda stored: outcome.cancelled(now()) if stored.durable else None
         )
 
     async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:

@@ -90,9 +90,8 @@ def broken(error: Exception, at: int) -> Finished:
     return _failed(at, f"{what} Please try again.")
 
 
-def hung_up(at: int) -> Finished:
-    # The client disconnected. OpenAI's `incomplete` needs a reason, and none of its reasons is this
-    # one.
+def cancelled(at: int) -> Finished:
+    # By the client, or it disconnected: none of the reasons of OpenAI's `incomplete` is that.
     return Finished("cancelled", at)
 
 
@@ -105,11 +104,6 @@ def took_too_long(at: int) -> Finished:
 def shut_down(at: int) -> Finished:
     # The process ends, and its grace period is over.
     return _failed(at, "The server is restarting. Please try again.")
-
-
-def stopped(at: int) -> Finished:
-    # The client cancelled the response.
-    return Finished("cancelled", at)
 
 
 def interrupted(at: int) -> Finished:

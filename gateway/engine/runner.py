@@ -93,7 +93,7 @@ class Run:
         # such call runs.
         return None if self._turns is None else self._turns.running_call
 
-    def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
+    def cancel(self, because: Callable[[int], Finished] = outcome.cancelled) -> None:
         """End the generation; the output so far is committed and shown."""
         self._cancelled = self._cancelled or because
         self._stop()

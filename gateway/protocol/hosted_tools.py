@@ -49,14 +49,14 @@ _DOMAIN: Final = re.compile(rf"[^\s/:?#@\\,;\"'<>]{{1,{DOMAIN_CHARS_MAX}}}")
 
 
 def domain_of(text: str) -> str:
-    """Return the domain in lower case: `https://www.example.com/` → `www.example.com`.
+    """Return the domain in lower-case ASCII: `https://www.example.com/` → `www.example.com`.
 
     Raises `ValueError` for other text.
     """
     host = _SCHEME.sub("", text, count=1).rstrip("/").removeprefix("*.").rstrip(".").lower()
     if not _DOMAIN.fullmatch(host):
         raise ValueError(f"not a domain: {text!r}")
-    return host
+    return host.encode("idna").decode()
 
 
 def _domain(text: str) -> str:

@@ -197,7 +197,7 @@ def _backend(member: Member) -> dict[str, Any]:
     return {
         "name": member.name,
         "models": list(member.models),
-        "source": member.source,
+        "source": member.backend.source,
         "healthy": member.healthy,
         "drained": member.is_drained,
         "version": member.version,

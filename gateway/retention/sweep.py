@@ -27,13 +27,12 @@ from gateway import ids
 from gateway.audit import trimmed
 from gateway.errors import StoreError
 from gateway.store import audit_log, claim_order, flushes
-from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
 from gateway.store.ledger import rollup
 from gateway.store.locks import Lock, removing, try_take
 from gateway.store.periodic import run_periodically
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import EVERYONE, RUNS_ROLE
+from gateway.store.schema import AUDIT_LOG_KEPT_DAYS, EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES
 from gateway.store.tables.columns import about, keys_of_table
 from gateway.telemetry.logs import EventLog
@@ -199,7 +198,7 @@ async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        bounds = {"operator": EVERYONE, "audit_days": KEPT_DAYS, "rows_max": rows_max}
+        bounds = {"operator": EVERYONE, "audit_days": AUDIT_LOG_KEPT_DAYS, "rows_max": rows_max}
         old = (await connection.execute(_OLD_CHAINS, bounds)).one_or_none()
         if old is None:
             return 0

@@ -11,7 +11,7 @@ from gateway.errors import InvalidRequest, StoreError
 from gateway.protocol.admin_bodies import SECOND_MAX, moment_of
 from gateway.protocol.request_errors import mutually_exclusive, unknown_place
 from gateway.store import audit_log
-from gateway.store.audit_log import KEPT_DAYS
+from gateway.store.schema import AUDIT_LOG_KEPT_DAYS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId
 
@@ -28,7 +28,7 @@ VALUES_MAX: Final = 100
 CHECKED_AT_ONCE: Final = 1_000
 ANCHOR_S: Final = 3600.0
 ANCHORED_MAX: Final = 1_000
-KEPT: Final = timedelta(days=KEPT_DAYS - 1)
+KEPT: Final = timedelta(days=AUDIT_LOG_KEPT_DAYS - 1)
 """Entries must exist for this time: a day less than they are kept, because clocks differ."""
 
 _log = EventLog(__name__)

@@ -608,7 +608,7 @@ class IssuerClient:
             raise _unavailable(origin, str(error)) from error
         except TimeoutError as error:
             raise _unavailable(origin, f"no answer within {FETCH_TIMEOUT_S:g} s") from error
-        except (*EGRESS_ERRORS, ValueError) as error:
+        except EGRESS_ERRORS as error:
             raise _unavailable(origin, str(error) or type(error).__name__) from error
 
     async def _configuration(self, origin: KeyOrigin) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Health:
                 "healthy": state.healthy,
                 "in_flight": state.in_flight,
                 "drained": state.is_drained,
-                "source": state.source,
+                "source": state.backend.source,
             }
             for state in states
         ]

@@ -159,7 +159,9 @@ class TenantEncryption:
             after = page.last
             await asyncio.sleep(page.seen / rows_per_s)
         if lost:
-            raise ContentSealed(f"{lost} rows of {table} are sealed with a key that is gone")
+            raise ContentSealed(
+                f"{lost} rows of {table} cannot be opened: their key is gone, or they are damaged"
+            )
         return written
 
     async def _add_key(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:

@@ -1,7 +1,6 @@
-"""The settings of the tools that the gateway runs itself.
+"""Settings of the tools that the gateway runs itself.
 
-A tool that lacks a requirement is off: requests that offer it are answered without it, and the
-answer says so.
+A tool that lacks a requirement is off: requests are answered without it.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from pydantic import (
 from gateway.settings.http_urls import HttpUrl
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
+    BearerKey,
     Destinations,
     Network,
     Port,
-    Secret,
     Section,
     tenant_default,
 )
@@ -53,6 +52,10 @@ def _printable(text: str) -> str:
     return text
 
 
+def _ascii_host(host: str) -> str:
+    return host.lower().encode("idna").decode()
+
+
 def _language(text: str) -> str:
     if not _LANGUAGE.match(text):
         raise ValueError("expected a text search configuration such as english or simple")
@@ -71,7 +74,7 @@ class SearchProvider(Section):
         description="Where it is. Set it for one's own SearXNG, and where the provider is not at "
         "its usual place.",
     )
-    api_key: Secret | None = Field(
+    api_key: BearerKey | None = Field(
         None,
         description="That of the provider. Needed but for an own SearXNG, which it is a bearer "
         "token for, index and mcp.",
@@ -130,7 +133,6 @@ class Web(Destinations):
 
     @property
     def agent(self) -> str:
-        # Name and contact, as sites see them.
         return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent
 
 
@@ -179,7 +181,7 @@ class Python(Section):
         description="Where the containers of the engine remote are. Set it to keep code off this "
         "machine.",
     )
-    remote_token: Secret | None = Field(
+    remote_token: BearerKey | None = Field(
         None, description="Bearer token for that server. Needed with remote_url."
     )
     timeout_s: float = Field(
@@ -235,7 +237,7 @@ class Mcp(Section):
         "clients that rely on that; otherwise the item mcp_list_tools says why, and the response "
         "goes on without them.",
     )
-    hosts: tuple[str, ...] = Field(
+    hosts: tuple[Annotated[str, AfterValidator(_ascii_host)], ...] = Field(
         (),
         description="Hosts that requests may name where servers is listed, and those below them. "
         "Set those that you trust.",

@@ -1,4 +1,4 @@
-"""Facts about the server, for `doctor` and support bundles: no row of a tenant is among them."""
+"""Facts about the server for `doctor` and support bundles, without any row of a tenant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE_TIMEOUT_S: Final = 5.0
 _SSL_REQUEST: Final = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-"""Asks a server for TLS, which answers S or N (PostgreSQL's protocol, 54.2.10)."""
+"""SSLRequest, which the server answers with S or N (PostgreSQL's protocol, 54.2.10)."""
 _FACTS: Final = Statement(f"""
 SELECT clock_timestamp() AS now, current_setting('server_version') AS version,
     me.rolname AS login, pg_get_userbyid(tables.relowner) AS owner, me.rolsuper AS is_superuser,
@@ -33,20 +33,22 @@ SELECT clock_timestamp() AS now, current_setting('server_version') AS version,
     - coalesce(CAST(current_setting('reserved_connections', true) AS integer), 0)
     AS connections_max,
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
-    coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted,
-    (SELECT count(*) FROM limit_reports WHERE tenant_id = '{EVERYONE}' AND name = '{PRESENT}'
-     AND at > clock_timestamp() - {FRESH_S} * interval '1 second') AS replicas
+    coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted
 FROM pg_roles AS me, pg_database AS db, pg_class AS tables
 WHERE me.rolname = session_user AND db.datname = current_database()
   AND tables.oid = 'responses'::regclass
 """)  # noqa: S608 - constants only
+# Row-level security hides the reports from the owner of the tables.
+_REPLICAS: Final = Statement(f"""
+SELECT count(*) FROM limit_reports
+WHERE tenant_id = '{EVERYONE}' AND name = '{PRESENT}'
+  AND at > clock_timestamp() - {FRESH_S} * interval '1 second'
+""")  # noqa: S608 - constants only
 
 
 class ServerFacts(NamedTuple):
-    """The server's clock, how the gateway signs in, and how many connections there may be.
-
-    `skew_s` is how far its clock is ahead of ours. A bound of -1 is none. `replicas` are those that
-    have reported within the last seconds. `is_direct`: there is no pooler in between.
+    """State of the server. `skew_s` is how far its clock is ahead of ours. A bound of -1 is
+    none.
     """
 
     skew_s: float
@@ -71,9 +73,11 @@ async def server_facts(database: Database) -> ServerFacts:
         row = (await connection.execute(_FACTS)).one()
         answered_at = datetime.now(UTC)
         is_direct = connection.state.is_direct
+    async with database.runs_transaction() as connection:
+        replicas = await connection.scalar(_REPLICAS)
     skew = row.now - (sent_at + (answered_at - sent_at) / 2)
-    facts = {name: row[name] for name in ServerFacts._fields[1:-1]}
-    return ServerFacts(skew_s=skew.total_seconds(), is_direct=is_direct, **facts)
+    facts = {name: row[name] for name in ServerFacts._fields[1:-2]}
+    return ServerFacts(skew.total_seconds(), **facts, replicas=replicas, is_direct=is_direct)
 
 
 _SIZES: Final = Statement("""
@@ -103,13 +107,11 @@ _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
 async def table_sizes(database: Database) -> list[dict[str, Any]]:
-    """Return the sizes of the tables, the largest first, as the server last estimated them."""
     async with database.owner_transaction() as connection:
         return [dict(row.items()) for row in await connection.execute(_SIZES)]
 
 
 async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """Return sizes of tables, settings, and the statements that took longest, without values."""
     async with database.owner_transaction() as connection:
         report = {
             "tables": await connection.execute(_SIZES),
@@ -128,15 +130,13 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Target of a database URL, and the TLS that it requires. Without a host: a local socket."""
-
     host: str | None
     port: int
     sslmode: str
 
 
 def endpoint(url: str) -> Endpoint:
-    """Return the (first) server of a database URL. Raises `StartupError`."""
+    """Return the first server of a database URL. Raises `StartupError`."""
     parts = urlsplit(driver_url(url))
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     place = parts.netloc.rpartition("@")[2].partition(",")[0]
@@ -156,7 +156,7 @@ async def certificate_expiry(host: str, port: int) -> datetime | None:
 
 
 def _certificate(host: str, port: int) -> bytes | None:
-    # Only looked at: whether it is trusted is the driver's to say.
+    # It is not verified: only its date is read.
     with socket.create_connection((host, port), CERTIFICATE_TIMEOUT_S) as plain:
         plain.sendall(_SSL_REQUEST)
         if plain.recv(1) != b"S":

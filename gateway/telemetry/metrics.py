@@ -86,14 +86,10 @@ class Children(dict[tuple[str, ...], T]):
 
 class Metrics:
     def __init__(
-        self,
-        registry: CollectorRegistry | None = None,
-        *,
-        tenant_label_max: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, tenant_label_max: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.registry = registry = registry or CollectorRegistry()
-        ProcessCollector(registry=registry)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._of_upstreams: list[Counter | Gauge | Histogram] = []
         self._gauge("build_info", "1; the label has the release.", "version").labels(
             __version__

@@ -72,10 +72,11 @@ class Backend:
             raise ValueError(f"there is no port {port}")
         return self
 
-    def has_origin_of(self, other: Backend) -> bool:
-        """Return True if both backends are reached over the same connections."""
-        one, two = self.url("/"), other.url("/")
-        return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
+    @property
+    def origins(self) -> set[httpx2.URL]:
+        # Of its servers: what has the same one is reached over the same connections.
+        servers = [self] if self.prefill is None else [self, self.at(self.prefill.base_url)]
+        return {one.url("/").copy_with(raw_path=b"/") for one in servers}
 
     def headers(self) -> dict[str, str]:
         key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}

@@ -11,7 +11,7 @@ from gateway.errors import StartupError, StoreError
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend
@@ -99,11 +99,6 @@ def changes(current: Mapping[str, Backend], desired: Mapping[str, Backend]) -> C
         join=tuple(name for name, one in desired.items() if current.get(name) != one),
         leave=tuple(name for name, one in current.items() if desired.get(name) != one),
     )
-
-
-def named(backends: Iterable[Backend]) -> dict[str, Backend]:
-    # If two have one name, the last is used.
-    return {backend.name: backend for backend in backends}
 
 
 class BackendSource(ABC):

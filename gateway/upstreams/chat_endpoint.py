@@ -524,8 +524,6 @@ class ChatReader(CompletionReader):
 
     @override
     def _event(self, payload: bytes) -> None:
-        if len(payload) > self._plain_bytes_max and not self._is_bounded(payload):
-            return
         if payload == _DONE:
             self._done()
         elif isinstance(event := _decode_event(payload), dict):

@@ -128,7 +128,8 @@ class InferenceEngine:
 
     adapter_paths: ClassVar[AdapterPaths | None] = None
 
-    # Its words of refusals.
+    # Its words of refusals. But for the first, which concerns nobody but the caller, a message
+    # begins with them: what clients sent may be repeated behind.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
     no_grammars: ClassVar[re.Pattern[str]] = NEVER
     """This server refuses every grammar."""
@@ -323,7 +324,11 @@ class Vllm(InferenceEngine):
     )
     # Without a tokenizer; with llguidance, which does not know tags of token ids
     # (vllm-project/vllm#55152).
-    no_grammars = re.compile(r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE)
+    no_grammars = re.compile(
+        r"[\w ]*it can't be used with 'skip_tokenizer_init'"
+        r"|Invalid grammar specification: 'triggers'",
+        re.IGNORECASE,
+    )
     gave_up = re.compile("Internal server error")
     not_the_caller = re.compile(r"data_parallel_rank \d+ is out of range")
 
@@ -398,10 +403,12 @@ class SGLang(InferenceEngine):
         r"model's context length|Requested token count exceeds|exceeds the maximum allowed length",
         re.IGNORECASE,
     )
-    no_grammars = re.compile(r"grammar[- ]backend none", re.IGNORECASE)
+    no_grammars = re.compile(
+        r"[\w (),-]*not supported when [\w -]*grammar[- ]backend none", re.IGNORECASE
+    )
     unknown_adapter = re.compile(
-        r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not"
-        r"|LoRA adapter .* is not loaded",
+        r"(?:Got |validation failed: )?LoRA adapter "
+        r"(?:that has never been loaded|.* was requested, but LoRA is not|.* is not loaded)",
         re.IGNORECASE,
     )
     gave_up = re.compile("Grammar accept_token failed: .*")

@@ -289,10 +289,6 @@ _PROMPT_ID_BYTES = 8
 _REPEATED_ID_BYTES = 64
 """Of its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
-READERS: Final[dict[str, type[CompletionReader]]] = {
-    "completions": CompletionReader,
-    "generate": GenerateReader,
-}
 INLINE_CALLS = 16
 """Calls of a grammar whose structural tag is made inline, in a millisecond."""
 INLINE_CHAT_IDS: Final = 64 * 1024
@@ -305,8 +301,6 @@ _NOT_TAKEN = (
     httpx2.ConnectTimeout,
     httpx2.WriteError,
     httpx2.WriteTimeout,
-    httpx2.UnsupportedProtocol,
-    httpx2.LocalProtocolError,
 )
 """The backend did not get the whole request, so it did nothing there."""
 
@@ -320,7 +314,10 @@ class _Attempt:
     request: TokenRequest
     writer: RequestWriter
     endpoint: TokenEndpoint
-    on_end: Callable[[int], None] | None = None
+    sink: TokenSink
+    on_first: Callable[[], None] | None
+    on_finish: Callable[[], None] | None
+    on_end: Callable[[int], None] | None
     grammar: Grammar | None = None
     pair: Fields | None = None
 
@@ -396,24 +393,19 @@ class InferenceServer:
         # Not a coroutine of its own: it would be there as long as the stream.
         writer = self._writer
         if request.chat is not None:
-            attempt = _Attempt(request, writer, CHAT, on_end)
-            return self._complete_chat(attempt, sink, on_first, on_finish)
-        attempt = _Attempt(request, writer, writer.engine.endpoint(request), on_end)
+            attempt = _Attempt(request, writer, CHAT, sink, on_first, on_finish, on_end)
+            return self._complete_chat(attempt)
+        endpoint = writer.engine.endpoint(request)
+        attempt = _Attempt(request, writer, endpoint, sink, on_first, on_finish, on_end)
         if request.constraint is None:
-            return self._complete(attempt, sink, on_first, on_finish)
-        return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
+            return self._complete(attempt)
+        return self._complete_bound(attempt, request.constraint)
 
-    async def _complete_chat(
-        self,
-        attempt: _Attempt,
-        sink: TokenSink,
-        on_first: Callable[[], None] | None,
-        on_finish: Callable[[], None] | None,
-    ) -> None:
+    async def _complete_chat(self, attempt: _Attempt) -> None:
         # Raises `InvalidRequest` if the server lacks a parameter of the request: only the caller
         # can change that.
         try:
-            await self._complete(attempt, sink, on_first, on_finish)
+            await self._complete(attempt)
         except UpstreamRejected as error:
             refused = refused_parameter(attempt.request, error)
             if refused is None:
@@ -421,17 +413,10 @@ class InferenceServer:
             _log.warning("backend refuses a parameter", upstream=self.name, error=error)
             raise refused from error
 
-    async def _complete_bound(
-        self,
-        attempt: _Attempt,
-        constraint: Constraint,
-        sink: TokenSink,
-        on_first: Callable[[], None] | None,
-        on_finish: Callable[[], None] | None,
-    ) -> None:
+    async def _complete_bound(self, attempt: _Attempt, constraint: Constraint) -> None:
         grammar = await self._grammar(attempt, constraint)
         try:
-            await self._complete(replace(attempt, grammar=grammar), sink, on_first, on_finish)
+            await self._complete(replace(attempt, grammar=grammar))
         except UpstreamError as error:
             if grammar is None or not may_blame_grammar(error):
                 raise
@@ -441,13 +426,13 @@ class InferenceServer:
 
         def begun() -> None:
             self._note_refusal(refused)
-            if on_first is not None:
-                on_first()
+            if attempt.on_first is not None:
+                attempt.on_first()
 
         request = attempt.request
         free = replace(request, request_id=f"free-{request.request_id}")
         try:
-            await self._complete(replace(attempt, request=free), sink, begun, on_finish)
+            await self._complete(replace(attempt, request=free, on_first=begun))
         except UpstreamUnavailable as error:
             if isinstance(refused, BrokeDown):
                 raise refused from error  # it was the request that brought it down
@@ -468,22 +453,16 @@ class InferenceServer:
         if has_no_grammars(error):
             self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
 
-    async def _complete(
-        self,
-        attempt: _Attempt,
-        sink: TokenSink,
-        on_first: Callable[[], None] | None,
-        on_finish: Callable[[], None] | None,
-    ) -> None:
+    async def _complete(self, attempt: _Attempt) -> None:
         reader = self._reader(attempt)
         stream = TokenStream(
-            sink,
+            attempt.sink,
             reader,
             self._timeouts,
             self._read_turns,
             tenant=attempt.request.tenant,
-            on_first=on_first,
-            on_finish=on_finish,
+            on_first=attempt.on_first,
+            on_finish=attempt.on_finish,
         )
         self._streams.add(stream)
         try:
@@ -570,7 +549,8 @@ class InferenceServer:
             return ChatReader(
                 self.name, sampling, thought=thought, opens_thought=is_open, **options
             )
-        return READERS[endpoint.events](self.name, sampling, **options)
+        kind = GenerateReader if endpoint.events == "generate" else CompletionReader
+        return kind(self.name, sampling, **options)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
         """Return the body of a 200 to `POST path`.

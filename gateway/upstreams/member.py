@@ -248,7 +248,8 @@ class Member:
         self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
         self._clock = clock
-        self._in_flight = 0
+        self.in_flight = 0
+        """In this process."""
         self._reached = False
         self.has_failed_check = False
         self._faults = FaultReport(self.name, backend.base_url)
@@ -270,10 +271,6 @@ class Member:
         return self.unusable is None and self._reached and self.health.is_late
 
     @property
-    def in_doubt(self) -> bool:
-        return self.health.in_doubt
-
-    @property
     def can(self) -> Capabilities | None:
         # None until the backend has described itself.
         return self._server.can if self.engine is not None else None
@@ -288,25 +285,12 @@ class Member:
         return model if served is None else served.parent or served.name
 
     @property
-    def failures(self) -> int:
-        return self.health.failures
-
-    @property
     def version(self) -> str | None:
         return self.engine.version if self.engine is not None else None
 
     @property
     def problem(self) -> str | None:
         return self._faults.worst
-
-    @property
-    def source(self) -> str:
-        return self.backend.source
-
-    @property
-    def in_flight(self) -> int:
-        # Counted in this process only.
-        return self._in_flight
 
     async def generate(self, placed: PlacedRequest) -> None:
         started_at = self._clock()
@@ -343,14 +327,14 @@ class Member:
             self._end(outcome, trial)
 
     def _begin(self, now: float) -> int:
-        self._in_flight += 1
+        self.in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
         return self.health.begin_trial(now)
 
     def _end(self, outcome: str, trial: int) -> None:
-        self._in_flight -= 1
-        if not self._in_flight:
+        self.in_flight -= 1
+        if not self.in_flight:
             self.is_idle.set()
         self._metrics.upstream_finished(self.name, outcome)
         if trial:
@@ -418,8 +402,9 @@ class Member:
         self.reported = load.since(self.reported, now - self._reported_at)
         self._reported_at = now
 
-    def described(self, description: Description) -> None:
-        """Update what the backend reports of itself; other values have not changed."""
+    def described(self, description: Description) -> bool:
+        """Update what the backend reports of itself; returns True if what it lists has changed."""
+        before = self.listed, self.unusable
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -434,6 +419,7 @@ class Member:
         else:
             self._faults.begin("engine", str(self.unusable))
         self._report()
+        return (self.listed, self.unusable) != before
 
     def undescribed(self, cause: str) -> None:
         self._faults.begin("models", cause)

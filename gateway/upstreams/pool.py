@@ -23,7 +23,7 @@ from gateway.telemetry.logs import EventLog
 from gateway.telemetry.trace_context import recorded
 from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
-from gateway.upstreams.backend_sources import changes, named
+from gateway.upstreams.backend_sources import changes
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
 from gateway.upstreams.probe import NO_LOAD, check, describe, read_load
@@ -62,7 +62,7 @@ def candidates(
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
     equals = (
-        [member for member in desired if not member.in_doubt]
+        [member for member in desired if not member.health.in_doubt]
         or desired
         or [member for member in left if member.available]
         or [member for member in left if member.is_late and member.name not in avoided]
@@ -148,7 +148,7 @@ class PoolPolicy:
 
 
 class Pool:
-    """Backends of all models; it owns the client. `started_at` is in unix seconds."""
+    """Backends of all models; it owns the client."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
@@ -171,7 +171,6 @@ class Pool:
         """Called with each model of a backend that joined or returned: it may be a new process."""
         self.awaits_backends: Callable[[], bool] = lambda: False
         """Returns True if a source has no backends now: some may be to come."""
-        self.started_at = int(time.time())
         self.client = client
         self._policy = policy
         self._metrics = metrics
@@ -189,7 +188,7 @@ class Pool:
         """By backend, why one of its adapters is not used."""
         self._configured = frozenset(configured)
         self._is_started = False
-        self._warnings: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
         self._read_turns = ReadTurns()
         self._left: set[Member] = set()
@@ -226,7 +225,7 @@ class Pool:
         New ones are described before others are removed, so that no request finds neither.
         """
         async with self._applying:
-            desired = named(backends)
+            desired = {backend.name: backend for backend in backends}
             change = changes({name: one.backend for name, one in self._members.items()}, desired)
             if change.join or change.leave:
                 described = await self._describe_new([desired[name] for name in change.join])
@@ -299,10 +298,6 @@ class Pool:
     def parent_of(self, model: str) -> str | None:
         return self._parents.get(model)
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self._warnings
-
     def expects(self, model: str) -> bool:
         members = self._members.values()
         return model in self._configured or any(
@@ -337,10 +332,26 @@ class Pool:
             )
         return ModelNotServed(name) if configured else ModelNotFound(name)
 
-    def require_logprobs(self, model: str) -> None:
-        # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
-        # NoUpstreamAvailable while one that might has not described itself.
-        self._with_logprobs(model)
+    def require_logprobs(self, model: str) -> list[Member]:
+        """Return the backends of the model that report logprobs.
+
+        Raises ModelNotFound, InvalidRequest if there is none, or NoUpstreamAvailable while one that
+        might has not described itself.
+        """
+        serving = self._serving.get(model)
+        if not serving:
+            raise self.absence(model)
+        able = [member for member in serving if member.can is not None and member.can.logprobs]
+        if able:
+            return able
+        if any(member.can is None for member in serving):
+            raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
+        raise InvalidRequest(
+            f"No backend of the model '{model}' tells log probabilities. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
 
     def serving(self, model: str) -> list[Member]:
         """Return the backends that list the model, or raise the error of `absence`."""
@@ -449,7 +460,7 @@ class Pool:
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
         if isinstance(error, ModelGone):
-            self._index_models()
+            self._resolve_models()
 
     def _none_left(
         self, model: str, reasons: Mapping[str, str], retry_after_s: Sequence[float]
@@ -475,7 +486,7 @@ class Pool:
         model = request.model
         members = self._listed.get(model)
         if request.sampling.logprobs is not None:
-            able = self._with_logprobs(model)
+            able = self.require_logprobs(model)
             members = [member for member in able if member.listed is not None]
         if not members:
             if model not in self._serving:
@@ -607,22 +618,6 @@ class Pool:
         flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
         return self._members[decision.member.name], FlightSink(flight, sink)
 
-    def _with_logprobs(self, model: str) -> list[Member]:
-        serving = self._serving.get(model)
-        if not serving:
-            raise self.absence(model)
-        able = [member for member in serving if member.can is not None and member.can.logprobs]
-        if able:
-            return able
-        if any(member.can is None for member in serving):
-            raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
-        raise InvalidRequest(
-            f"No backend of the model '{model}' tells log probabilities. Leave "
-            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
-            code="unsupported_parameter",
-            param="include",
-        )
-
     def _new_member(self, backend: Backend) -> Member:
         policy = self._policy
         server = InferenceServer(
@@ -680,8 +675,8 @@ class Pool:
                 self.router.forget(member.name)
             if self.admission is not None:
                 self.admission.forget(member.name)
-        if not any(one.backend.has_origin_of(member.backend) for one in others):
-            await self.client.transport.forget(member.backend.url("/"))
+        for origin in member.backend.origins.difference(*(one.backend.origins for one in others)):
+            await self.client.transport.forget(origin)
 
     async def _poll_until_left(self, member: Member, *, is_new: bool, is_back: bool) -> None:
         if is_new:
@@ -742,11 +737,12 @@ class Pool:
     async def _describe(self, member: Member) -> None:
         timeout_s = self._policy.schedule.describe_timeout_s
         try:
-            member.described(await describe(self.client, member.backend, timeout_s=timeout_s))
+            description = await describe(self.client, member.backend, timeout_s=timeout_s)
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return
-        self._resolve_models()
+        if member.described(description):
+            self._resolve_models()
 
     def _resolve_models(self) -> None:
         names = {name for member in self._members.values() for name in member.listed or ()}
@@ -789,7 +785,7 @@ class Pool:
         members = self._members.values()
         missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
         for text, one in missing.items():
-            if text not in self._warnings:
+            if text not in self.warnings:
                 _log.warning("no backend serves a model", model=one.model, reason=text)
         unused = [f"{one.name} is not used: {one.unusable}" for one in members if one.unusable]
         untold = {one.model for one in missing.values()}
@@ -800,6 +796,6 @@ class Pool:
         }
         idle |= {f"{name}: {why}": name for name, why in self._other_adapters.items()}
         for text, name in idle.items():
-            if text not in self._warnings:
+            if text not in self.warnings:
                 _log.warning("a backend is not used", upstream=name, reason=text)
-        self._warnings = (*unused, *missing, *idle)
+        self.warnings = (*unused, *missing, *idle)

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import httpx2
 import orjson
@@ -33,6 +33,8 @@ _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 ERROR_BYTES_MAX: Final = 64 * 1024
 """Of answers other than 200, which are read for a message."""
+NAME_CHARS_MAX: Final = 1024
+"""Of a model or a path in a list of models: they are logged and shown."""
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
@@ -97,6 +99,10 @@ async def _engine(
                     return engine
     except (TimeoutError, UpstreamUnavailable):
         return None
+    return _unidentified(backend)
+
+
+def _unidentified(backend: Backend) -> InferenceEngine:
     return ChatServer() if backend.is_chat_only else UnknownEngine()
 
 
@@ -109,7 +115,7 @@ async def check(
     working_s: float,
 ) -> HealthCheck:
     """Check the health by the engine's flag; only if that says no, by work of the engine."""
-    kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
+    kind = engine or _unidentified(backend)
     health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
     if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
         return health_check
@@ -161,7 +167,7 @@ def served_models(body: bytes) -> dict[str, Listed]:
     named = {
         row["id"]: row
         for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, dict) and isinstance(row.get("id"), str)
+        if isinstance(row, dict) and _is_name(row.get("id"))
     }
     return {name: _listed_model(name, row, named) for name, row in named.items()}
 
@@ -170,10 +176,14 @@ def _listed_model(
     name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]
 ) -> Listed:
     parent, root = row.get("parent"), row.get("root")
-    if not isinstance(parent, str) or parent == name:
+    if not _is_name(parent) or parent == name:
         return Listed(_length(row))
     length = _length(row) or _length(named.get(parent, {}))
-    return Listed(length, parent, root if isinstance(root, str) else None)
+    return Listed(length, parent, root if _is_name(root) else None)
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= NAME_CHARS_MAX
 
 
 def _length(row: dict[str, object]) -> int | None:
@@ -237,6 +247,8 @@ _KV_USED: Final = frozenset({
 _GENERATED: Final = "vllm:generation_tokens_total"
 _SPEED: Final = "sglang:gen_throughput"
 _BEGAN: Final = "process_start_time_seconds"
+EPOCH_END: Final = 2**32
+"""Rows have four bytes for it (`Placement`)."""
 _CAPACITY: Final = "sglang:max_total_num_tokens"
 _CACHE: Final = "vllm:cache_config_info"
 _SAMPLE: Final = re.compile(
@@ -301,11 +313,11 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
             shares.append(value)
         else:
             sums[name] = sums.get(name, 0.0) + value
-    capacity = blocks or _plausible(sums.get(_CAPACITY))
+    capacity = _plausible(blocks or sums.get(_CAPACITY))
     return ReportedLoad(
         waiting=_first(sums, _WAITING),
         running=_first(sums, _RUNNING),
-        epoch=_plausible(sums.get(_BEGAN)),
+        epoch=_plausible(sums.get(_BEGAN), EPOCH_END),
         kv_tokens=capacity or None,
         kv_used=_mean_share(shares),
         generated=_plausible(sums.get(_GENERATED)),
@@ -360,9 +372,9 @@ def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
     return next((_plausible(sums[name]) for name in sorted(names) if name in sums), None)
 
 
-def _plausible(value: float | None) -> int | None:
+def _plausible(value: float | None, end: int = 2**40) -> int | None:
     # None if it is not a plausible number of requests, tokens or seconds.
-    return int(value) if value is not None and 0 <= value < 2**40 else None
+    return int(value) if value is not None and 0 <= value < end else None
 
 
 def _mean_share(shares: Sequence[float]) -> float | None:
@@ -377,4 +389,4 @@ def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _sum_column(rows: list[dict[str, Any]], name: str) -> int | None:
     values = [row[name] for row in rows if type(row.get(name)) is int and row[name] >= 0]
-    return sum(values) if values else None
+    return _plausible(sum(values)) if values else None

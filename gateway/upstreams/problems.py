@@ -83,16 +83,16 @@ def refusal(
         return not_found(text, upstream=upstream)
     if status in _BUSY:
         return BackendBusy(text, upstream=upstream, retry_after_s=retry_after_s)
-    is_ours = _matches_any(message, [kind.not_the_caller for kind in ENGINES])
+    is_ours = _begins_with_any(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
-    if _OVERFLOW in message or _matches_any(message, [kind.context_overflow for kind in KINDS]):
+    if _OVERFLOW in message or any(kind.context_overflow.search(message) for kind in KINDS):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 
 
 def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
-    if _matches_any(message, [kind.unknown_adapter for kind in ENGINES]):
+    if _begins_with_any(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone
     if status != _NOT_FOUND:
         return None
@@ -121,7 +121,8 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 
 def has_no_grammars(error: UpstreamError) -> bool:
-    return _matches_any(str(error), [kind.no_grammars for kind in ENGINES])
+    message = error.reason.partition(": ")[2]  # behind `answered 400`
+    return _begins_with_any(message, [kind.no_grammars for kind in ENGINES])
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
@@ -185,7 +186,7 @@ def as_json(value: object) -> str:
         return ""
 
 
-def _matches_any(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+def _begins_with_any(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
     # Engines give refusals no codes, and the engine of a refusing server may be unknown: try the
     # words of all engines.
-    return any(pattern.search(message) for pattern in patterns)
+    return any(pattern.match(message) for pattern in patterns)

@@ -141,7 +141,8 @@ class CompletionReader:
         for payload in self._splitter.feed(data):
             if self._is_over:
                 break
-            self._event(payload)
+            if len(payload) <= self._plain_bytes_max or self._is_bounded(payload):
+                self._event(payload)
         self._read_bytes += len(data)
         if self._read_bytes > self._frame_bytes_max:
             self._check_bounds()
@@ -191,7 +192,7 @@ class CompletionReader:
             return
         held_bytes = self._splitter.held_bytes
         if held_bytes > self._frame_bytes_max:
-            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
+            self._break_long()
         elif self.ids_left - self.kept_back != self._ids_left_before:
             self._read_bytes = held_bytes
             self._ids_left_before = self.ids_left - self.kept_back
@@ -213,8 +214,6 @@ class CompletionReader:
 
     def _event(self, payload: bytes) -> None:
         # An error or the end is noted in `fault`, `finish` and `overran`.
-        if len(payload) > self._plain_bytes_max and not self._is_bounded(payload):
-            return
         try:
             event = _decode_token_event(payload)
         except _NO_EVENT:
@@ -245,14 +244,15 @@ class CompletionReader:
             self._finish_for(reason, reason, matched=choice.matched_stop)
 
     def _is_bounded(self, payload: bytes) -> bool:
+        containers_max = CONTAINERS_FREE + len(payload) // CONTAINER_BYTES
         if len(payload) > self._frame_bytes_max:
-            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
-        elif (
-            payload.count(b"[") + payload.count(b"{")
-            > CONTAINERS_FREE + len(payload) // CONTAINER_BYTES
-        ):
+            self._break_long()
+        elif payload.count(b"[") + payload.count(b"{") > containers_max:
             self._break("an event has too many parts")
         return not self._is_over
+
+    def _break_long(self) -> None:
+        self._break(f"an event is longer than {self._frame_bytes_max} bytes")
 
     def _finish_for(self, kind: object, reason: object, *, matched: object) -> None:
         if matched == NO_NUMBER:
@@ -535,9 +535,6 @@ class GenerateReader(CompletionReader):
 
     @override
     def _event(self, payload: bytes) -> None:
-        if len(payload) > self._frame_bytes_max:
-            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
-            return
         try:
             event = _decode_event(payload)
         except _NO_EVENT:

@@ -202,13 +202,13 @@ class Sources:
     async def _python_description(self, tenant_id: TenantId) -> str:
         from gateway.tools.mcp.failures import McpError
 
-        assert self._rooms.mcp is not None
-        servers = self._rooms.mcp.servers
-        server = await servers.builtin(tenant_id, "python")
+        mcp = self._rooms.mcp
+        assert mcp is not None
+        server = await mcp.registry.for_purpose(tenant_id, "python")
         if server is None:
             return ""
         try:
-            return await servers.instructions(tenant_id, server)
+            return await mcp.servers.instructions(tenant_id, server)
         except McpError as error:
             _log.warning("a server says nothing of its Python", kind="mcp", error=error)
             return ""

@@ -77,21 +77,21 @@ async def serving_containers(
         await server.close()
 
 
-def remote_engine(url: str, token: str = TOKEN) -> RemoteEngine:
+def remote_engine(url: str, token: str = TOKEN, *, body_bytes_max: int = 80 << 20) -> RemoteEngine:
     """An engine whose containers are at that URL."""
     policy = NetworkPolicy(
         networks=(ip_network("127.0.0.0/8"),), network_ports=frozenset({host_and_port_of(url)[1]})
     )
-    connected = client(policy, EgressLimits(body_bytes_max=80 << 20))
+    connected = client(policy, EgressLimits(body_bytes_max=body_bytes_max))
     connected.base_url = url
     connected.headers["authorization"] = f"Bearer {token}"
     return RemoteEngine(connected)
 
 
 @asynccontextmanager
-async def reaching(url: str, token: str = TOKEN) -> AsyncIterator[RemoteEngine]:
+async def reaching(url: str, token: str = TOKEN, **bounds: int) -> AsyncIterator[RemoteEngine]:
     """The same, closed in the end."""
-    engine = remote_engine(url, token)
+    engine = remote_engine(url, token, **bounds)
     try:
         yield engine
     finally:

@@ -29,6 +29,7 @@ class EventReceiver:
     url: str = ""
     secret: str | None = None
     """What it must be shown, if anything."""
+    answer: bytes = b""
 
     def app(self) -> Router:
         return Router([Route("/events", self._take, methods=["POST"])])
@@ -45,4 +46,4 @@ class EventReceiver:
             assert self.events.setdefault(key, event) == event, "the same id says something else"
             self.seen[key] += 1
         self.took.set()
-        return Response(status_code=self.statuses.pop(0) if self.statuses else 202)
+        return Response(self.answer, self.statuses.pop(0) if self.statuses else 202)

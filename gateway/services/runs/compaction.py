@@ -198,7 +198,7 @@ class Compactor:
             self._give_up(spec, live.fold, outcome.broken(error, now()))
             raise
         except asyncio.CancelledError:
-            self._give_up(spec, live.fold, outcome.hung_up(now()))
+            self._give_up(spec, live.fold, outcome.cancelled(now()))
             raise
         return Summary(spec, text, self._entry(spec, text, live.fold.usage), finished, live.fold)
 

@@ -168,7 +168,7 @@ class ImageFetcher:
             why = f"it is longer than {self._visits.bytes_max} bytes"
         except (_NoImage, EncodedBody) as error:
             why = str(error)
-        except (*EGRESS_ERRORS, ValueError) as error:
+        except EGRESS_ERRORS as error:
             why = f"its server could not be read ({type(error).__name__})"
         coming.drop(at)
         return why

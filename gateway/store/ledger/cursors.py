@@ -1,25 +1,20 @@
-"""Read usage lines of all tenants in the order of transactions that are over, and remember how far.
+"""Usage lines of all tenants in the order of finished transactions, and cursors of their readers.
 
-A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
-so a line may become visible behind one with a greater id. But all transactions below the horizon
-(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader that
-reads lines below the horizon, and continues from there, reads each line once, however slow a
-transaction was.
+A line has the id of its transaction. Ids are given when transactions begin to write, so a line may
+become visible behind one with a greater id. But all transactions below the horizon
+(`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once.
 
-Ids are compared within one cluster. A dump that is restored into another cluster brings lines and
-cursors whose ids that cluster has not reached yet (`Horizon.is_foreign`), until an upgrade makes
-its ids go on behind those (`store.migration.migrate`).
+A dump that is restored into another cluster brings ids that it has not reached yet
+(`Horizon.is_foreign`), until an upgrade makes its ids go on behind those.
 
-Sinks send lines elsewhere, batch by batch. The end of a batch is stored with the cursor before it
-is sent, so that a repetition, after a crash or by another process, sends the same lines: below the
-horizon none is added.
+The end of a batch for a sink is stored before it is sent, so that a repetition, after a crash or by
+another process, sends the same lines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -28,61 +23,48 @@ from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
 
 ROLLUP: Final = "rollup"
-"""The cursor of who adds lines up."""
 SINK_PREFIX: Final = "sink:"
-NIL: Final = UUID(int=0)
 
 _HORIZON: Final = Statement("""
 SELECT CAST(CAST(ledger_tx(pg_snapshot_xmin(pg_current_snapshot())) AS text) AS bigint) AS tx,
        CAST(CAST(ledger_tx(pg_snapshot_xmax(pg_current_snapshot())) AS text) AS bigint) AS next_tx
 """)
 _FIND: Final = Statement(f"""
-SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines
+SELECT CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq
 FROM usage_cursors
 WHERE tenant_id = '{EVERYONE}' AND name = :name
 """)  # noqa: S608 - constants only
-_PLACE: Final = Statement(f"""
+_INSERT: Final = f"""
 INSERT INTO usage_cursors (
     tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
 )
-VALUES (
-    '{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), :of_tenant, :response_id, :seq, :batch,
-    :lines, now()
-)
-ON CONFLICT (tenant_id, name) DO UPDATE
-SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.response_id,
-    seq = excluded.seq, batch = excluded.batch, lines = excluded.lines, moved_at = excluded.moved_at
-""")  # noqa: S608 - constants only
+VALUES ('{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), '{EVERYONE}', '{EVERYONE}', -1,
+        :batches, :lines, now())
+ON CONFLICT (tenant_id, name)
+"""  # noqa: S608 - constants only
+_BEGIN: Final = Statement(f"{_INSERT} DO NOTHING")
+_MOVE: Final = Statement(f"""
+{_INSERT} DO UPDATE
+SET tx = excluded.tx, batch = usage_cursors.batch + excluded.batch,
+    lines = usage_cursors.lines + excluded.lines, moved_at = excluded.moved_at
+""")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Position behind the line with this key; with `tx` alone: before the first line of `tx`."""
-
     tx: int = 0
-    tenant: UUID = NIL
-    response: UUID = NIL
+    tenant: UUID = EVERYONE
+    response: UUID = EVERYONE
     seq: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """Position of one reader: `batch` counts its batches, `lines` the lines in all of them."""
-
-    name: str
-    place: LinePosition = LinePosition()
-    batch: int = 0
-    lines: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Horizon:
-    """Bound of finished transactions: all below `tx` are over; `next_tx` is given next."""
-
     tx: int
     next_tx: int
 
@@ -92,43 +74,27 @@ class Horizon:
 
 
 async def read_horizon(connection: Connection) -> Horizon:
-    """Return the horizon of this statement. Lines below it do not change any more."""
     row = (await connection.execute(_HORIZON)).one()
     return Horizon(row.tx, row.next_tx)
 
 
-async def find(connection: Connection, name: str) -> Cursor | None:
-    """Return the cursor of a reader, or None if the reader has not begun."""
+async def find(connection: Connection, name: str) -> LinePosition | None:
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
-    if row is None:
-        return None
-    place = LinePosition(row.tx, row.of_tenant, row.response_id, row.seq)
-    return Cursor(row.name, place, row.batch, row.lines)
+    return None if row is None else LinePosition(*row)
 
 
-async def of_rollup(connection: Connection) -> Cursor:
-    # Before anything was added up: at the beginning of the ledger.
-    return await find(connection, ROLLUP) or Cursor(ROLLUP)
+async def of_rollup(connection: Connection) -> LinePosition:
+    # Before anything was added up: the beginning of the ledger.
+    return await find(connection, ROLLUP) or LinePosition()
 
 
-async def move(connection: Connection, cursor: Cursor) -> None:
-    place = cursor.place
-    await connection.execute(
-        _PLACE,
-        {
-            "name": cursor.name,
-            "tx": str(place.tx),
-            "of_tenant": place.tenant,
-            "response_id": place.response,
-            "seq": place.seq,
-            "batch": cursor.batch,
-            "lines": cursor.lines,
-        },
-    )
+async def move_rollup(connection: Connection, tx: int, *, lines: int) -> None:
+    """Move the cursor behind all transactions before `tx`, which brought these lines."""
+    moved = {"name": ROLLUP, "tx": str(tx), "batches": 1, "lines": lines}
+    await connection.execute(_MOVE, moved)
 
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
-    """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
     seconds = await connection.scalar(_BEHIND, _parameters(place))
     return 0.0 if seconds is None else max(0.0, float(seconds))
 
@@ -161,14 +127,6 @@ ORDER BY {_KEY}
 LIMIT 1
 """)  # noqa: S608 - constants only
 _OWN: Final = f"tenant_id = '{EVERYONE}' AND name = :name"
-_BEGIN: Final = Statement(f"""
-INSERT INTO usage_cursors (
-    tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
-)
-VALUES ('{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), '{EVERYONE}', '{EVERYONE}', -1,
-        0, 0, now())
-ON CONFLICT (tenant_id, name) DO NOTHING
-""")  # noqa: S608 - constants only
 _TAKE: Final = Statement(f"""
 UPDATE usage_cursors
 SET holder = :holder, held_until = now() + make_interval(secs => :lease_s)
@@ -213,8 +171,6 @@ WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
 
 @dataclass(frozen=True, slots=True)
 class LineBatch:
-    """Lines to send, at least one, as batch `number` of a sink."""
-
     number: int
     lines: Sequence[Row]
 
@@ -222,11 +178,7 @@ class LineBatch:
 async def read_lines(
     database: Database, after: LinePosition, *, lines_max: int
 ) -> tuple[list[Row], LinePosition]:
-    """Return up to `lines_max` lines behind a place, and the place after them.
-
-    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
-    `StoreUnavailable`.
-    """
+    """Return lines behind a place, and the place after them."""
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
         rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
@@ -240,16 +192,16 @@ def place_of(row: Row) -> LinePosition:
 async def next_batch(
     database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
 ) -> LineBatch | None:
-    """Return the next batch for a sink, leased to `holder` for `lease_s` seconds.
+    """Return the next batch for a sink, leased to `holder`, if it may have one.
 
-    Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
-    with the lines written from now on. A sink whose place comes from another cluster is stopped,
-    because lines written here would never be sent.
+    A new sink begins with the lines written from now on. A sink whose place comes from another
+    cluster is stopped, because lines written here would never be sent.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
-        await connection.execute(_BEGIN, {"name": name, "tx": str(horizon.tx)})
+        beginning = {"name": name, "tx": str(horizon.tx), "batches": 0, "lines": 0}
+        await connection.execute(_BEGIN, beginning)
         whose = {"name": name, "holder": holder}
         taken = (await connection.execute(_TAKE, {**whose, "lease_s": lease_s})).one_or_none()
         if taken is None:
@@ -284,10 +236,7 @@ async def stop_sink(database: Database, sink: str, why: str) -> None:
 
 
 async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> bool:
-    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it.
-
-    Return False if there is no such sink, or it is not stopped.
-    """
+    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it."""
     name = {"name": SINK_PREFIX + sink}
     async with database.runs_transaction() as connection:
         if is_delivered:
@@ -296,19 +245,14 @@ async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> b
 
 
 async def sink_states(database: Database) -> list[Row]:
-    """Return the progress of every sink, ordered by name: how many batches and lines it was sent.
-
-    `stopped` says why it waits for an operator; None: it does not wait.
-    """
     async with database.runs_transaction() as connection:
         return await connection.execute(_STATES)
 
 
 async def sink_behind_s(database: Database, sink: str) -> float:
-    """Return the age in seconds of the oldest line that the sink has not received, 0.0 if none."""
     async with database.runs_transaction() as connection:
-        cursor = await find(connection, SINK_PREFIX + sink)
-        return 0.0 if cursor is None else await behind_s(connection, cursor.place)
+        place = await find(connection, SINK_PREFIX + sink)
+        return 0.0 if place is None else await behind_s(connection, place)
 
 
 async def _read_lines(

@@ -1,12 +1,10 @@
-"""Define the tables of tenants, projects, keys and issuers, and of the audit log."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import CheckConstraint
 
-from gateway.store.schema import EVERYONE
+from gateway.store.schema import AUDIT_LOG_KEPT_DAYS, EVERYONE
 from gateway.store.tables.columns import (
     EVERYTHING,
     OF_NO_TENANT,
@@ -43,7 +41,6 @@ _KEY_SEEN: Final = (
     " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
     " created_by, pepper_id"
 )
-"""All but the hash."""
 _KEY_CHANGED: Final = (
     "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
     " replaced_by, hash, pepper_id"
@@ -273,7 +270,7 @@ audit_log: Final = table(
     bytea("hash", Kept.DIGEST),
     unique("tenant_id", "id"),
     index("tenant_id", "at"),
-    lifetime=Lifetime(expires="400 days", stays="who did what, without content"),
+    lifetime=Lifetime(expires=f"{AUDIT_LOG_KEPT_DAYS} days", stays="who did what, without content"),
     access=Access(
         app="SELECT, INSERT",
         runs="SELECT (tenant_id, number, at, hash), INSERT, DELETE",

@@ -433,8 +433,6 @@ def _match_lines(text: str) -> list[int]:
 PREFIX: Final = "builtin:browser."
 HEAD_IDS_MAX: Final = 1024
 """Of cursor, title and URL beside the lines."""
-NO_DOMAIN: Final = "invalid"
-"""For an invalid domain: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
 VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
 _PAGE: Final = TypeAdapter(ShownPage)
@@ -458,8 +456,7 @@ class BrowserTools:
         return BrowserSession(scope, self._workplace, self._cache)
 
     async def check(self) -> str:
-        names = ", ".join(self._workplace.search.names)
-        return f"web search by {names}"
+        return f"web search by {', '.join(one.name for one in self._workplace.search.sources)}"
 
     async def close(self) -> None:
         # No session may be in use.
@@ -475,15 +472,14 @@ class BrowserSession(ToolSession):
         """By the ordinal of the call."""
         kept = KeptPages(workplace.database, cache, scope.tenant_id)
         self._store = kept if scope.stored else SessionPages(kept, scope.response, scope.values)
-        domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
+        domains = grant.allowed_domains
         rules = DomainRules(grant.tenant_domains, grant.denied_domains)
         self._web = TenantWeb(
             workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
         )
-        self._view_ids_max = VIEW_IDS[grant.context_size]
         self._options = BrowserOptions(
             count_ids=scope.count_ids,
-            view_ids_max=self._view_ids_max,
+            view_ids_max=VIEW_IDS[grant.context_size],
             hits=HITS[grant.context_size],
             domains=domains or rules.allowed,
             rules=rules,
@@ -512,7 +508,7 @@ class BrowserSession(ToolSession):
             outcome="tool_error" if shown.failed else "ok",
             shown={"action": _action(shown)},
             state={} if shown.page is None else {"page": asdict(shown.page)},
-            ids_max=self._view_ids_max + HEAD_IDS_MAX,
+            ids_max=self._options.view_ids_max + HEAD_IDS_MAX,
         )
 
     @override
@@ -531,16 +527,6 @@ class BrowserSession(ToolSession):
             options=self._options,
             first_cursor=self._grant.first_cursor,
         )
-
-
-def domain_of(allowed: str) -> str:
-    """Return the domain without scheme, path and port; empty if invalid."""
-    try:
-        host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
-        ascii_host = host.strip(".").encode("idna").decode() if host else ""
-    except ValueError:
-        return ""
-    return ascii_host.lower()
 
 
 def _function(call: ToolCall) -> Function:

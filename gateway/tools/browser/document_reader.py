@@ -11,9 +11,11 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from gateway.fair_queue import FairSlots
 from gateway.tools.browser import document_worker
@@ -33,6 +35,14 @@ _CHAR_BYTES_MAX: Final = 6
 _REST_BYTES_MAX: Final = 1024 * 1024
 
 
+class _Refusal(TypedDict):
+    unreadable: str
+
+
+_ANSWER: Final = TypeAdapter[Page | _Refusal](Page | _Refusal)
+"""A document may have taken its process over."""
+
+
 class DocumentReader:
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self._limits = limits or ReadLimits()
@@ -50,16 +60,16 @@ class DocumentReader:
                 is_kept = document.content_type != PDF and len(document.body) <= KEPT_BYTES_MAX
             except TimeoutError:
                 raise Unreadable(f"the {_kind(document)} took too long to read") from None
-            except (OSError, asyncio.IncompleteReadError):
+            except (OSError, asyncio.IncompleteReadError, ValidationError):
                 raise Unreadable(await _why_ended(process, document)) from None
             finally:
                 if is_kept:
                     self._idle.append(process)
                 else:
                     await _end(process)
-        if "unreadable" in answer:
-            raise Unreadable(answer["unreadable"])
-        return Page(**answer | {"links": tuple(answer["links"])})
+        if isinstance(answer, Page):
+            return answer
+        raise Unreadable(answer["unreadable"])
 
     async def close(self) -> None:
         # No read may be in progress.
@@ -77,7 +87,7 @@ class DocumentReader:
             stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={},
         )  # fmt: skip
 
-    async def _ask(self, process: Process, document: Fetched) -> dict[str, Any]:
+    async def _ask(self, process: Process, document: Fetched) -> Page | _Refusal:
         assert process.stdin is not None
         assert process.stdout is not None
         head = {
@@ -92,8 +102,7 @@ class DocumentReader:
         (size,) = FRAME_HEAD.unpack(await process.stdout.readexactly(FRAME_HEAD.size))
         if size > _CHAR_BYTES_MAX * self._limits.text_chars_max + _REST_BYTES_MAX:
             raise Unreadable(f"the {_kind(document)} cannot be read")
-        answer: dict[str, Any] = orjson.loads(await process.stdout.readexactly(size))
-        return answer
+        return _ANSWER.validate_json(await process.stdout.readexactly(size))
 
 
 def _kind(document: Fetched) -> str:

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.robotparser import RobotFileParser
+from weakref import WeakValueDictionary
 
+from gateway.cache import LruCache
 from gateway.fair_queue import FairSlots
 from gateway.tools.browser.page import Fetched, plain
 from gateway.tools.egress.network_policy import EgressRefused
@@ -48,14 +49,10 @@ class FetchFailed(Exception):
 
 
 class _Host:
-    """State of a host. `rules` None: never fetched, or dropped."""
-
     def __init__(self, visits_max: int) -> None:
         self.visits = FairSlots(visits_max)
+        self.pause = asyncio.Lock()
         self.next_visit_at = 0.0
-        self.rules: RobotFileParser | None = None
-        self.rules_lines = 0
-        self.rules_until = 0.0
 
 
 class PageFetcher:
@@ -73,7 +70,13 @@ class PageFetcher:
         self._limits = limits
         self._user_agent = user_agent
         self._metrics = metrics
-        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+        self._rules: LruCache[str, tuple[RobotFileParser, float]] = LruCache(
+            size_max=RULES_LINES_MAX
+        )
+        """By origin: the rules, and the time until which they count."""
+        self._hosts: WeakValueDictionary[str, _Host] = WeakValueDictionary()
+        """Those that are recent, or being visited."""
+        self._recent: LruCache[str, _Host] = LruCache(size_max=HOSTS_MAX)
         self._clock = time.monotonic
 
     async def fetch(
@@ -104,7 +107,7 @@ class PageFetcher:
             raise FetchFailed("the page did not come in time") from None
         except (BodyTooLong, EncodedBody) as error:
             raise FetchFailed(str(error)) from error
-        except (*EGRESS_ERRORS, ValueError) as error:
+        except EGRESS_ERRORS as error:
             raise FetchFailed(f"the server could not be read ({type(error).__name__})") from error
 
     async def _follow(
@@ -150,28 +153,15 @@ class PageFetcher:
         # redirects, and says nothing about what it redirects to.
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc}"
-        host = self._host(origin)
-        if host.rules is None or host.rules_until <= self._clock():
+        rules, until = self._rules.get(origin) or (None, 0.0)
+        if rules is None or until <= self._clock():
             rules = RobotFileParser()
             lines = await self._robots(f"{origin}/robots.txt")
             await asyncio.to_thread(rules.parse, lines)
-            host.rules, host.rules_until = rules, self._clock() + self._limits.robots_kept_s
-            host.rules_lines = len(lines)
-            self._forget_rules(host)
-        else:
-            rules = host.rules
+            until = self._clock() + self._limits.robots_kept_s
+            size = min(len(lines) + RULES_LINES_MAX // HOSTS_MAX, RULES_LINES_MAX)
+            self._rules.put(origin, (rules, until), size=size)
         return rules.can_fetch(self._user_agent.split("/")[0], url)
-
-    def _forget_rules(self, kept: _Host) -> None:
-        # Rules of the hosts that were visited longest ago go first; they are fetched again on
-        # demand.
-        left = RULES_LINES_MAX - kept.rules_lines
-        for host in reversed(self._hosts.values()):
-            if host is kept or host.rules is None:
-                continue
-            left -= host.rules_lines
-            if left < 0:
-                host.rules = None
 
     async def _robots(self, url: str) -> list[str]:
         # Redirects are not followed.
@@ -191,19 +181,12 @@ class PageFetcher:
 
     @asynccontextmanager
     async def _visit(self, name: str, tenant: Hashable) -> AsyncIterator[None]:
-        host = self._host(name)
-        async with host.visits.taken(tenant):
-            now = self._clock()
-            turn = max(now, host.next_visit_at)
-            host.next_visit_at = turn + self._limits.visit_interval_s
-            await asyncio.sleep(turn - now)
-            yield
-
-    def _host(self, name: str) -> _Host:
         host = self._hosts.get(name)
         if host is None:
             host = self._hosts[name] = _Host(self._limits.visits_max)
-        self._hosts.move_to_end(name)
-        if len(self._hosts) > HOSTS_MAX:
-            self._hosts.popitem(last=False)
-        return host
+        self._recent.put(name, host, size=1)
+        async with host.visits.taken(tenant):
+            async with host.pause:
+                await asyncio.sleep(host.next_visit_at - self._clock())
+                host.next_visit_at = self._clock() + self._limits.visit_interval_s
+            yield

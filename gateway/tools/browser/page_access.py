@@ -163,7 +163,7 @@ class TenantWeb:
     async def open(self, url: str, *, anew: bool) -> Page:
         try:
             url = normalised(urldefrag(url).url)
-        except (*EGRESS_ERRORS, ValueError):
+        except EGRESS_ERRORS:
             raise FetchFailed("the URL is malformed") from None
         page = await self._find_kept(url, anew=anew)
         if page is None:

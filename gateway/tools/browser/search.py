@@ -348,11 +348,7 @@ _log = EventLog(__name__)
 
 
 class SearchFailed(Exception):
-    """Failure for the model; `causes` are for operators."""
-
-    def __init__(self, causes: Sequence[str]) -> None:
-        super().__init__("Search is not available now.")
-        self.causes = tuple(causes)
+    """Failure of all sources. The message is for the model."""
 
 
 class SourceFailed(Exception):
@@ -394,7 +390,7 @@ class HttpSource:
             cause = "credentials" if status in _CREDENTIALS else cause
             is_of_query = status in _OF_QUERY
             raise SourceFailed(cause, f"it answered {status}", is_of_query=is_of_query) from error
-        except (*EGRESS_ERRORS, EgressRefused, BadAnswer) as error:
+        except (*EGRESS_ERRORS, EgressRefused) as error:
             raise SourceFailed("error", str(error) or type(error).__name__) from error
 
     async def _answer(self, query: Query) -> bytes:
@@ -492,31 +488,22 @@ class SearchClient:
         for source in (*self.sources, self.offline):
             self.metrics.searches_begin(source.name, ("ok", *get_args(Cause)))
 
-    @property
-    def names(self) -> list[str]:
-        # In the order in which the sources are asked.
-        return [source.name for source in self.sources]
-
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
         """Return at most `count` hits within the domains. Raises `SearchFailed`."""
-        causes: list[str] = []
         for source in self._in_turn() if is_live else (self.offline,):
             try:
                 async with asyncio.timeout(self.timeout_s):
                     hits = await source.find(query, tenant_id)
             except SourceFailed as error:
                 self._tell(source, error)
-                causes.append(f"{source.name}: {error}")
             except TimeoutError:
-                late = SourceFailed("timeout", f"no answer in {self.timeout_s:g} s")
-                self._tell(source, late)
-                causes.append(f"{source.name}: {late}")
+                self._tell(source, SourceFailed("timeout", "no answer in time"))
             else:
                 self.metrics.searched(source.name, "ok")
                 self._rests_until.pop(source.name, None)
                 wanted = (hit for hit in hits if not source.is_live or _is_wanted(hit, query))
                 return list(wanted)[: query.count]
-        raise SearchFailed(causes)
+        raise SearchFailed("Search is not available now.")
 
     def _in_turn(self) -> list[SearchSource]:
         now = self.clock()
@@ -546,7 +533,7 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
         urlsplit(hit.url)
         url = normalised(hit.url)
         parts = urlsplit(url)
-    except (*EGRESS_ERRORS, ValueError):
+    except EGRESS_ERRORS:
         return False
     host = parts.hostname or ""
     is_plain = parts.scheme in _HIT_SCHEMES and "@" not in parts.netloc

@@ -12,6 +12,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+import httpx2
+
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
@@ -37,6 +39,17 @@ def host_and_port_of(url: str) -> tuple[str, int]:
     # The host and the port that an operator's URL leads to.
     parts = urlsplit(url)
     return (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
+
+
+def requested_host(url: str) -> str:
+    """Return the host that a request reaches: in lower case, and in ASCII, also its dots.
+
+    Raises `ValueError`.
+    """
+    try:
+        return httpx2.URL(url).raw_host.decode().lower()
+    except httpx2.InvalidURL as error:
+        raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class NetworkPolicy:
         """Return the origin of a URL. Raises `EgressRefused`."""
         try:
             parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
+            host, port = requested_host(url), parts.port
         except ValueError:
             raise EgressRefused("host", "the URL is malformed") from None
         scheme = parts.scheme
@@ -85,7 +98,6 @@ class NetworkPolicy:
         if not host or len(host) > HOST_CHARS_MAX or len(url) > URL_CHARS_MAX:
             raise EgressRefused("host", "the URL has no host, or is too long")
         port = _DEFAULT_PORTS[scheme] if port is None else port
-        host = host.lower()
         is_open = port in self.ports or self._may_be_ours(port) or (host, port) in self.hosts
         if not is_open:
             raise EgressRefused("port", f"port {port} is not open to tools")

@@ -96,8 +96,8 @@ class EncodedBody(httpx2.StreamError):
     """A compressed body, whose size is unknown."""
 
 
-EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
-"""Raised by requests, beside `EgressRefused`."""
+EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ValueError)
+"""Raised by requests, beside `EgressRefused`; `ValueError` for a redirect to `//:80`."""
 
 
 CONNECT_TIMEOUT_S: Final = 5.0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted_tools import ApprovalMode, McpServerTool
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import ErrorType
-    from gateway.tools.mcp.servers import McpServer, Purpose, ServerResolver, UrlTerms
+    from gateway.tools.mcp.servers import McpServer, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import McpLimits, ServerTool
     from gateway.tools.mcp.session_pool import Peer, SessionPool
 
@@ -167,10 +167,6 @@ class McpServers:
                 for one, server in zip(entries, servers, strict=True)
             ]
         return self._within_tools_max([one.result() for one in running])
-
-    async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        # Raises `StoreError`.
-        return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
         """Return instructions for the prompt. Raises `McpError`."""

@@ -26,6 +26,7 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, BrowserGrant, DomainRules, ShownPage, is_within
 from gateway.store.tools.mcp_servers import OPERATOR
+from gateway.tools.egress.network_policy import requested_host
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import call_meta, described_failure
 from gateway.tools.result_text import cut, plain
@@ -95,7 +96,7 @@ class Browsing:
         # `states` are those of the calls that ended before.
         self._grant = grant = grant or BrowserGrant("web_search")
         self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
-        self._domains = tuple(one.lower() for one in grant.allowed_domains)
+        self._domains = grant.allowed_domains
         self._is_bound = bool(self._domains) or self._rules != EVERY_DOMAIN
         """Not every domain may be read."""
         self._pages = {page.cursor: page for page in grant.pages}
@@ -250,11 +251,10 @@ def _host(url: str) -> str | None:
     if address.partition(":")[0].lower() not in _WEB:
         return None
     try:
-        parts = urlsplit(address)
-        host = parts.hostname or ""
+        netloc, host = urlsplit(address).netloc, requested_host(address)
     except ValueError:
         return ""
-    return "" if {"@", "\\"}.intersection(parts.netloc) else host
+    return "" if {"@", "\\"}.intersection(netloc) else host
 
 
 BROWSER: Final = "builtin:browser."

@@ -23,7 +23,7 @@ from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy.policy import McpServersAllowed
-from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
+from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy, requested_host
 from gateway.tools.mcp.session_pool import Peer
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def headers_digest(headers: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def refusal(message: str, param: str, code: str = "invalid_value") -> InvalidRequest:
-    return InvalidRequest(message, code=code, param=param)
+def refusal(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_value", param=param)
 
 
 Purpose = Literal["mcp", "browser", "python", "search"]
@@ -251,20 +251,16 @@ class ServerResolver:
             try:
                 self.policy.check(url, terms)
             except EgressRefused as error:
-                raise InvalidRequest(
-                    f"The MCP server '{label}' cannot be used: {error}.",
-                    code="invalid_value",
-                    param=f"{param}.server_url",
-                ) from None
+                message = f"The MCP server '{label}' cannot be used: {error}."
+                raise refusal(message, f"{param}.server_url") from None
             identity = named_identity(url, self._identity_key)
             return McpServer(identity=identity, url=url, label=label)
         server = (await self.registry.servers(tenant_id)).get(label)
         if server is None or "mcp" not in server.purposes:
-            raise InvalidRequest(
+            raise refusal(
                 f"No MCP server is registered as '{label}'. Give its 'server_url', or the label of "
                 "a registered one.",
-                code="invalid_value",
-                param=f"{param}.server_label",
+                f"{param}.server_label",
             )
         return server
 
@@ -337,13 +333,14 @@ def _binding(sealer: Sealer, tenant_id: TenantId, row_id: UUID) -> Binding:
     return Binding(tenant_id, f"mcp_servers/{row_id.hex}", sealer.key_id)
 
 
-def checked_url(url: str, *, plain_http: bool) -> str:
+def check_url(url: str) -> None:
+    """Raise `ValueError` for a URL that no server can be registered with."""
     parts = urlsplit(url)
-    schemes = ("http", "https") if plain_http else ("https",)
-    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.fragment:
-        expected = " or ".join(f"{scheme}://" for scheme in schemes)
-        raise ValueError(f"expected a URL with {expected}, a host, and no user name or fragment")
-    return url
+    is_http = parts.scheme in {"http", "https"} and requested_host(url) and parts.port != 0
+    if not is_http or parts.username or parts.fragment:
+        raise ValueError(
+            "expected a URL with http:// or https://, a host, and no user name or fragment"
+        )
 
 
 def checked_purposes(purposes: Sequence[str]) -> str:

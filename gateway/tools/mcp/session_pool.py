@@ -239,13 +239,9 @@ class SessionPool:
             # Any other code is of a failure that a second attempt would meet again.
             if error.sent or error.code or clock() >= until:
                 raise
-        self._forget(peer)
+        self.retire(peer)
         async with self._session(peer) as session:
             return await question(session, max(0.0, until - clock()))
-
-    def retire(self, peer: Peer) -> None:
-        # Calls in progress are still answered.
-        self._forget(peer)
 
     @asynccontextmanager
     async def _session(self, peer: Peer) -> AsyncIterator[McpSession]:
@@ -358,7 +354,7 @@ class SessionPool:
             self._idle.pop(peer, None)
             self._slots.leave(peer.tenant_id)
 
-    def _forget(self, peer: Peer) -> None:
+    def retire(self, peer: Peer) -> None:
         # The next call opens a new session; this one goes on for those who wait.
         self._sse_until.drop(peer.url)
         shared = self._shared.get(peer)

@@ -66,7 +66,6 @@ class ContainerCapabilities:
 
     language: str
     packages: tuple[str, ...] = ()
-    has_files: bool = True
     is_movable: bool = False
     is_whole: bool = True
     missing: str = ""

@@ -146,6 +146,13 @@ class LiveContainer:
     def key(self) -> Key:
         return self.tenant_id, self.uuid
 
+    @property
+    def interpreter(self) -> Container:
+        # Raises `EngineBroken` if the container was deleted meanwhile.
+        if self.container is None:
+            raise EngineBroken("the container was deleted")
+        return self.container
+
     async def end(self) -> None:
         if (container := self._detached()) is not None:
             await container.close()
@@ -237,13 +244,12 @@ class ContainerPool:
         if (live := self._live.get((tenant_id, uuid))) is not None:
             await self._drop(live)
 
-    async def execute(  # noqa: PLR0913 - what to run, and where it came from
+    async def execute(
         self,
         tenant_id: TenantId,
         grant: PythonGrant,
         code: str,
         *,
-        timeout_s: float,
         key: str,
         on_handle: Callable[[bytes], None],
         project_id: ProjectId | None = None,
@@ -254,10 +260,10 @@ class ContainerPool:
         `StoreError`. Where the effects of the code are unknown, the interpreter has been ended.
         """
         async with self._ready(tenant_id, grant, project_id=project_id) as live:
-            assert live.container is not None, "it is ready"
-            on_handle(orjson.dumps({"owner": self._owner, "epoch": live.epoch, "key": key}))
+            interpreter = live.interpreter
+            on_handle(orjson.dumps({"owner": self._owner, "key": key}))
             try:
-                ran = await live.container.run(code, timeout_s=timeout_s, key=key)
+                ran = await interpreter.run(code, timeout_s=self.policy.timeout_s, key=key)
             except EngineBroken:
                 await live.end()
                 raise
@@ -267,7 +273,7 @@ class ContainerPool:
             return await self._keep_files(live, ran)
 
     async def resume(
-        self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
+        self, tenant_id: TenantId, grant: PythonGrant, handle: bytes
     ) -> Execution | None:
         """Return the result of a run by a handle of `execute`; None: it is lost."""
         run = orjson.loads(handle)
@@ -281,7 +287,7 @@ class ContainerPool:
             async with self._ready(tenant_id, grant, opens=False) as live:
                 if live.container is None:
                     return None
-                ran = await live.container.result_of(run["key"], timeout_s=timeout_s)
+                ran = await live.container.result_of(run["key"], timeout_s=self.policy.timeout_s)
                 return None if ran is None else await self._keep_files(live, ran)
         except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers, StoreError):
             return None
@@ -313,7 +319,9 @@ class ContainerPool:
             finally:
                 live.used_at = self.now()
                 live.is_restarted = False
-                if live.container is None and self._live.get(live.key) is live:
+                if self._live.get(live.key) is not live:
+                    await live.end()  # it was deleted meanwhile
+                elif live.container is None:
                     del self._live[live.key]
                 self._freed.set()
 
@@ -448,8 +456,7 @@ class ContainerPool:
             self._warm.append(container)
 
     async def _restore(self, live: LiveContainer, grant: PythonGrant) -> None:
-        container = live.container
-        assert container is not None, "it is ready"
+        container = live.interpreter
         stored = await self._stored_files(live, grant)
         for path in live.held.keys() - stored.keys():
             # Code may have put a folder there, or let nothing be deleted.
@@ -501,9 +508,11 @@ class ContainerPool:
                     self._database, live.tenant_id, gone.uuid, container=live.uuid, by_code=True
                 )
             count = self.policy.files.container_files_max
-            for path in map(_own_path, ran.files[:count]):
-                if path is not None:
-                    await self._keep(live, path, kept, notes)
+            paths = list(map(_own_path, ran.files[:count]))
+            for path in filter(None, paths):
+                await self._keep(live, path, kept, notes)
+            if None in paths:
+                notes.append("Files whose names are not of printable characters are not kept.")
             if len(ran.files) > count:
                 notes.append(f"{len(ran.files) - count} more files are not kept: that is too many.")
             is_lost = False
@@ -521,13 +530,12 @@ class ContainerPool:
     async def _keep(
         self, live: LiveContainer, path: str, kept: dict[str, str], notes: list[str]
     ) -> None:
-        container = live.container
-        assert container is not None, "it has just run code"
         try:
-            content = await container.get(path, bytes_max=self.policy.file_bytes_max)
-            digest = await asyncio.to_thread(_digest_of, content)
+            content = await live.interpreter.get(path, bytes_max=self.policy.file_bytes_max)
+            # A tenth of a second for the longest file.
+            digest = (await asyncio.to_thread(hashlib.sha256, content)).digest()
             row = container_file(live.uuid, path, len(content), digest, self.now(), "assistant")
-            chunks = chunks_of(content)
+            chunks = (content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES))
             stored = await files.put(
                 self._database, live.tenant_id, row, chunks, bounds=self.policy.files
             )
@@ -558,9 +566,8 @@ class ContainerPool:
 
 
 async def _image(live: LiveContainer, path: str) -> Image | None:
-    assert live.container is not None, "it has just run code"
     try:
-        content = await live.container.get(path, bytes_max=IMAGE_BYTES_MAX)
+        content = await live.interpreter.get(path, bytes_max=IMAGE_BYTES_MAX)
     except FileRefused:
         return None
     kinds = [kind for magic, kind in IMAGE_KINDS.items() if content.startswith(magic)]
@@ -576,15 +583,6 @@ async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes |
             return None
         content += part
     return bytes(content)
-
-
-def _digest_of(content: bytes) -> bytes:
-    # Takes a tenth of a second for the longest file.
-    return hashlib.sha256(content).digest()
-
-
-def chunks_of(content: bytes) -> list[bytes]:
-    return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 
 
 def container_file(

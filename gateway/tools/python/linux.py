@@ -140,7 +140,8 @@ class Cgroups:
             return cls._unified(root / _FOLDER)
         folders = [root / name / _FOLDER for name in _CONTROLLERS if (root / name).is_dir()]
         made = tuple(folder for folder in folders if _is_made(folder))
-        return cls(made, is_unified=False) if any(_has_memory(one) for one in made) else None
+        has_memory = any((folder / "memory.limit_in_bytes").exists() for folder in made)
+        return cls(made, is_unified=False) if has_memory else None
 
     @classmethod
     def _unified(cls, folder: Path) -> Cgroups | None:
@@ -223,10 +224,6 @@ def _is_made(folder: Path) -> bool:
         folder.mkdir(exist_ok=True)
         return os.access(folder, os.W_OK)
     return False
-
-
-def _has_memory(folder: Path) -> bool:
-    return (folder / "memory.limit_in_bytes").exists()
 
 
 WORKER: Final = Path(__file__).with_name("worker.py")
@@ -436,17 +433,15 @@ class LinuxEngine(ContainerEngine):
         bwrap = shutil.which(self._options.bwrap)
         if bwrap is None:
             raise EngineBroken(f"{self._options.bwrap} is not installed")
-        read, write = os.pipe()
-        try:
-            os.write(write, seccomp_filter(platform.machine()))
-            os.close(write)
+        with os.fdopen(os.memfd_create("seccomp"), "w+b") as program:
+            program.write(seccomp_filter(platform.machine()))
+            program.seek(0)
+            read = program.fileno()
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
             # bwrap ends with this process once it is set up (`--die-with-parent`). If it is killed
             # before, its child waits for it for ever; a worker notices that its pipes are closed.
             launched = _launched(uid, "goes on")
             return await WorkerContainer.start([*launched, *words], pass_fds=[read])
-        finally:
-            os.close(read)
 
     @staticmethod
     async def _start_in_gvisor(
@@ -457,7 +452,7 @@ class LinuxEngine(ContainerEngine):
             raise EngineBroken(f"{runsc} is not installed")
         paths = _without_nested((*_SYSTEM, *interpreter.paths, str(WORKER)))
         worker = worker_words(interpreter, limits)
-        bundle = await asyncio.to_thread(Bundle.made, worker, paths, _ENVIRONMENT, limits, uid)
+        bundle = Bundle.made(worker, paths, _ENVIRONMENT, limits, uid)
         try:
             words = [*_launched(uid, "ends"), *bundle.command(executable)]
             container = await WorkerContainer.start(words, pass_fds=[])

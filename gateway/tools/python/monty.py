@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from contextlib import AsyncExitStack, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from gateway.tools.python.container_engine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from types import ModuleType
 
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
@@ -74,7 +75,7 @@ class MontyContainer(Container):
         self._turn = asyncio.Lock()
         self._is_closed = False
         self._results: dict[str, RunResult] = {}
-        self._seen: Mapping[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
 
     @property
     @override
@@ -110,7 +111,7 @@ class MontyContainer(Container):
 
     async def _feed(self, code: str, printed: Printed) -> tuple[bool, str]:
         # Return True if the code failed, and the text to show behind its output.
-        room = max(0, self._data_max - sum(size for size, _ in self._files().values()))
+        room = max(0, self._data_max - await asyncio.to_thread(self._used_bytes))
         try:
             with self._library.MountDir(
                 host_path=self._folder,
@@ -144,9 +145,9 @@ class MontyContainer(Container):
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
+                self._seen[path] = _status(place)
             except OSError as error:
                 raise FileRefused(f"{path}: {error.strerror}") from error
-            self._seen = self._files()
 
     @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
@@ -166,7 +167,7 @@ class MontyContainer(Container):
             self._check_open()
             with suppress(OSError):
                 self._place(path).unlink()
-            self._seen = self._files()
+            self._seen.pop(path, None)
 
     @override
     async def close(self) -> None:
@@ -185,14 +186,25 @@ class MontyContainer(Container):
     def _place(self, path: str) -> Path:
         return self._folder / path.removeprefix(f"{DATA}/")
 
+    def _used_bytes(self) -> int:
+        return sum(place.lstat().st_size for place in self._places())
+
     def _files(self) -> dict[str, tuple[int, int]]:
+        # Size and modification time by path: of known files, and of the first others.
         files: dict[str, tuple[int, int]] = {}
-        for folder, _, names in os.walk(self._folder):
-            for name in names[: FILES_MAX - len(files)]:
-                status = os.lstat(os.path.join(folder, name))
-                below = os.path.relpath(os.path.join(folder, name), self._folder)
-                files[f"{DATA}/{below}"] = (status.st_size, status.st_mtime_ns)
+        for place in chain(map(self._place, self._seen), islice(self._places(), FILES_MAX)):
+            with suppress(OSError):
+                files[f"{DATA}/{place.relative_to(self._folder)}"] = _status(place)
         return files
+
+    def _places(self) -> Iterator[Path]:
+        for folder, _, names in os.walk(self._folder):
+            yield from (Path(folder, name) for name in names)
+
+
+def _status(place: Path) -> tuple[int, int]:
+    status = place.lstat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path, bytes_max: int) -> bytes:

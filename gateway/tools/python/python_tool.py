@@ -171,7 +171,6 @@ class PythonSession(ToolSession):
                 self._scope.tenant_id,
                 grant,
                 code.encode("utf-8", "replace").decode(),
-                timeout_s=self._limits.timeout_s,
                 key=self._key(call),
                 project_id=self._scope.project_id,
                 on_handle=on_handle,
@@ -195,9 +194,7 @@ class PythonSession(ToolSession):
         grant = self._scope.grants.python
         if grant is None:
             return None
-        execution = await self._pool.resume(
-            self._scope.tenant_id, grant, handle, timeout_s=self._limits.timeout_s
-        )
+        execution = await self._pool.resume(self._scope.tenant_id, grant, handle)
         if execution is None:
             return None
         return self._result_of(grant, code_of(call.arguments), execution)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -29,8 +29,6 @@ from gateway.tools.python.container_engine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from gateway.tools.egress.transport import EgressClient
     from gateway.tools.python.container_engine import ContainerLimits
 
@@ -75,19 +73,17 @@ class RemoteContainer(Container):
         # The run goes on when the connection breaks, so its result is requested again.
         key = key or secrets.token_hex(8)
         patience_s = timeout_s + INTERRUPT_GRACE_S + ANSWER_TIMEOUT_S
-        body = {"key": key, "code": code, "timeout_s": timeout_s}
+        body = orjson.dumps({"key": key, "code": code, "timeout_s": timeout_s})
         try:
             try:
-                answer = await self._ask("POST", "/runs", body, timeout_s=patience_s)
-            except httpx2.TransportError as error:
-                ran = await self._retry_result(key, patience_s)
-                if ran is None:
-                    raise EngineBroken("the result of a run is lost") from error
-            else:
-                ran = _ran(answer)
+                ran = _ran(await self._ask("POST", "/runs", body, timeout_s=patience_s))
+            except EngineBroken:
+                if (late := await self._retry_result(key, patience_s)) is None:
+                    raise
+                ran = late
         except asyncio.CancelledError:
-            with suppress(*_ERRORS, EngineBroken):
-                await self._ask("POST", "/interrupt", {"key": key})
+            with suppress(EngineBroken):
+                await self._ask("POST", "/interrupt", orjson.dumps({"key": key}))
             raise
         except EngineBroken:
             self._is_gone = True
@@ -98,7 +94,7 @@ class RemoteContainer(Container):
     async def _retry_result(self, key: str, timeout_s: float) -> RunResult | None:
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
-            with suppress(*_ERRORS):
+            with suppress(EngineBroken):
                 return await self.result_of(key, timeout_s=timeout_s)
         return None
 
@@ -129,21 +125,18 @@ class RemoteContainer(Container):
     async def close(self) -> None:
         # A server that cannot be reached ends the container when it is idle.
         self._is_gone = True
-        with suppress(*_ERRORS, EngineBroken):
+        with suppress(EngineBroken):
             await self._ask("DELETE", "")
 
     async def check(self) -> bool:
         # True if the server still has the container. Raises `EngineBroken`.
-        with _reaching():
-            answer = await self._ask("GET", "")
-        return answer.status_code != 404
+        return (await self._ask("GET", "")).status_code != 404
 
     async def _file(
         self, method: str, path: str, content: bytes | None = None, *, more: str = ""
     ) -> httpx2.Response:
         place = f"/files?path={quote(path, safe='')}{more}"
-        with _reaching():
-            answer = await self._ask(method, place, content=content)
+        answer = await self._ask(method, place, content)
         if answer.status_code == 422:
             raise FileRefused(f"{path}: {answer.text[:200]}")
         if answer.status_code == 404:
@@ -155,19 +148,11 @@ class RemoteContainer(Container):
         self,
         method: str,
         place: str,
-        body: Mapping[str, Any] | None = None,
-        *,
         content: bytes | None = None,
+        *,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> httpx2.Response:
-        # Raises httpx2's errors, and `EngineBroken` for a refusal.
-        data = orjson.dumps(body) if body is not None else content
-        answer = await self._client.request(
-            method, self._path + place, content=data, timeout=timeout_s
-        )
-        if answer.status_code in {404, 422}:
-            return answer
-        return _accepted(answer)
+        return await _ask(self._client, method, self._path + place, content, timeout_s)
 
 
 class RemoteEngine(ContainerEngine):
@@ -180,12 +165,13 @@ class RemoteEngine(ContainerEngine):
 
     @override
     async def describe(self) -> ContainerCapabilities:
-        described = _parsed(_CAPABILITIES, await self._ask("GET", ""))
-        return replace(described, has_files=True, is_movable=True)
+        described = _parsed(_CAPABILITIES, await _ask(self._client, "GET", ""))
+        return replace(described, is_movable=True)
 
     @override
     async def open(self, limits: ContainerLimits) -> RemoteContainer:
-        answer = await self._ask("POST", "containers", asdict(limits), limits.start_timeout_s)
+        body, patience_s = orjson.dumps(limits), limits.start_timeout_s + ANSWER_TIMEOUT_S
+        answer = await _ask(self._client, "POST", "containers", body, patience_s)
         container_id = _parsed(_OPENED, answer)["id"]
         if not 0 < len(container_id) <= _ID_CHARS_MAX:
             raise EngineBroken("the server of containers gave no id")
@@ -200,26 +186,20 @@ class RemoteEngine(ContainerEngine):
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(
-        self,
-        method: str,
-        place: str,
-        body: Mapping[str, Any] | None = None,
-        timeout_s: float = 0.0,
-    ) -> httpx2.Response:
-        data = None if body is None else orjson.dumps(body)
-        patience_s = timeout_s + ANSWER_TIMEOUT_S
-        with _reaching():
-            answer = await self._client.request(method, place, content=data, timeout=patience_s)
-        return _accepted(answer)
 
-
-@contextmanager
-def _reaching() -> Iterator[None]:
+async def _ask(
+    client: EgressClient,
+    method: str,
+    url: str,
+    content: bytes | None = None,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> httpx2.Response:
+    # Answers 404 and 422 are for the caller. Raises `EngineBroken`.
     try:
-        yield
+        answer = await client.request(method, url, content=content, timeout=timeout_s)
     except _ERRORS as error:
         raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
+    return answer if answer.status_code in {404, 422} else _accepted(answer)
 
 
 def _accepted(answer: httpx2.Response) -> httpx2.Response:
@@ -237,6 +217,6 @@ def _ran(answer: httpx2.Response) -> RunResult:
 
 def _parsed(kind: TypeAdapter[T], answer: httpx2.Response) -> T:
     try:
-        return kind.validate_json(answer.content)
+        return kind.validate_json(_accepted(answer).content)
     except ValidationError as error:
         raise EngineBroken("the server of containers said something else") from error

@@ -25,8 +25,8 @@ import linecache
 import os
 import queue
 import resource
-import shutil
 import signal
+import stat
 import struct
 import sys
 import threading
@@ -34,16 +34,17 @@ import traceback
 import warnings
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain, islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 OUTPUT_BYTES_MAX = 1024 * 1024
 """Further bytes are counted and dropped."""
 FILES_MAX = 1000
-"""Looked at for changes."""
+"""Looked at for changes, beside those that are known."""
 IMAGES_MAX = 16
 DATA = "/mnt/data"
 DISPLAY = f"{DATA}/.display"
@@ -128,7 +129,8 @@ class Frames:
         return frame
 
     def write(self, frame: dict[str, Any]) -> None:
-        data = json.dumps(frame).encode()
+        # Names of files need not be UTF-8: such a one is reported, but cannot be read by that.
+        data = json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace")
         with self._lock:
             self._output.write(struct.pack(">I", len(data)) + data)
             self._output.flush()
@@ -146,8 +148,10 @@ class Notebook:
 
     def run(self, number: int, code: str) -> dict[str, Any]:
         signal.signal(signal.SIGINT, self._interrupt)
+        for path in self._images:
+            with suppress(OSError):
+                os.remove(path)
         self._images = []
-        shutil.rmtree(DISPLAY, ignore_errors=True)
         try:
             self._is_executing = True
             status = self._attempt(f"<cell {number}>", code)
@@ -157,7 +161,7 @@ class Notebook:
             self._is_executing = False
             self._forget_figures()
         text, dropped = self._output.take()
-        before, self.files = self.files, _files()
+        before, self.files = self.files, _files(self.files)
         changed = sorted(path for path, seen in self.files.items() if before.get(path) != seen)
         return {
             "ran": number, "status": status, "output": text, "dropped": dropped,
@@ -220,9 +224,12 @@ class Notebook:
                 pyplot.close("all")
 
     def _new_image(self) -> str:
+        # Images of an earlier interpreter may be there: clients have their URLs.
         os.makedirs(DISPLAY, exist_ok=True)
-        self._count += 1
-        path = f"{DISPLAY}/{self._count}.png"
+        path = ""
+        while not path or os.path.lexists(path):
+            self._count += 1
+            path = f"{DISPLAY}/{self._count}.png"
         self._images.append(path)
         return path
 
@@ -247,20 +254,21 @@ def _flush() -> None:
             stream.flush()
 
 
-def _files() -> dict[str, tuple[int, int]]:
-    # Size and modification time by path; hidden files and folders are left out.
+def _files(paths: Iterable[str] = ()) -> dict[str, tuple[int, int]]:
+    # Size and modification time by path: of these files, and of the first that are not hidden.
     files: dict[str, tuple[int, int]] = {}
+    for path in chain(paths, islice(_visible(), FILES_MAX)):
+        with suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                files[path] = (status.st_size, status.st_mtime_ns)
+    return files
+
+
+def _visible() -> Iterator[str]:
     for folder, folders, names in os.walk(DATA):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            path = os.path.join(folder, name)
-            if not name.startswith(".") and not os.path.islink(path):
-                with suppress(OSError):
-                    status = os.stat(path)
-                    files[path] = (status.st_size, status.st_mtime_ns)
-            if len(files) >= FILES_MAX:
-                return files
-    return files
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
 class Files:

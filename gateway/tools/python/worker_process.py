@@ -82,8 +82,16 @@ class Pipes:
     async def opened(cls) -> tuple[Pipes, tuple[int, int]]:
         """Open the pipes; the caller closes the worker's. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        their_input, our_output = os.pipe()
-        our_input, their_output = os.pipe()
+        descriptors: list[int] = []
+        try:
+            descriptors += os.pipe()
+            descriptors += os.pipe()
+            descriptors.append(os.memfd_create("words"))
+        except OSError:  # at their bound, a few more that stay open would keep it there
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        their_input, our_output, our_input, their_output, words = descriptors
         reader = asyncio.StreamReader()
         reading, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(our_input, "rb")
@@ -92,8 +100,7 @@ class Pipes:
             asyncio.streams.FlowControlMixin, os.fdopen(our_output, "wb")
         )
         writer = asyncio.StreamWriter(writing, protocol, None, loop)
-        words = os.fdopen(os.memfd_create("words"), "w+b")
-        return cls(reader, reading, writer, words), (their_input, their_output)
+        return cls(reader, reading, writer, os.fdopen(words, "w+b")), (their_input, their_output)
 
     def last_words(self) -> str:
         self.words.seek(0)

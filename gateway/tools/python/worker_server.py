@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 SWEEP_INTERVAL_S: Final = 15.0
 RUNS_MAX: Final = 16
-"""Runs of a container whose results are kept."""
+"""Of a container: results that are kept, and runs that are not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,8 @@ class WorkerServer:
         run_request = RunRequest.model_validate_json(await self._body(request))
         run = served.runs.get(run_request.key)
         if run is None:
+            if sum(not one.done() for one in served.runs.values()) >= RUNS_MAX:
+                raise HTTPException(503, "this container has too many runs; try again later")
             loop = asyncio.get_running_loop()
             work = served.container.run(
                 run_request.code, timeout_s=run_request.timeout_s, key=run_request.key

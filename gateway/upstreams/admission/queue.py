@@ -10,7 +10,7 @@ up. Counters are of one process.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -37,6 +37,7 @@ class Demand(NamedTuple):
     """True if it begins a session; these are held back first when caches are full."""
 
 
+@dataclass(slots=True, eq=False)
 class Ticket(Generic[T]):
     """Request that waits for a backend. Times are seconds of the caller's clock.
 
@@ -44,37 +45,19 @@ class Ticket(Generic[T]):
     no part of the queue. `was_recalled`: it goes before the others of its tenant.
     """
 
-    __slots__ = (
-        "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
-        "result", "since", "start", "tenant", "was_recalled", "work",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0913 - all that is known of a request
-        self,
-        work: WorkClass,
-        demand: Demand,
-        start: Callable[[], T | None],
-        *,
-        since: float,
-        deadline: float,
-        on_settled: Callable[[], None],
-        tenant: str = "",
-        is_accepted: bool = False,
-        was_recalled: bool = False,
-    ) -> None:
-        self.work = work
-        self.demand = demand
-        self.start = start
-        self.since = since
-        self.deadline = deadline
-        self.on_settled = on_settled
-        self.tenant = tenant
-        self.is_accepted = is_accepted
-        self.was_recalled = was_recalled
-        self.number = 0
-        self.result: T | None = None
-        self.error: Exception | None = None
-        self.refused_for: RefusedFor | None = None
+    work: WorkClass
+    demand: Demand
+    start: Callable[[], T | None]
+    since: float
+    deadline: float
+    on_settled: Callable[[], None]
+    tenant: str = ""
+    is_accepted: bool = False
+    was_recalled: bool = False
+    number: int = field(default=0, init=False)
+    result: T | None = field(default=None, init=False)
+    error: Exception | None = field(default=None, init=False)
+    refused_for: RefusedFor | None = field(default=None, init=False)
 
 
 OUTPUT_WEIGHT: Final = 4
@@ -231,9 +214,6 @@ class FairOrder(Generic[T]):
 
     def __len__(self) -> int:
         return self._count
-
-    def __iter__(self) -> Iterator[Ticket[T]]:
-        return iter([one for waiting in self._tenants.values() for one in waiting.values()])
 
 
 GRANTS_KEPT: Final = 256

@@ -28,30 +28,28 @@ RANDOM_CHOICES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """Numbers of routing; see docs/routing.md. Sizes are tokens.
-
-    `drain_share` of what a member can read is assumed to be worked off after a report.
-    """
+    """Numbers of routing; see docs/routing.md. Sizes are tokens."""
 
     uncached_weight: float = 2.0
     delay_slack_share: float = 0.5
-    request_s: float = 0.004
-    waiting_s: float = 0.1
-    drain_share: float = 0.7
-    entries_max: int = 200_000
-    entries_per_kv_token: float = 4 / 512
     kv_tokens: int = 2_000_000
     horizon_s: float = 3600.0
-    horizon_min_s: float = 5.0
-    horizon_max_s: float = 86_400.0
     read_tokens_per_s: float = 8_000.0
-    read_tokens_per_s_min: float = 2_000.0
-    read_tokens_per_s_max: float = 200_000.0
-    load_average_s: float = 30.0
     exchange_interval_s: float = 1.0
     exchange_entries_max: int = 4_096
-    peer_expiry_s: float = 10.0
-    hold_back_delay_s: float = 0.7
+
+
+REQUEST_S: Final = 0.004
+WAITING_S: Final = 0.1
+DRAIN_SHARE: Final = 0.7
+"""Of what a member can read, assumed to be worked off after a report."""
+HOLD_BACK_DELAY_S: Final = 0.7
+PEER_EXPIRY_S: Final = 10.0
+LOAD_AVERAGE_S: Final = 30.0
+HORIZON_MIN_S: Final = 5.0
+HORIZON_MAX_S: Final = 86_400.0
+READ_TOKENS_PER_S_MIN: Final = 2_000.0
+READ_TOKENS_PER_S_MAX: Final = 200_000.0
 
 
 class Candidate(NamedTuple):
@@ -63,24 +61,22 @@ class Candidate(NamedTuple):
     rate: float
 
 
-def delay_s(
-    owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
-) -> float:
-    return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
+def delay_s(owed: float, in_flight: int, waiting: float, rate: float) -> float:
+    return owed / rate + REQUEST_S * in_flight + WAITING_S * waiting
 
 
-def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
+def drained(amount: float, seconds: float, per_s: float) -> float:
     """Return what is left of an amount reported `seconds` ago."""
-    return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
+    return max(0.0, amount - DRAIN_SHARE * per_s * max(0.0, seconds))
 
 
-def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
+def unread(owed: float, prompts: int, seconds: float, rate: float) -> float:
     """Return how many of the `owed` tokens of `prompts` (at least one) are still to be read.
 
     `seconds` is the time since the last first token or the start of reading. The current prompt
     counts as one of mean length, so that a member that stands still keeps the prompts behind it.
     """
-    return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
+    return max(owed - owed / prompts, drained(owed, seconds, rate))
 
 
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
@@ -121,13 +117,11 @@ def choose_owner(
     return mine if as_if <= cost_s(best, prompt, least_s, policy) else best
 
 
-def hold_back(
-    candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
-) -> bool:
+def hold_back(candidates: Sequence[Candidate], prompt: int, *, is_continued: bool) -> bool:
     is_warm = any(one.held >= WARM_SHARE * prompt for one in candidates)
     if is_continued or is_warm or not candidates:
         return False
-    return median(one.delay_s for one in candidates) > policy.hold_back_delay_s
+    return median(one.delay_s for one in candidates) > HOLD_BACK_DELAY_S
 
 
 RATE_TOKENS_MIN: Final = 512
@@ -203,8 +197,7 @@ class MemberLoad:
         """True if it has ever reported cached tokens."""
         self.kv_tokens: int | None = None
         self.peers: dict[str, PeerLoad] = {}
-        self.average = LoadAverage(policy.load_average_s)
-        self._policy = policy
+        self.average = LoadAverage(LOAD_AVERAGE_S)
         self._rate: float | None = None
         self._rate_at = -math.inf
         self._rates: list[float] = []
@@ -236,19 +229,18 @@ class MemberLoad:
         return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight
         if self._unread:
-            owed = unread(owed, self._unread, now - self._read_at, rate, policy)
+            owed = unread(owed, self._unread, now - self._read_at, rate)
         for peer in self.peers.values():
-            if now - peer.at <= policy.peer_expiry_s:
+            if now - peer.at <= PEER_EXPIRY_S:
                 owed += peer.owed
                 in_flight += peer.in_flight
         waiting = 0.0
         if self._waiting:
             seconds = now - self._probed_at
-            waiting = drained(self._waiting, seconds, 1 / policy.waiting_s, policy)
-        return delay_s(owed, in_flight, waiting, rate, policy)
+            waiting = drained(self._waiting, seconds, 1 / WAITING_S)
+        return delay_s(owed, in_flight, waiting, rate)
 
     def note_waiting(self, waiting: int, now: float) -> None:
         self._waiting, self._probed_at = waiting, now
@@ -257,8 +249,7 @@ class MemberLoad:
         """Learn the read rate from the time to first token of a prompt that no other delayed."""
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
-        policy = self._policy
-        least, most = policy.read_tokens_per_s_min, policy.read_tokens_per_s_max
+        least, most = READ_TOKENS_PER_S_MIN, READ_TOKENS_PER_S_MAX
         seen = min(max(tokens / seconds, least), most)
         quantile = RATE_QUANTILE if self.reports else UNREPORTED_QUANTILE
         if (rate := self.rate_at(now)) is not None:
@@ -304,6 +295,5 @@ class MemberLoad:
         is_shorter = share < MISS and age_s < self.horizon_s
         if is_shorter or (share >= HIT and age_s > self.horizon_s):
             moved = LEARN * (math.log(max(age_s, 0.1)) - math.log(self.horizon_s))
-            policy = self._policy
             horizon_s = self.horizon_s * math.exp(moved)
-            self.horizon_s = min(max(horizon_s, policy.horizon_min_s), policy.horizon_max_s)
+            self.horizon_s = min(max(horizon_s, HORIZON_MIN_S), HORIZON_MAX_S)

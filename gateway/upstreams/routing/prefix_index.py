@@ -232,46 +232,38 @@ class PrefixIndex:
 
     def find(self, prefix: HashedPrefix, oldest: Sequence[int]) -> dict[int, Held]:
         """Return how much of the prefix each member holds, from uses since `oldest` by number."""
-        entries, digests = self._entries, prefix.digests
         held: dict[int, Held] = {}
-        numbers, is_deepest = len(oldest), True
+        others, before = len(oldest) - 1, 0
+        for length, packed in self._sent(prefix):
+            holders = packed >> _TAILS_BITS
+            if holders == before:  # as nearly always
+                continue
+            before = holders
+            while holders:
+                member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
+                if member <= others and member not in held and used_at >= oldest[member]:
+                    held[member] = Held(length, used_at)
+                holders >>= _HOLDER_BITS
+            if len(held) == others:
+                break
+        return held
+
+    def _sent(self, prefix: HashedPrefix) -> Iterator[tuple[int, int]]:
+        # Yields lengths with their entries, the longest first. A member may hold more than the
+        # deepest boundary: up to the end of a turn after it.
+        entries, digests, is_deepest = self._entries, prefix.digests, True
         for place in range(len(digests) - 1, -1, -1):
             packed = entries.get(digests[place])
             if packed is None:
                 continue
+            length = boundary(place)
             if is_deepest:
-                self._find_tails(prefix, place, packed & _TAILS, oldest, held)
                 is_deepest = False
-            holders = packed >> _TAILS_BITS
-            while holders:
-                member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
-                if member < numbers and member not in held and used_at >= oldest[member]:
-                    held[member] = Held(boundary(place), used_at)
-                holders >>= _HOLDER_BITS
-            if len(held) == numbers - 1:
-                break
-        return held
-
-    def _find_tails(
-        self,
-        prefix: HashedPrefix,
-        place: int,
-        tails: int,
-        oldest: Sequence[int],
-        held: dict[int, Held],
-    ) -> None:
-        # A member may hold more than the deepest boundary: up to the end of a turn after it.
-        lengths = sorted((boundary(place) + tail for tail in _each_tail(tails)), reverse=True)
-        for length in lengths:
-            if length > prefix.length:
-                continue
-            packed = self._entries.get(prefix.at(length))
-            holders = 0 if packed is None else packed >> _TAILS_BITS
-            while holders:
-                member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
-                if member < len(oldest) and member not in held and used_at >= oldest[member]:
-                    held[member] = Held(length, used_at)
-                holders >>= _HOLDER_BITS
+                for tail in sorted(_each_tail(packed & _TAILS), reverse=True):
+                    end = length + tail
+                    if end <= prefix.length and (longer := entries.get(prefix.at(end))) is not None:
+                        yield end, longer
+            yield length, packed
 
     def touch(
         self,

@@ -14,7 +14,9 @@ from gateway.errors import UpstreamError
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.costs import (
     EXPECTED_MIN,
+    HOLD_BACK_DELAY_S,
     MISS,
+    PEER_EXPIRY_S,
     WARM_SHARE,
     Candidate,
     MemberLoad,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 
 NO_AGE: Final = 0.0
+ENTRIES_MAX: Final = 200_000
+ENTRIES_PER_KV_TOKEN: Final = 4 / 512
 NUMBERS_MIN: Final = 1_024
 """Members so far, before the numbers of those that have left are used again."""
 
@@ -111,7 +115,7 @@ class Router:
         self._numbers = 0
         self._numbers_free: deque[int] = deque()
         self._by_id: dict[int, MemberLoad] = {}
-        self.index = PrefixIndex(policy.entries_max)
+        self.index = PrefixIndex(ENTRIES_MAX)
         self._default_rate = policy.read_tokens_per_s
         self._news: deque[PlacedEntry] = deque(maxlen=policy.exchange_entries_max)
         self._exchanged_at: float | None = None
@@ -192,11 +196,10 @@ class Router:
         return self._candidates(members, prefix, sent)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
-        policy, now, rate = self.policy, self._clock(), self._default_rate
-        limit_s, idle = policy.hold_back_delay_s, 0
+        now, rate, idle = self._clock(), self._default_rate, 0
         for name in names:
             one = self.member(name)
-            idle += one.delay_s(one.rate_at(now) or rate, now) <= limit_s
+            idle += one.delay_s(one.rate_at(now) or rate, now) <= HOLD_BACK_DELAY_S
             if 2 * idle > len(names):  # as nearly always: nothing is hashed
                 return False
         route = request.route
@@ -204,7 +207,6 @@ class Router:
             self.candidates(names, self.prefix(request), route),
             request.prompt_tokens,
             is_continued=route is not None and route.placement is not None,
-            policy=policy,
         )
 
     def begin(
@@ -254,13 +256,12 @@ class Router:
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
         """Take in reports of other replicas, in any order, perhaps repeated."""
         now = self._exchanged_at = self._clock()
-        expiry_s = self.policy.peer_expiry_s
         for member in self._members.values():
             if member.peers:
                 member.peers = {
                     replica: load
                     for replica, load in member.peers.items()
-                    if now - load.at <= expiry_s
+                    if now - load.at <= PEER_EXPIRY_S
                 }
         for report in reports:
             self._take(report, now)
@@ -280,7 +281,7 @@ class Router:
         at = now - report.age_s
         for id_, (in_flight, owed) in report.loads.items():
             member = self._by_id.get(id_)
-            if member is None or report.age_s > self.policy.peer_expiry_s:
+            if member is None or report.age_s > PEER_EXPIRY_S:
                 continue
             previous = member.peers.get(report.replica)
             if previous is None or previous.at <= at:
@@ -345,7 +346,7 @@ class Router:
         return made
 
     def _is_cut_off(self) -> bool:
-        return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
+        return self._has_peers and self.exchange_age_s > PEER_EXPIRY_S
 
     def _owner(
         self, members: Sequence[MemberLoad], prefix: HashedPrefix, route: Route | None
@@ -394,9 +395,9 @@ class Router:
             self._metrics.cache_lost(member.name)
 
     def _bound_index(self) -> None:
-        policy = self.policy
-        tokens = sum(one.kv_tokens or policy.kv_tokens for one in self._members.values())
-        self.index.bound(min(policy.entries_max, int(policy.entries_per_kv_token * tokens)))
+        kv_tokens = self.policy.kv_tokens
+        tokens = sum(one.kv_tokens or kv_tokens for one in self._members.values())
+        self.index.bound(min(ENTRIES_MAX, int(ENTRIES_PER_KV_TOKEN * tokens)))
 
     def _ticks(self, now: float) -> int:
         since_s = now - self._started_at

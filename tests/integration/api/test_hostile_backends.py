@@ -146,5 +146,5 @@ async def test_another_backend_goes_on_where_one_sends_nonsense(
             assert shown["status"] == "completed"
             assert shown["usage"]["output_tokens"] < 20
         hostile, well = gateway.process.foundation.pool.members()
-        assert well.failures == 0
-        assert (hostile.failures > 0) == (way != "well")
+        assert well.health.failures == 0
+        assert (hostile.health.failures > 0) == (way != "well")

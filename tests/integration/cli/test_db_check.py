@@ -108,6 +108,19 @@ async def test_what_was_damaged_is_found(
     assert found[invariant][0].is_certain == (invariant != "chain")
 
 
+async def test_a_first_item_at_the_next_position_is_found(
+    tenant: TenantId, database: Database, database_url: str, postgres: PostgresServer
+) -> None:
+    await damage(
+        postgres,
+        database_url,
+        "DELETE FROM conversation_items WHERE position > 1;"
+        " UPDATE conversation_items SET position = 0; UPDATE conversations SET next_position = 0",
+    )
+    (one,) = (await violations(database, tenant))["positions"]
+    assert one.detail == "the next position is 0, the last one 0"
+
+
 async def test_a_log_that_is_not_whole_is_found(
     tenant: TenantId, database: Database, database_url: str, postgres: PostgresServer
 ) -> None:

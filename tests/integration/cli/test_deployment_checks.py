@@ -22,10 +22,20 @@ from typing_extensions import override
 from gateway.cli.deployment_checks import clock_finding, encryption_finding, stream_finding
 from gateway.cli.doctor import examine
 from gateway.cli.engine_checks import engine_findings
-from gateway.store.diagnostics import Endpoint, ServerFacts, certificate_expiry, endpoint
+from gateway.store.diagnostics import (
+    Endpoint,
+    ServerFacts,
+    certificate_expiry,
+    endpoint,
+    server_facts,
+)
+from gateway.store.limits import counters
+from gateway.store.limits.counters import SyncRequest
+from gateway.store.postgres.statements import Statement
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines import SGLang, UnknownEngine, Vllm
 from gateway.upstreams.http.client import build_client
+from tests.conftest import opened
 from tests.fakes.certificate import self_signed
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.fakes.logins import SERVING, make_roles
@@ -96,6 +106,22 @@ async def test_more_connections_than_the_server_allows_are_found() -> None:
     assert finding.level == "error"
     assert "20 replicas with 17 each: 340 of " in finding.detail
     assert "database.pool_size_max to 7 or less" in finding.remedy
+
+
+async def test_replicas_are_counted_by_a_login_that_row_level_security_binds(
+    database_url: str, postgres: Any
+) -> None:
+    async with opened(database_url) as database:
+        for replica in ("one", "other"):
+            await counters.exchange(database, replica, SyncRequest(), is_round=True)
+        async with database.runs_transaction() as connection:
+            await connection.execute(
+                Statement("UPDATE limit_reports SET at = now() + interval '1 hour'")
+            )
+    make_roles(database_url)
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    async with opened(postgres.database_url(name, user=SERVING)) as database:
+        assert (await server_facts(database)).replicas == 2
 
 
 async def test_listen_through_a_transaction_pooler_is_found(
@@ -299,7 +325,7 @@ async def test_an_address_of_a_proxy_that_is_none_is_found(
 ) -> None:
     monkeypatch.setenv("GATEWAY_ADMIN__HOST", "0.0.0.0")
     monkeypatch.setenv("GATEWAY_ADMIN__PORT", "9")
-    for through in ("http://[x", "", "gateway.example"):
+    for through in ("http://[x", "http://::1:80", "", "gateway.example"):
         *_, finding = await found("proxy", through=through, api_key="sk-of-nobody")
         assert not finding.ok
 

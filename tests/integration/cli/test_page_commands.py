@@ -62,6 +62,7 @@ def test_what_cannot_be_added_is_said(tmp_path: Path) -> None:
     for wrong in (
         [str(tmp_path), "--url", "docs"],
         [str(tmp_path), "--url", "http://[::1"],
+        [str(tmp_path), "--url", "https://docs.example/\x01"],
         ["http://[::1"],
         ["http://docs.example:99999/"],
     ):

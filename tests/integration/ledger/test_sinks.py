@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.errors import SinkFailed
 from gateway.generation import TokenUsage
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.metering import Metering
 from gateway.settings.sections import Sink
 from gateway.store import usage_lines
 from gateway.store.ledger import cursors
+from gateway.store.ledger.cursors import LineBatch
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage_lines import Metered
 from gateway.telemetry.metrics import Metrics
+from tests.fakes.raw_server import RawServer, response
 from tests.fakes.serving import serving
+from tests.fakes.trickling import PAUSE_S, create_trickling
 from tests.fakes.usage_lines import line
 from tests.fakes.usage_receivers import EventReceiver
 
@@ -79,14 +83,14 @@ async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_look
 ) -> None:
     sink = events_sink(receiver)
     await delivery_to(database, sink).round()
-    receiver.statuses = [422]
+    receiver.statuses, receiver.answer = [422], b"not \x00 this"
     for _ in range(2):
         await usage_lines.record_all(database, [(tenant, line(datetime.now(UTC)))])
         await delivery_to(database, sink).round()
     assert len(receiver.events) == 1
     (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
-    assert "422" in state.stopped
+    assert state.stopped == "events answered 422: not \ufffd this"
     assert await cursors.resume_sink(database, "events", is_delivered=True)
     assert not await cursors.resume_sink(database, "another", is_delivered=True)
     assert not await cursors.resume_sink(database, "events", is_delivered=True), "it is not stopped"
@@ -113,6 +117,15 @@ async def test_a_secret_that_is_refused_can_be_mended(
     assert len(receiver.events) == 1
 
 
+async def test_a_sink_that_answers_byte_by_byte_fails() -> None:
+    async with serving(create_trickling(b"thank you very much")) as url:
+        target = Sink(name="events", url=url)
+        sink = CloudEventsSink(target, source="here", timeout_s=10 * PAUSE_S)
+        with pytest.raises(SinkFailed, match="TimeoutError"):
+            await sink.send(LineBatch(0, []))
+        await sink.close()
+
+
 async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
     database: Database, tenant: TenantId
 ) -> None:
@@ -129,6 +142,19 @@ async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
     (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
     assert "another cluster" in state.stopped
+
+
+async def test_a_sink_that_leads_elsewhere_has_taken_nothing(
+    database: Database, tenant: TenantId
+) -> None:
+    moved = response(b"", status=301, headers="location: //:80/events\r\n")
+    async with RawServer({"/events": [(moved,)]}) as server:
+        sink = CloudEventsSink(Sink(name="events", url=f"{server.url}/events"), source="here")
+        await delivery_to(database, sink).round()
+        await usage_lines.record_all(database, [(tenant, line())])
+        assert await delivery_to(database, sink).round() == 0
+        await sink.close()
+    assert len(server.requests) == 1
 
 
 async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant: TenantId) -> None:

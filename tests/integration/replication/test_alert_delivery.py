@@ -23,11 +23,14 @@ from starlette.routing import Route
 from gateway import ids
 from gateway.admin.limits import LimitOwner
 from gateway.admin.spend_limits import SpendLimits
-from gateway.ledger.jobs import Reconciliation
-from gateway.limits.money import NANO, begins
+from gateway.errors import StoreError
+from gateway.ledger.jobs import Reconciliation, forget_spending
+from gateway.limits.money import NANO, begins, ends
 from gateway.limits.rules import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail
 from gateway.settings.sections import Alerts, Smtp
+from gateway.store.limits import alerts
+from gateway.store.limits.alerts import DatedInterval
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gateway.limits.rules import Interval
     from gateway.store.limits.alerts import Firing
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -68,9 +72,10 @@ async def spend(
     replica: str = "r",
     *,
     at: datetime | None = None,
+    interval: Interval = "month",
 ) -> None:
-    meter = meter_of("tenant", tenant, "usd", "month")
-    row = SpendRow(tenant, meter, begins("month", at or datetime.now(UTC)), amount)
+    meter = meter_of("tenant", tenant, "usd", interval)
+    row = SpendRow(tenant, meter, begins(interval, at or datetime.now(UTC)), amount)
     await exchange(database, replica, SyncRequest(spend=[row]), is_round=False)
 
 
@@ -222,6 +227,76 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
         assert await delivery.round() == 0
         await delivery.close()
     assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
+
+
+async def test_an_alert_that_was_removed_keeps_no_other_waiting(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, now = SpendLimits(database), datetime.now(UTC)
+    month = DatedInterval("month", begins("month", now), ends("month", now))
+    removed = await limits.add_alert(place, NANO, {"type": "email", "recipients": []})
+    await spend(database, place.tenant_id, NANO)
+    await alerts.reached(database, [month])
+    await limits.remove_alert(place, ids.spend_alert_id(removed.id))
+    kept = await limits.add_alert(place, NANO // 2, {"type": "email", "recipients": []})
+    await alerts.reached(database, [month])
+    firing = await alerts.take(database)
+    assert firing is not None
+    assert firing.alert.id == kept.id
+
+
+async def test_firings_of_removed_alerts_are_forgotten_whatever_their_interval(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, now = SpendLimits(database), datetime.now(UTC)
+    channel = {"type": "email", "recipients": []}
+    kept, removed = [await limits.add_alert(place, NANO, channel) for _ in range(2)]
+    await change(database, "UPDATE spend_alerts SET span = 'none'")
+    await spend(database, place.tenant_id, NANO, interval="none")
+    await alerts.reached(database, [DatedInterval("none", begins("none", now), None)])
+    await limits.remove_alert(place, ids.spend_alert_id(removed.id))
+    await forget_spending(database, now)
+    async with database.runs_transaction() as connection:
+        rows = await connection.scalars(Statement("SELECT alert_id FROM alert_firings"))
+    assert rows == [kept.id]
+
+
+async def test_a_new_threshold_and_what_lets_it_fire_again_are_one_change(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, now = SpendLimits(database), datetime.now(UTC)
+    channel = {"type": "email", "recipients": []}
+    alert = await limits.add_alert(place, NANO, channel)
+    await spend(database, place.tenant_id, NANO)
+    month = DatedInterval("month", begins("month", now), ends("month", now))
+    await alerts.reached(database, [month])
+    await change(
+        database,
+        "CREATE TRIGGER fails BEFORE DELETE ON alert_firings EXECUTE FUNCTION keep_audit_log()",
+    )
+    alert_id = ids.spend_alert_id(alert.id)
+    with pytest.raises(StoreError):
+        await limits.change_alert(place, alert_id, 2 * NANO, channel)
+    assert (await limits.alert(place, alert_id)).threshold == NANO
+
+
+async def test_a_delivery_whose_turn_is_over_does_not_take_back_that_of_the_next(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, now = SpendLimits(database), datetime.now(UTC)
+    await limits.add_alert(place, NANO, {"type": "email", "recipients": []})
+    await spend(database, place.tenant_id, NANO)
+    month = DatedInterval("month", begins("month", now), ends("month", now))
+    await alerts.reached(database, [month])
+    late = await alerts.take(database)
+    await again(database)
+    next_ = await alerts.take(database)
+    assert late is not None
+    assert next_ is not None
+    await alerts.record_delivery(database, next_, {"mail", "webhook"}, is_sent=True)
+    await alerts.record_delivery(database, late, {"mail"}, is_sent=False)
+    await again(database)
+    assert await alerts.take(database) is None
 
 
 @pytest.mark.slow

@@ -259,6 +259,15 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
     ]
 
 
+async def test_no_chain_is_left_out_each_time(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    for one in (tenant, other_tenant):
+        await record(database, one, AuditEvent("project.created", "p"))
+    heads = [await audit_log.heads(database, since_s=3600, rows_max=1) for _ in range(64)]
+    assert {chain for ((chain, _, _),) in heads} == {tenant, other_tenant}
+
+
 async def test_a_chain_is_verified_to_its_end(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.encryption.keyring import Keyring, KeyringPolicy
 from gateway.entries import Tokens, pack
-from gateway.errors import StoreUnavailable
+from gateway.errors import ContentSealed, StoreUnavailable
 from gateway.ids import new_uuid
 from gateway.store import claims, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim
@@ -20,6 +20,7 @@ from gateway.store.postgres.database import Database, turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.remote_logs import UNKNOWN, LogQuery
 from gateway.store.tenants import insert_tenant
+from gateway.store.tools import mcp_servers
 from gateway.tenancy import TenantId
 from tests.fakes.keys import MemoryKeys, MemoryProvider
 from tests.fakes.stored import CREATED, TERMS, durable_response, new_response
@@ -125,6 +126,29 @@ async def test_responses_of_tenants_whose_keys_are_away_lose_no_attempt(replicas
     assert (work.is_queued, work.is_left) == (False, False)
     (run,) = await claims.claim(replicas.there, "there", TERMS, limit=9, take_over=True)
     assert (run.claim.uuid, run.attempts, run.request) == (unknown.uuid, 1, unknown.request)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_abandoned_responses_that_nobody_can_open_keep_no_other_waiting(
+    replicas: Replicas, *, is_gone: bool
+) -> None:
+    closed, open_ = (
+        replace(new_response(), uuid=uuid, owner="gone", lease_s=0)
+        for uuid in sorted([new_uuid(), new_uuid()])
+    )
+    await responses.insert(replicas.there, replicas.two, closed)
+    await responses.insert(replicas.there, replicas.one, open_)
+    replicas.provider.is_away, replicas.provider.refuses = not is_gone, is_gone
+    asked: dict[str, Any] = {"limit": 1, "attempts_max": 2, "orphan_s": 3600}
+    assert await claims.abandoned(replicas.here, **asked) == [(replicas.two, closed.uuid)]
+    with pytest.raises(ContentSealed if is_gone else StoreUnavailable):
+        await responses.load(replicas.here, replicas.two, closed.uuid)
+    assert await claims.abandoned(replicas.here, **asked) == [(replicas.one, open_.uuid)]
+
+
+async def test_rows_of_no_tenant_need_no_keys(replicas: Replicas) -> None:
+    replicas.provider.is_away = True
+    assert await mcp_servers.of_tenant(replicas.here, mcp_servers.OPERATOR) == []
 
 
 async def test_entries_wait_for_keys_that_are_away(replicas: Replicas) -> None:

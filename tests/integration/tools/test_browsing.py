@@ -273,10 +273,8 @@ async def test_offline_reads_what_is_kept(site: str, database: Database, tenant:
 @pytest.mark.slow
 async def test_domains_bind_hits_pages_and_redirects(site: str, browser: Browsing) -> None:
     await load_site(site, browser.database)
-    browser.next_response(allowed_domains=("https://docs.example/x",))
+    browser.next_response(allowed_domains=("docs.example",))
     assert "No results" in (await browser.call("search", query="lamp")).output
-    assert "may be read" in (await browser.call("open", id=f"{site}/tower")).output
-    browser.next_response(allowed_domains=("//[", ""))
     assert "may be read" in (await browser.call("open", id=f"{site}/tower")).output
     browser.next_response(allowed_domains=("127.0.0.1",))
     assert "43 metres" in (await browser.call("open", id=f"{site}/tower")).output

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,7 +22,7 @@ from gateway.tools.tool_contract import ToolCall
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, Clock, caller, open_pool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from uuid import UUID
 
     from gateway.tenancy import TenantId
@@ -135,6 +136,26 @@ async def test_an_image_that_is_too_large_for_an_item_is_a_file(
         row = await files.load(database, tenant, file, container=container, now=pool.now())
         assert row is not None
         assert (await read(database, tenant, row) or b"").startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@needs_bubblewrap
+async def test_images_of_an_earlier_interpreter_stay_as_they_were(
+    database: Database, tenant: TenantId
+) -> None:
+    policy = ContainerPolicy(image_bytes_inline_max=10)
+    async with open_pool(database, ENGINES["linux"](), policy) as pool:
+        response = caller(pool, tenant)
+        await response.run(f"{png()}display(Image())")
+        uuid = ids.parse_container_id(response.grant.container_id)
+        assert uuid is not None
+        first = await stored(database, tenant, uuid)
+        await response.run("import os; os._exit(0)")
+        other = png().replace("IEND", "IENd")
+        shown = await response.run(f"{other}display(Image())")
+        assert "/mnt/data/.display/2.png" in shown.output
+        await response.run("1")
+        assert first.items() < (await stored(database, tenant, uuid)).items()
 
 
 @pytest.mark.slow
@@ -263,6 +284,8 @@ async def test_files_beyond_the_bounds_are_not_kept(database: Database, tenant: 
         many = await response.run("for n in range(4): open(str(n), 'w').write('')")
         assert "/mnt/data/2 is not kept" in many.output
         assert "1 more files are not kept" in many.output
+        odd = await response.run("open('a\\tb', 'w').close()")
+        assert "not of printable characters" in odd.output
         link = await response.run("import os; os.symlink('/etc/hostname', 'link')")
         assert link.state["files"] == many.state["files"]
 
@@ -498,6 +521,50 @@ async def test_a_call_whose_files_are_lost_is_no_completed_one(
     assert "files that it wrote may be lost" in lost.output
     assert lost.state["files"] == {}
     assert "started anew" in (await response.run("1")).output
+
+
+class Deleting:
+    """A container that is deleted once its first file was read."""
+
+    def __init__(self, container: Container, delete: Callable[[], Awaitable[None]]) -> None:
+        self._container = container
+        self._delete = delete
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def get(self, path: str, *, bytes_max: int) -> bytes:
+        content = await self._container.get(path, bytes_max=bytes_max)
+        await self._delete()
+        return content
+
+
+@needs_bubblewrap
+async def test_a_container_that_is_deleted_behind_its_code_is_no_defect(
+    pool: ContainerPool, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    await response.run("x = 1")
+    (live,) = pool._live.values()
+    delete = partial(pool.forget, *live.key)
+    live.container = cast("Container", Deleting(live.interpreter, delete))
+    deleted = await response.run("for name in 'ab': open(name, 'w')")
+    assert deleted.outcome == "tool_error"
+    assert "The container ended behind the code" in deleted.output
+
+
+@needs_bubblewrap
+async def test_a_container_that_is_deleted_while_it_is_opened_leaves_no_interpreter(
+    pool: ContainerPool, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    running = asyncio.create_task(response.run("1"))
+    while not pool._live:
+        await asyncio.wait([running], timeout=0.01)
+    (live,) = pool._live.values()
+    await pool.forget(*live.key)
+    await running
+    assert (live.container, pool._live) == (None, {})
 
 
 @needs_bubblewrap

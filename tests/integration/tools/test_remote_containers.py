@@ -13,7 +13,7 @@ from gateway.store.tools import containers
 from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, FileRefused
 from gateway.tools.python.container_pool import ContainerPolicy
 from gateway.tools.python.self_test import allowed_attacks
-from gateway.tools.python.worker_server import WorkerServerLimits
+from gateway.tools.python.worker_server import RUNS_MAX, WorkerServerLimits
 from tests.fakes.http_client import http_client
 from tests.fakes.python_containers import (
     ENGINES,
@@ -139,8 +139,14 @@ async def test_a_server_has_bounds() -> None:
         await server.sweep()
         with pytest.raises(EngineBroken, match="503"):
             await engine.open(LIMITS)
+        waiting = [loop.create_task(second.run("1", timeout_s=9)) for _ in range(RUNS_MAX - 1)]
+        (served,) = server._served.values()
+        while len(served.runs) < RUNS_MAX:
+            await asyncio.wait(waiting, timeout=0.01)
+        with pytest.raises(EngineBroken, match="503"):
+            await second.run("1", timeout_s=9)
         run.cancel()
-        await asyncio.wait({run})
+        await asyncio.wait({run, *waiting})
         await server.sweep()
         assert not server._served
 
@@ -223,10 +229,23 @@ async def test_a_server_that_goes_away() -> None:
             await server.aclose()
             with pytest.raises(EngineBroken, match="cannot be reached"):
                 await python.put("/mnt/data/a", b"")
-            with pytest.raises(EngineBroken, match="lost"):
+            with pytest.raises(EngineBroken, match="cannot be reached"):
+                await python.result_of("k", timeout_s=1)
+            with pytest.raises(EngineBroken, match="cannot be reached"):
                 await python.run("1", timeout_s=1)
             assert not python.is_alive
             await python.close()
+
+
+async def test_a_result_that_is_too_long_ends_the_container() -> None:
+    async with (
+        serving_containers(ENGINES["linux"]()) as (url, _),
+        reaching(url, body_bytes_max=1000) as engine,
+    ):
+        python = await engine.open(LIMITS)
+        with pytest.raises(EngineBroken, match="longer than tools may read"):
+            await python.run("print('x' * 1000)", timeout_s=30)
+        assert not python.is_alive
 
 
 async def test_variables_outlive_a_gateway_that_stops(database: Database, tenant: TenantId) -> None:

@@ -110,7 +110,7 @@ async def test_a_grammar_that_fails_does_not_eject_its_backend() -> None:
             await known.ids(BOUND)
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1
         (state,) = known.pool.members()
-        assert (state.healthy, state.failures) == (True, 0)
+        assert (state.healthy, state.health.failures) == (True, 0)
 
 
 async def test_logprobs_are_asked_only_of_those_that_tell_them() -> None:

@@ -12,18 +12,21 @@ import pytest
 
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
 from gateway.upstreams.admission.slots import AdmissionPolicy
-from gateway.upstreams.backend import Backend
+from gateway.upstreams.backend import Backend, Prefill
 from gateway.upstreams.pool import ProbeSchedule
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
 from tests.fakes.completion_stream import said, turn, usage
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
+from tests.fakes.logs import captured_logs
 from tests.fakes.processes import reserved_port
 from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer, response
 from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from tests.fakes.raw_server import Script
 
 SCHEDULE = ProbeSchedule(health_interval_s=0.01, describe_interval_s=0.01)
 IDS = [7, 8, 9]
@@ -310,6 +313,23 @@ async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> N
             done.set()
         assert all(task.result() for task in asking)
         await until(lambda: known.pool.in_flight() == {one.name: 0 for one in wanted})
+
+
+async def test_who_reads_prompts_for_another_may_leave() -> None:
+    sglang: Script = (response(b'{"version":"0.5.23"}'),)
+    routes: dict[str, Sequence[Script]] = {"/server_info": [sglang], "/ready": [sglang]}
+    routes |= {"/v1/completions": [turn(IDS)], "/v1/models": [listing("m")], "*": [MISSING]}
+    decode = RawServer(routes)
+    async with running(backend_server(), decode) as known:
+        reader = known.servers[0]
+        pair = replace(of(decode, "pair"), prefill=Prefill(reader.url, "prefill.host", 8998))
+        await known.pool.apply([of(reader, "gpu-0"), pair])
+        assert await known.ids(avoid=["gpu-0"]) == IDS
+        await known.pool.apply([pair])
+        await until(lambda: known.pool.in_flight() == {"pair": 0})
+        with captured_logs(of="gateway.upstreams.inference_server") as log:
+            assert await known.ids() == IDS
+        assert log == []
 
 
 async def test_routing_forgets_who_has_left_and_gives_its_number_to_another() -> None:

@@ -42,6 +42,16 @@ async def test_a_backend_serves_what_it_lists() -> None:
         assert await known.ids() == [1]
 
 
+async def test_a_backend_that_lists_the_same_as_before_changes_nothing() -> None:
+    lists = [listing("m"), listing("m"), listing("m", "n")]
+    async with fleet(backend_server(models=lists)) as known:
+        before = known.pool.models
+        await known.pool.start()
+        assert known.pool.models is before
+        await known.pool.start()
+        assert [model.id for model in known.pool.models] == ["m", "n"]
+
+
 async def test_what_a_real_server_lists_is_understood() -> None:
     server = RawServer(
         {
@@ -156,7 +166,7 @@ async def test_a_rejected_request_is_not_taken_elsewhere() -> None:
         with pytest.raises(UpstreamRejected):
             await known.ids()
         assert known.served() == [1, 0]
-        assert known.pool.members()[0].failures == 0
+        assert known.pool.members()[0].health.failures == 0
 
 
 async def test_prompts_too_long_for_a_proxy_take_no_backend_out() -> None:
@@ -166,7 +176,7 @@ async def test_prompts_too_long_for_a_proxy_take_no_backend_out() -> None:
         for _ in range(3):
             with pytest.raises(UpstreamRejected, match="413 Request Entity Too Large"):
                 await known.ids()
-        assert known.pool.members()[0].failures == 0
+        assert known.pool.members()[0].health.failures == 0
         assert await known.ids() == [7]
 
 
@@ -177,7 +187,7 @@ async def test_a_rank_that_a_server_does_not_have_is_no_fault_of_a_request() -> 
     async with fleet(backend_server(refusal), backend_server(turn([7]))) as known:
         for _ in range(6):
             assert await known.ids() == [7]
-        assert known.pool.members()[0].failures == 3
+        assert known.pool.members()[0].health.failures == 3
         assert not known.pool.members()[0].available
 
 
@@ -335,7 +345,7 @@ async def test_what_is_in_flight_is_counted_exactly() -> None:
                 assert known.in_flight() == [left]
         assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 0
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 3
-        assert known.pool.members()[0].failures == 0
+        assert known.pool.members()[0].health.failures == 0
 
 
 async def test_who_has_heard_enough_says_nothing_against_the_backend() -> None:
@@ -343,7 +353,7 @@ async def test_who_has_heard_enough_says_nothing_against_the_backend() -> None:
     async with fleet(backend_server(stalled)) as known:
         await known.pool.generate(REQUEST, Led(stop_after=1))
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
-        assert (known.in_flight(), known.pool.members()[0].failures) == ([0], 0)
+        assert (known.in_flight(), known.pool.members()[0].health.failures) == ([0], 0)
 
 
 async def test_what_a_listener_raises_comes_out_and_says_nothing_against_the_backend() -> None:
@@ -352,7 +362,7 @@ async def test_what_a_listener_raises_comes_out_and_says_nothing_against_the_bac
             await known.pool.generate(REQUEST, Faulty(error=ZeroDivisionError()))
         assert known.served() == [1, 0]
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
-        assert (known.in_flight(), known.pool.members()[0].failures) == ([0, 0], 0)
+        assert (known.in_flight(), known.pool.members()[0].health.failures) == ([0, 0], 0)
 
 
 async def test_a_stalled_backend_counts_as_failed() -> None:
@@ -361,7 +371,7 @@ async def test_a_stalled_backend_counts_as_failed() -> None:
     async with fleet(backend_server(stalled), timeouts=timeouts) as known:
         with pytest.raises(UpstreamFailed):
             await known.ids()
-        assert known.pool.members()[0].failures == 1
+        assert known.pool.members()[0].health.failures == 1
 
 
 async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:

@@ -117,6 +117,16 @@ async def test_a_model_that_is_gone_is_asked_of_another_backend(refusal: bytes) 
         assert [state.healthy for state in known.pool.members()] == [True, True]
 
 
+async def test_a_model_that_its_last_backend_has_lost_is_told() -> None:
+    backends = [Backend("gpu-0", "", {"m": "m"})]
+    gone = backend_server((response(b'{"error":"no model `m`"}', status=404),))
+    async with fleet(gone, backends=backends) as known:
+        with pytest.raises(ModelNotFound):
+            await known.ids()
+        (warning,) = known.pool.warnings
+        assert "no backend serves the model 'm': gpu-0 serves nothing" in warning
+
+
 async def test_a_404_of_a_proxy_without_backends_takes_no_model_away() -> None:
     """An ingress says so while all that is behind it starts anew."""
     proxy = backend_server(

@@ -54,6 +54,12 @@ async def test_a_chunked_body_is_read(client: Client) -> None:
         assert (await client.get(server.url)).content == b"abcd"
 
 
+async def test_a_redirect_is_an_answer_wherever_it_leads(client: Client) -> None:
+    moved = response(b"", status=301, headers="Location: //:80/v1\r\n")
+    async with serving((moved,)) as server:
+        assert (await client.get(server.url)).status_code == 301
+
+
 async def test_a_body_without_framing_is_read_to_the_end_of_the_connection(client: Client) -> None:
     async with serving((b"HTTP/1.1 200 OK\r\n\r\nab", b"cd", Act.CLOSE)) as server:
         assert (await client.get(server.url)).content == b"abcd"

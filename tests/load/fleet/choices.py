@@ -140,7 +140,7 @@ class Oracle(Chooser):
             Candidate(
                 one.name,
                 one.cache.held(asked.prefix),
-                delay_s(one.owed, one.running, 0, RATE, EXACT)
+                delay_s(one.owed, one.running, 0, RATE)
                 + max(0, one.running + len(one.waiting) - SLOTS) * 0.1,
                 RATE,
             )

@@ -19,7 +19,7 @@ from gateway.generation import Route
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.prefix_index import HashedPrefix, PrefixIndex, PrefixKeys
-from gateway.upstreams.routing.router import Router
+from gateway.upstreams.routing.router import ENTRIES_MAX, Router
 from tests.load.figures import Column, Target
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _megabytes() -> float:
     random = Random(1)
     tracemalloc.start()
     try:
-        index = PrefixIndex(RoutingPolicy().entries_max)
-        for digest in (random.getrandbits(64) for _ in range(RoutingPolicy().entries_max)):
+        index = PrefixIndex(ENTRIES_MAX)
+        for digest in (random.getrandbits(64) for _ in range(ENTRIES_MAX)):
             for member in (1, 2, 3):
                 index.put(digest, member, 100)
         return tracemalloc.get_traced_memory()[0] / 1e6

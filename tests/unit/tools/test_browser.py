@@ -43,7 +43,7 @@ class SmallWeb:
     async def search(self, query: Query) -> list[Hit]:
         self.asked.append(query)
         if query.text == "down":
-            raise SearchFailed(["it is down"])
+            raise SearchFailed("it is down")
         if self.hits:
             return self.hits
         hits = [Hit(HOME, "Home", "a snippet", "2026"), Hit(OTHER, "Other", "more")]

@@ -137,6 +137,22 @@ async def test_process_that_ended_is_replaced() -> None:
         assert "three" in (await reader.read(fetched("<p>three"))).text
 
 
+@pytest.mark.parametrize(
+    "answer", [b"{", b"3", b"{}", b'{"unreadable": 3}', b'{"url": "", "links": 3}']
+)
+async def test_process_that_answers_otherwise_than_it_should_has_read_nothing(
+    answer: bytes,
+) -> None:
+    sent = FRAME_HEAD.pack(len(answer)) + answer
+    lie = f"import sys; sys.stdout.buffer.write({sent!r}); sys.stdout.flush(); sys.stdin.read()"
+    liar = await asyncio.create_subprocess_exec(sys.executable, "-c", lie, stdin=PIPE, stdout=PIPE)
+    async with reading() as reader:
+        reader._idle.append(liar)
+        with pytest.raises(Unreadable, match="damaged"):
+            await reader.read(fetched("<p>one"))
+        assert liar.returncode is not None
+
+
 @pytest.mark.slow
 async def test_process_that_has_read_much_is_not_kept() -> None:
     async with reading() as reader:

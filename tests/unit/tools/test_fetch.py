@@ -184,6 +184,41 @@ async def test_tenants_take_turns_at_a_host() -> None:
         assert site.asked == ["/a1", "/a2", "/b", "/a3"]
 
 
+async def test_a_visit_that_is_cancelled_before_it_begins_holds_up_no_other() -> None:
+    limits = FetchLimits(timeout_s=5, visit_interval_s=3600, obeys_robots=False)
+    async with visiting({"/a": answer(b"a")}, limits) as (site, fetcher):
+        await fetcher.fetch(f"{site.url}/a")
+        (host,) = fetcher._hosts.values()
+        next_visit_at = host.next_visit_at
+        visit = asyncio.create_task(fetcher.fetch(f"{site.url}/a"))
+        await asyncio.sleep(0)
+        assert host.visits._free == limits.visits_max - 1
+        visit.cancel()
+        await asyncio.wait([visit])
+        assert host.next_visit_at == next_visit_at
+
+
+async def test_a_host_that_is_visited_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.tools.browser.fetch.HOSTS_MAX", 1)
+
+    async def everywhere(host: str, port: int) -> tuple[str, ...]:
+        return ("127.0.0.1",)
+
+    limits = FetchLimits(visits_max=1, visit_interval_s=3600, obeys_robots=False)
+    async with visiting({"/a": answer(b"a")}, limits, everywhere) as (site, fetcher):
+        port = site.url.rpartition(":")[2]
+        await fetcher.fetch(f"http://a.example:{port}/a")
+        visits = [asyncio.create_task(fetcher.fetch(f"http://a.example:{port}/a"))]
+        await asyncio.sleep(0)
+        await fetcher.fetch(f"http://b.example:{port}/a")
+        visits.append(asyncio.create_task(fetcher.fetch(f"http://a.example:{port}/a")))
+        await asyncio.wait(visits, timeout=0.1)
+        assert len(site.asked) == 2
+        for visit in visits:
+            visit.cancel()
+        await asyncio.wait(visits)
+
+
 @pytest.mark.slow
 async def test_visits_have_a_deadline() -> None:
     limits = FetchLimits(timeout_s=1.0, visit_interval_s=3600)
@@ -276,7 +311,7 @@ async def test_domains_are_compared_in_ascii() -> None:
         ascii_url = site.url.replace("127.0.0.1", "xn--dcs-gna.example")
         assert found.url == f"{ascii_url}/%C3%A4"
         assert asked == ["xn--dcs-gna.example"]
-        assert "InvalidURL" in await failure(fetcher, "http://\u2460.example/")
+        assert "malformed" in await failure(fetcher, "http://\u2460.example/")
 
 
 async def test_rules_of_many_hosts_are_not_kept_without_end(

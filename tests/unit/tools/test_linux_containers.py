@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -35,6 +37,7 @@ from gateway.tools.python.linux import (
     seccomp_filter,
 )
 from gateway.tools.python.self_test import ATTACKS, DENIED, allowed_attacks, choose, script
+from gateway.tools.python.worker import FILES_MAX
 from tests.fakes.cases import each
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, SYSTEM_PYTHON
 
@@ -135,6 +138,26 @@ async def test_files_that_changed_are_told() -> None:
         ran = await python.run("open('a.csv', 'w').write('1')\nopen('.hidden', 'w')", timeout_s=30)
         assert ran.files == ("/mnt/data/a.csv",)
         assert (await python.run("1", timeout_s=30)).files == ()
+
+
+async def test_a_file_is_gone_only_if_it_does_not_exist() -> None:
+    many = f"for n in range({FILES_MAX + 100}): open(str(n), 'w').close()"
+    async with container() as python:
+        for name in (".env", "data.csv"):
+            await python.put(f"/mnt/data/{name}", b"1")
+        ran = await python.run(many, timeout_s=30)
+        assert (len(ran.files), ran.gone) == (FILES_MAX, ())
+        ran = await python.run("import os\nos.remove('.env')\nopen('data.csv', 'w')", timeout_s=30)
+        assert "/mnt/data/data.csv" in ran.files
+        assert ran.gone == ("/mnt/data/.env",)
+
+
+async def test_a_file_whose_name_is_no_text_does_not_end_the_container() -> None:
+    async with container() as python:
+        ran = await python.run("open(b'caf\\xe9', 'w').close()", timeout_s=30)
+        assert ran.files == ("/mnt/data/caf?",)
+        with pytest.raises(FileRefused):
+            await python.get("/mnt/data/caf?", bytes_max=1)
 
 
 async def test_code_that_takes_too_long_is_interrupted() -> None:
@@ -296,7 +319,10 @@ async def test_an_engine_with_a_missing_wall_is_refused(tmp_path: Path) -> None:
         '*) args+=("$1");; esac; shift; done\nexec bwrap "${args[@]}"\n'
     )
     leaky.chmod(0o755)
-    for folder in (tmp_path, *takewhile(lambda one: one != Path(gettempdir()), tmp_path.parents)):
+    for folder in (
+        tmp_path,
+        *takewhile(lambda one: one != Path(tempfile.gettempdir()), tmp_path.parents),
+    ):
         folder.chmod(0o755)
     chosen = await choose([engine(bwrap=str(leaky)), ENGINES["linux"](), ENGINES["monty"]()])
     assert chosen.engine is not None
@@ -542,6 +568,51 @@ def _names_of_children(pid: int) -> set[str]:
         for child in psutil.Process(pid).children(recursive=True):
             names.add(child.name())
     return names
+
+
+async def test_a_machine_without_a_filter_costs_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opener = engine()
+    await (await opener.open(ContainerLimits())).close()
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(EngineBroken, match="riscv64"):
+        await opener.open(ContainerLimits())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("left", range(6))
+async def test_a_process_that_runs_out_of_descriptors_keeps_none(left: int) -> None:
+    opener = engine()
+    await (await opener.open(ContainerLimits())).close()
+    before = os.listdir("/proc/self/fd")
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_free = os.dup(0)
+    os.close(next_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_free + left, bounds[1]))
+    try:
+        with pytest.raises(EngineBroken):
+            await opener.open(ContainerLimits())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_bundle_whose_opening_is_cancelled_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancel() -> None:
+        opener = engine(runsc="/bin/cat")
+        await opener._find_interpreter()
+        opening = asyncio.create_task(opener.open(ContainerLimits()))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    asyncio.run(cancel())  # it waits for threads
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -469,6 +469,12 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
         with pytest.raises(InvalidRequest, match="policy of your organisation"):
             await listing
     strict = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, McpLimits())
+    denied = UrlTerms("any", DomainRules((), ("mcp.example.org", "xn--bcher-kva.example")))
+    for url in ("https://mcp\u3002example\uff0eorg/mcp", "https://b\u00fccher.example/"):
+        with pytest.raises(InvalidRequest, match="policy of your organisation"):
+            await open_.list(TENANT, [asked("a", url)], denied)
+    with pytest.raises(InvalidRequest, match="malformed"):
+        await open_.list(TENANT, [asked("a", "https://a\x01.example/")])
     for url in ("http://mcp.example.org/mcp", "ftp://a", "https://u:p@a/mcp", "https://a:22/", "x"):
         with pytest.raises(InvalidRequest):
             await strict.list(TENANT, [asked("a", url)])
@@ -481,11 +487,12 @@ async def test_builtin_tools_have_a_server_where_one_is_registered_for_them(
     browsing = row(server.url, "browsing", purposes="browser")
     async with pool() as sessions:
         servers = servers_of(sessions, browsing)
-        found = await servers.builtin(TENANT, "browser")
+        registry = servers.resolver.registry
+        found = await registry.for_purpose(TENANT, "browser")
         assert found is not None
         assert found.label == "browsing"
         assert await servers.instructions(TENANT, found) == "It helps with tests."
-        assert await servers.builtin(TENANT, "python") is None
+        assert await registry.for_purpose(TENANT, "python") is None
         with pytest.raises(InvalidRequest):  # its tools are not offered under its label
             await listed(servers, asked("browsing"))
 

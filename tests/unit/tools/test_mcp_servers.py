@@ -16,8 +16,8 @@ from gateway.tools.mcp import servers
 from gateway.tools.mcp.servers import (
     ANY_URL,
     Registry,
+    check_url,
     checked_purposes,
-    checked_url,
     identity_of,
     named_identity,
     sealed_headers,
@@ -34,17 +34,21 @@ if TYPE_CHECKING:
 URL = "https://mcp.example/mcp"
 
 
-@pytest.mark.parametrize("url", ["https://a.example", "https://a.example:8443/x?y=1"])
+@pytest.mark.parametrize("url", ["http://a.example", "https://a.example:8443/x?y=1"])
 def test_urls_of_servers(url: str) -> None:
-    assert checked_url(url, plain_http=False) == url
+    check_url(url)
 
 
 @pytest.mark.parametrize(
-    "url", ["", "a", "http://a.example", "https://", "https://u:p@a.example", "https://a/#b"]
+    "url",
+    [
+        *("", "a", "ftp://a.example", "https://", "https://u:p@a.example", "https://a/#b"),
+        *("https://a/\x01", "https://a:0/", "https://a:99999/", "https://\u2460/"),
+    ],
 )
 def test_what_is_no_url_of_a_server(url: str) -> None:
-    with pytest.raises(ValueError, match="https://"):
-        checked_url(url, plain_http=False)
+    with pytest.raises(ValueError, match=r"https://|[Ii]nvalid|out of range"):
+        check_url(url)
 
 
 def test_purposes_are_a_few_words() -> None:

@@ -538,6 +538,7 @@ def test_what_is_of_no_domain_that_may_be_read_is_withheld(head: str, bounds: An
         "view-source:https://bad.example/",
         "View-Source:view-source:https://bad.example/",
         "https:bad.example",
+        "https://bad\u3002example/",
         "https:\\\\bad.example/",
         "https:///bad.example",
         "https://good.example@bad.example/",

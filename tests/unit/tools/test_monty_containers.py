@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, FileRefused
-from gateway.tools.python.monty import OUTPUT_BYTES_MAX, MontyEngine
+from gateway.tools.python.monty import FILES_MAX, OUTPUT_BYTES_MAX, MontyEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,6 +49,15 @@ async def test_names_and_files_survive() -> None:
         await python.remove("/mnt/data/in/b")
         await python.remove("/mnt/data/in/b")
         assert (await python.run("1", timeout_s=30)).files == ()
+
+
+async def test_files_beyond_those_that_are_looked_at_are_neither_gone_nor_free() -> None:
+    async with container(ContainerLimits(data_bytes=1000)) as python:
+        for path in (*map(str, range(FILES_MAX)), "in/data.csv"):
+            await python.put(f"/mnt/data/{path}", b"1" * 900 if "in" in path else b"")
+        ran = await python.run("open('f', 'w').write('x' * 200)", timeout_s=30)
+        assert (ran.status, ran.gone) == ("error", ())
+        assert (await python.run("open('f', 'w').write('x')", timeout_s=30)).status == "ok"
 
 
 async def test_bounds() -> None:

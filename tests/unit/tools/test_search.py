@@ -187,7 +187,6 @@ async def test_next_provider_is_asked() -> None:
             assert len(first.lines) == 1
             with pytest.raises(SearchFailed) as raised:
                 await asking(http, SearXNG(first.url)).search(QUERY, TENANT)
-            assert raised.value.causes[0].startswith("SearXNG: ")
             assert first.url not in str(raised.value)
 
 
@@ -292,9 +291,8 @@ async def test_mcp_server_that_says_something_else_is_passed_over(answer: str) -
     async def call(arguments: dict[str, Any]) -> str:
         return answer
 
-    with pytest.raises(SearchFailed) as raised:
+    with pytest.raises(SearchFailed):
         await client_of(McpSource(call)).search(QUERY, TENANT)
-    assert raised.value.causes == ("mcp: BadAnswer",)
 
 
 async def test_tenants_take_turns_at_an_mcp_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,10 +337,9 @@ async def test_who_waits_for_a_turn_in_vain_does_not_take_the_server_from_others
         for _ in range(MCP_SEARCHES_MAX):
             group.create_task(search.search(Query("many"), TENANT))
         await asyncio.sleep(0)
-        with pytest.raises(SearchFailed) as raised:
+        with pytest.raises(SearchFailed):
             await search.search(Query("late"), TENANT)
         answered.set()
-    assert raised.value.causes == ("mcp: no turn in 0 s",)
     assert not search._rests_until
     labels = {"provider": "mcp", "outcome": "busy"}
     assert metrics.registry.get_sample_value("gateway_searches_total", labels) == 1
@@ -386,10 +383,12 @@ async def test_slow_source_is_passed_over() -> None:
         await asyncio.Event().wait()
         return ""
 
-    search = SearchClient([McpSource(call)], McpSource(nothing), Metrics(), timeout_s=0.01)
-    with pytest.raises(SearchFailed) as raised:
+    metrics = Metrics()
+    search = SearchClient([McpSource(call)], McpSource(nothing), metrics, timeout_s=0.01)
+    with pytest.raises(SearchFailed):
         await search.search(QUERY, TENANT)
-    assert raised.value.causes == ("mcp: no answer in 0.01 s",)
+    labels = {"provider": "mcp", "outcome": "timeout"}
+    assert metrics.registry.get_sample_value("gateway_searches_total", labels) == 1
 
 
 @pytest.mark.slow
@@ -407,13 +406,14 @@ def test_queries_fit_what_engines_take(text: str, domains: tuple[str, ...]) -> N
     assert len(body["query"]) <= 400
 
 
-async def test_provider_leads_nowhere_else() -> None:
+@pytest.mark.parametrize("place", ["{}/search", "//:80/search"])
+async def test_provider_leads_nowhere_else(place: str) -> None:
     async with answering(("200 OK", {"results": []})) as inside:
-        moved = (f"302 Found\r\nlocation: {inside.url}/search", b"")
+        moved = (f"302 Found\r\nlocation: {place.format(inside.url)}", b"")
         async with answering(moved) as engine, client(POLICY, EgressLimits()) as http:
-            with pytest.raises(SearchFailed) as raised:
+            with pytest.raises(SearchFailed):
                 await asking(http, Tavily("key", engine.url)).search(QUERY, TENANT)
-        assert raised.value.causes == ("Tavily: it answered 302",)
+            assert len(engine.lines) == 1
         assert inside.lines == []
 
 

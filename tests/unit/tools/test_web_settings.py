@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from gateway.errors import StartupError
 from gateway.settings import Settings
-from gateway.settings.tools import SearchProvider, Tools, Web
+from gateway.settings.tools import Mcp, SearchProvider, Tools, Web
 from gateway.store.postgres.database import Database
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
@@ -73,6 +73,12 @@ def test_pages_may_be_where_the_operator_says() -> None:
     assert not policy.allows("1.1.1.1", 443)
     assert NetworkPolicy.to(Web(allowed_hosts=("[::1]:80",))).hosts == {("::1", 80)}
     assert NetworkPolicy.to(Web()).allows("1.1.1.1", 443)
+
+
+def test_hosts_of_mcp_servers_are_in_ascii() -> None:
+    assert Mcp(hosts=("B\u00fccher.example",)).hosts == ("xn--bcher-kva.example",)
+    with pytest.raises(ValidationError, match="label empty"):
+        Mcp(hosts=("a..example",))
 
 
 def test_sites_are_told_whom_to_write_to() -> None:

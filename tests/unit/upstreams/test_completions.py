@@ -28,6 +28,7 @@ from gateway.upstreams.problems import BackendBusy, BrokeDown, NoTokenIds, PathN
 from gateway.upstreams.token_readers import (
     SLICE_BYTES,
     CompletionReader,
+    GenerateReader,
     Misaligned,
     SseSplitter,
     aligned_logprobs,
@@ -699,14 +700,16 @@ def test_a_number_that_broke_is_a_failure_though_sglang_calls_it_a_stop(ids: lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", [CompletionReader, ChatReader])
+@pytest.mark.parametrize("reader", [CompletionReader, ChatReader, GenerateReader])
 @pytest.mark.parametrize(("piece", "is_read"), [(b"[],", False), (b"[-0.25,100,null],", True)])
 def test_a_long_event_has_no_more_parts_than_logprobs_have(
     reader: type[CompletionReader], piece: bytes, is_read: bool
 ) -> None:
     many = piece * 700_000 + b"0"
     read = reader("gpu-1", Sampling(10), stop_ids=(), frame_bytes_max=1 << 24)
-    read.keep(b'data: {"choices":[{"token_ids":[7],"delta":{"content":"a"},"x":[%b]}]}\n\n' % many)
+    ids = b'"output_ids":[7],"meta_info":{}'
+    choice = b'{"token_ids":[7],"delta":{"content":"a"},"x":[%b]}' % many
+    read.keep(b'data: {"choices":[%b],%b}\n\n' % (choice, ids))
     while read.has_more:
         read.go_on()
     assert (read.fault is None) == is_read

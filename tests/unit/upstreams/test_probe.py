@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from gateway.upstreams.backend import Listed
-from gateway.upstreams.probe import served_models
+from gateway.upstreams.probe import NAME_CHARS_MAX, served_models
 from tests.fakes.backend_captures import capture
 
 
@@ -40,3 +41,15 @@ def test_what_lists_no_models_lists_none(body: bytes) -> None:
 def test_only_a_positive_number_is_a_length(length: bytes) -> None:
     body = b'{"data":[{"id":"a","max_model_len":' + length + b"}]}"
     assert served_models(body) == {"a": Listed()}
+
+
+def test_names_that_no_log_line_can_hold_are_left_out() -> None:
+    name, longer = "n" * NAME_CHARS_MAX, "n" * (NAME_CHARS_MAX + 1)
+    rows = [
+        {"id": name},
+        {"id": longer},
+        {"id": "a", "parent": name, "root": longer},
+        {"id": "b", "parent": longer},
+    ]
+    listed = {name: Listed(), "a": Listed(None, name), "b": Listed()}
+    assert served_models(orjson.dumps({"data": rows})) == listed

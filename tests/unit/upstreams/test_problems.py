@@ -119,10 +119,31 @@ def test_a_refusal_may_say_after_how_many_seconds_to_try_again(
     [
         "Got LoRA adapter that has never been loaded: zz\nAll loaded adapters: dict_keys(['ad']).",
         "LoRA adapter 'zz' was requested, but LoRA is not enabled. Please launch the server with …",
+        "validation failed: LoRA adapter 'nope' is not loaded; loaded adapters: []",
     ],
 )
 def test_an_adapter_that_sglang_does_not_know_is_a_model_that_is_gone(message: str) -> None:
     assert type(refusal("gpu-1", 400, message)) is ModelGone
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "LoRA adapter 'm' is not loaded",
+        "Got LoRA adapter that has never been loaded: m",
+        "Duplicate request ID detected: dup",
+        "data_parallel_rank 3 is out of range [0, 1).",
+        "it can't be used with 'skip_tokenizer_init'",
+        "Invalid grammar specification: 'triggers'",
+        "not supported when the server is launched with --grammar-backend none",
+    ],
+)
+@pytest.mark.parametrize(
+    "message", ["Grammar error: Invalid type: {}", 'Grammar error: at 1(8): invalid regex "({}"']
+)
+def test_words_of_a_client_that_an_engine_repeats_are_not_its_own(message: str, words: str) -> None:
+    error = refusal("gpu-1", 400, message.format(words))
+    assert (type(error), has_no_grammars(error)) == (UpstreamRejected, False)
 
 
 def test_sglang_takes_some_tokens_less_than_its_context_is_long() -> None:

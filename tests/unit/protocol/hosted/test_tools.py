@@ -92,6 +92,12 @@ def test_what_is_no_domain_is_none(text: str) -> None:
         domain_of(text)
 
 
+def test_domains_are_in_ascii() -> None:
+    assert domain_of("https://B\u00fccher.example/") == "xn--bcher-kva.example"
+    with pytest.raises(ValueError, match="label empty"):
+        domain_of("a..b")
+
+
 def test_containers_are_named_or_described() -> None:
     assert one({**PYTHON, "container": "cntr_1"}).container == "cntr_1"
     auto = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "4g", "network_policy": None}

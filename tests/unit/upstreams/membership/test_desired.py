@@ -18,7 +18,6 @@ from gateway.upstreams.backend_sources import (
     SourceError,
     changes,
     merged,
-    named,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(SETS, st.just(SourceError("away")
 def test_changes_lead_from_one_set_to_the_other(
     before: tuple[Backend, ...], after: tuple[Backend, ...]
 ) -> None:
-    known, wanted = named(before), named(after)
+    known, wanted = ({one.name: one for one in some} for some in (before, after))
     change = changes(known, wanted)
     left = {name: one for name, one in known.items() if name not in change.leave}
     assert left | {name: wanted[name] for name in change.join} == wanted

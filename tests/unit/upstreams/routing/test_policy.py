@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.upstreams.routing.costs import (
+    HOLD_BACK_DELAY_S,
     WARM_SHARE,
     Candidate,
     RoutingPolicy,
@@ -151,14 +152,14 @@ def test_an_owner_is_taken_unless_it_is_busier_than_reading_all_would_cost() -> 
 
 
 def test_a_delay_adds_what_is_to_be_read_and_who_waits() -> None:
-    assert delay_s(5_000, 10, 3, RATE, POLICY) == pytest.approx(0.5 + 0.04 + 0.3)
+    assert delay_s(5_000, 10, 3, RATE) == pytest.approx(0.5 + 0.04 + 0.3)
 
 
 @given(st.floats(0, 1e6), st.floats(-5, 100), st.floats(0, 1e5))
 def test_what_was_told_earlier_is_partly_done_and_never_less_than_nothing(
     amount: float, seconds: float, per_s: float
 ) -> None:
-    left = drained(amount, seconds, per_s, POLICY)
+    left = drained(amount, seconds, per_s)
     assert 0 <= left <= amount
     assert left == pytest.approx(max(0, amount - 0.7 * per_s * max(0, seconds)))
 
@@ -173,10 +174,10 @@ def test_what_is_being_read_is_one_prompt_at_most(
     prompts: list[int], seconds: float, rate: float
 ) -> None:
     owed, count = sum(prompts), len(prompts)
-    left = unread(owed, count, seconds, rate, POLICY)
+    left = unread(owed, count, seconds, rate)
     assert owed - owed / count <= left <= owed
-    assert unread(owed, count, 0.0, rate, POLICY) == owed
-    assert unread(owed, count, seconds + 1, rate, POLICY) <= left
+    assert unread(owed, count, 0.0, rate) == owed
+    assert unread(owed, count, seconds + 1, rate) <= left
 
 
 @pytest.mark.slow
@@ -184,14 +185,14 @@ def test_what_is_being_read_is_one_prompt_at_most(
 def test_a_session_is_held_back_only_where_it_begins_and_most_are_busy(
     fleet: list[Candidate], is_continued: bool
 ) -> None:
-    held = hold_back(fleet, PROMPT, is_continued=is_continued, policy=POLICY)
-    is_busy = median(member.delay_s for member in fleet) > POLICY.hold_back_delay_s
+    held = hold_back(fleet, PROMPT, is_continued=is_continued)
+    is_busy = median(member.delay_s for member in fleet) > HOLD_BACK_DELAY_S
     is_warm = any(member.held >= WARM_SHARE * PROMPT for member in fleet)
     assert held == (is_busy and not is_warm and not is_continued)
 
 
 def test_where_there_is_nobody_nothing_is_held_back() -> None:
-    assert not hold_back([], PROMPT, is_continued=False, policy=POLICY)
+    assert not hold_back([], PROMPT, is_continued=False)
 
 
 @pytest.mark.slow

@@ -114,6 +114,8 @@ def test_tokens_that_are_counted_have_a_speed(
         "vllm:num_requests_waiting NaN\n",
         "vllm:num_requests_waiting -1\n",
         "vllm:num_requests_waiting 1e400\n",
+        "process_start_time_seconds 4294967296\n",
+        'vllm:cache_config_info{block_size="999999999999",num_gpu_blocks="999999999999"} 1\n',
         "vllm:num_requests_waiting --1\n",
         'vllm:cache_config_info{num_gpu_blocks="None"} 1\n',
         "vllm:kv_cache_usage_perc 1.5\n",
@@ -132,6 +134,8 @@ def test_a_body_that_is_none_says_nothing(body: bytes) -> None:
 def test_counts_that_are_none_are_left_out() -> None:
     row = {"num_waiting_reqs": True, "num_running_reqs": -1, "max_total_num_tokens": 0}
     assert from_loads(orjson.dumps([row])) == NO_LOAD
+    many = dict.fromkeys(LOADS["loads"][0], 2**63)
+    assert from_loads(orjson.dumps([many, many])) == NO_LOAD
 
 
 @pytest.mark.slow
