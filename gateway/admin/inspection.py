@@ -41,12 +41,12 @@ _NAMES: Final = (
 )
 COLUMNS: Final = ", ".join(("t.name AS tenant_name", *(f"r.{name}" for name in _NAMES)))
 """Columns for `record_body`; none has content."""
-FOUND: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
+OUTER_COLUMNS: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
 """The same of a subquery `one`."""
 # No index has `created_at`. Ids begin with the time at which they were made, so that the primary
 # key finds the newest ones of a range of time, tenant by tenant.
 _SEARCH: Final = Statement(f"""
-SELECT {FOUND} FROM tenants AS t CROSS JOIN LATERAL (
+SELECT {OUTER_COLUMNS} FROM tenants AS t CROSS JOIN LATERAL (
     SELECT {COLUMNS} FROM responses AS r
     WHERE r.tenant_id = t.id AND r.id > :above AND r.id < :below
       AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))

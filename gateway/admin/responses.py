@@ -19,7 +19,7 @@ from pydantic import StringConstraints
 
 from gateway import ids
 from gateway.admin.content_access import find_access
-from gateway.admin.inspection import COLUMNS, FOUND, record_body
+from gateway.admin.inspection import COLUMNS, OUTER_COLUMNS, record_body
 from gateway.admin.routes import AdminRoute, changed
 from gateway.api.query import integer, list_body
 from gateway.engine.run_spec import head_of
@@ -89,7 +89,7 @@ LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 # Tenant by tenant, because the primary key begins with it. Without the limit the planner would read
 # all of the key.
 _FIND: Final = Statement(f"""
-SELECT {FOUND}, one.durable, one.epoch, one.next_entry, one.fold_version, one.timeline
+SELECT {OUTER_COLUMNS}, one.durable, one.epoch, one.next_entry, one.fold_version, one.timeline
 FROM tenants AS t CROSS JOIN LATERAL (
     SELECT {COLUMNS}, r.durable, r.epoch, r.next_entry, r.fold_version, r.timeline
     FROM responses AS r WHERE r.tenant_id = t.id AND r.id = :id
