@@ -190,7 +190,7 @@ class Keyring:
         """Return the tenants of whom nothing can be opened now: whose keys were gone a moment ago,
         or are unavailable because their provider is. The latter are requested.
         """
-        refused_at = _now() - REFUSED_S
+        refused_at = self._clock() - REFUSED_S
         unavailable = [
             one for one, held in self._held.items() if not held.cipher and held.at > refused_at
         ]
