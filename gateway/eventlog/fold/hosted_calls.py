@@ -77,7 +77,8 @@ def family_of(name: str) -> str:
 
 
 class HostedCalls:
-    """Calls of one response, of which the last may not be answered yet.
+    """Calls of one response. `call` is the one that the gateway has to answer: before the first
+    turn the one that the user approved, otherwise the one that the last turn ended with.
 
     An entry invalid at its position raises `ValueError` and changes nothing.
     """
