@@ -181,12 +181,13 @@ class Flusher:
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
         tenants |= {track.claim.tenant_id for track in self._tracks.values()}
-        ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
+        ending = {uuid for uuid, track in self._tracks.items() if track.is_ending}
         if tenants:
             self._fences |= await flushes.adopt(self._database, self._owner, tenants, but=ending)
-        for track in ending.values():
+        # Without those that ended meanwhile, whose flushes would be kept for ever.
+        self._tracks = {uuid: self._tracks[uuid] for uuid in ending & self._tracks.keys()}
+        for track in self._tracks.values():
             track.is_proven = False
-        self._tracks = ending
         self._is_synced = True
 
     async def _append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:

@@ -356,6 +356,25 @@ async def lose_an_answer(journal: Flusher, run: Run, *, is_held: bool) -> None:
         run.unsays(parcel)
 
 
+async def test_one_that_ends_while_a_lost_answer_is_looked_for_leaves_nothing_behind(
+    process: Process, tenant: TenantId
+) -> None:
+    journal = process.journal
+    run, other = await process.begin(tenant), await process.begin(tenant)
+    for _ in range(2):
+        await journal.append([run.says(1), other.says(1)])
+    row = await journal.complete_row(run.claim, LogRow(3, 1, pack([END])))
+    end = replace(finished(run.claim.uuid, epoch=1), entries=row)
+    await endings.finish(process.database, tenant, end)
+    journal._is_synced = False
+    looking = asyncio.create_task(journal.heads([(tenant, other.claim.uuid)]))
+    await asyncio.sleep(0)
+    assert journal._lock.locked()
+    journal.ended(run.claim)
+    await looking
+    assert run.claim.uuid not in journal._tracks
+
+
 async def test_a_flush_refused_by_a_connection_that_broke_is_found_out_about(
     process: Process, tenant: TenantId
 ) -> None:
