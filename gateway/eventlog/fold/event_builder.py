@@ -295,8 +295,8 @@ class Builder:
         self.is_visible = self.is_called = self.is_answered = False
         return events
 
-    def may_finish(self, outcome: Outcome) -> bool:
-        return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
+    def may_finish(self, status: ResponseStatus) -> bool:
+        return self.is_started and status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
         self._require_open(may_wait=True)

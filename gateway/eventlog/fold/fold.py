@@ -272,7 +272,7 @@ class Fold:
             tool_output_tokens=self.hosted.result_ids,
             tool_calls=self.hosted.results,
             web_searches=self.hosted.searches,
-            estimated=counted.estimated or (self.open_turn is not None and self.open_turn.is_text),
+            estimated=counted.estimated,
         )
 
     @property
@@ -481,7 +481,7 @@ class Fold:
                 reported.reasoning_tokens, reported.output_tokens
             )
         else:
-            usage.estimated = usage.estimated or turn.is_text
+            usage.estimated |= turn.is_text
         return events
 
     def _hop(self, entry: Hop) -> list[Event]:
@@ -497,7 +497,12 @@ class Fold:
         return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
-        usage = self.usage
+        messages = self._messages(self._transcribe) if self._transcribe else None
+        events = [] if self._builder.may_finish(entry.status) else self._open_stream()
+        if (reader := self._reader) is not None:
+            self._usage.estimated |= reader.turn.is_text
+            events += self._close_turn(reader, None)
+        self._final_usage = self.usage  # only now all ids are in the channels
         outcome = Outcome(
             status=entry.status,
             completed_at=entry.at if entry.status == "completed" else None,
@@ -505,17 +510,11 @@ class Fold:
                 {"code": entry.code, "message": entry.message} if entry.status == "failed" else None
             ),
             incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
-            usage=usage,
+            usage=self._final_usage,
             web_searches=self.hosted.searches if self.hosted.results else None,
-            messages=self._messages(self._transcribe) if self._transcribe else None,
+            messages=messages,
         )
-        events = [] if self._builder.may_finish(outcome) else self._open_stream()
-        if self._reader is not None:
-            events += self._close_turn(self._reader, None)
-            usage = self.usage  # once more: what the turn said is in the channels only now
-        events += self._builder.finish(outcome)
-        self._final_usage = usage
-        return events
+        return events + self._builder.finish(outcome)
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
         output = [
