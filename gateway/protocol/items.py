@@ -203,6 +203,10 @@ class InputFile(WireModel):
     detail: Literal["auto", "low", "high"] | None = None
 
 
+URL_CITATION: Final = "url_citation"
+"""Type of annotations. Others are of files, which only OpenAI's dialect has."""
+
+
 class OutputText(WireModel):
     type: Literal["output_text"] = "output_text"
     text: str

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from gateway.protocol.items import URL_CITATION
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -336,7 +338,7 @@ class CitedAnswer:
         title = " ".join(title.split())[:TITLE_CHARS_MAX] or _domain(url)
         words = _UNLINKABLE.sub(" ", title).strip()[:LINK_CHARS_MAX].rstrip() or _domain(url)
         address = quote(url, safe=_ADDRESS)
-        annotation = {"type": "url_citation", "title": title, "url": url}
+        annotation = {"type": URL_CITATION, "title": title, "url": url}
         return CitedText(f"([{words}]({address}))", annotation)
 
 
