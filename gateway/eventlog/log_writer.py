@@ -22,14 +22,7 @@ from gateway.store.events import LogBatch, LogRow
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Sequence,
-    )
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
     from datetime import date
     from uuid import UUID
 
