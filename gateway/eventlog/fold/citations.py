@@ -13,7 +13,9 @@ browser tool in openai-harmony.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -39,7 +41,9 @@ _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
 FILES_MAX: Final = 256
 SANDBOX: Final = "sandbox:"
 """Prefix that models write before a path in a link."""
-_PATH_END: Final = "(?![A-Za-z0-9_/-])"
+_FIRSTS: Final = SANDBOX[0] + "/"
+_GOES_ON: Final = re.compile("[A-Za-z0-9_/-]")
+"""Behind a path: it is the front of another one."""
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 
@@ -164,14 +168,16 @@ class CitedText:
 
 
 class ContainerFiles:
-    __slots__ = ("_fronts", "_ids", "_longest", "_pattern", "container_id")
+    """Files by absolute path."""
+
+    __slots__ = ("_ids", "_lengths", "_paths", "_root", "container_id")
 
     def __init__(self) -> None:
         self.container_id = ""
         self._ids: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
-        self._fronts: frozenset[str] = frozenset()
-        self._longest = 0
+        self._paths: list[str] = []
+        self._root = ""
+        self._lengths: list[int] = []
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -179,7 +185,10 @@ class ContainerFiles:
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
         self.container_id = container_id
         self._ids = dict(list(files.items())[-FILES_MAX:])
-        self._pattern = None
+        self._paths = sorted(self._ids)
+        self._root = commonprefix(self._paths)  # noqa: RUF071 - of texts
+        # The longest that fits: one path may be the front of another.
+        self._lengths = sorted({len(path) for path in self._paths}, reverse=True)
 
     def annotation(self, path: str) -> dict[str, Any]:
         return {
@@ -189,26 +198,31 @@ class ContainerFiles:
             "filename": path.rpartition("/")[2],
         }
 
-    def find(self, text: str, start: int) -> re.Match[str] | None:
-        # The first group of the match is the path itself.
-        return self._compile_pattern().search(text, start)
+    def find(self, text: str, start: int) -> tuple[int, int, str] | None:
+        """Return begin and end of the first path from `start` on, and the path itself."""
+        at = text.find(self._root, start)
+        while at >= 0:
+            for length in self._lengths:
+                path, end = text[at : at + length], at + length
+                if path in self._ids and not _GOES_ON.match(text, end):
+                    begin = at - len(SANDBOX)
+                    is_prefixed = begin >= start and text.startswith(SANDBOX, begin)
+                    return begin if is_prefixed else at, end, path
+            at = text.find(self._root, at + 1)
+        return None
 
     def front(self, text: str, start: int) -> int | None:
         """Return the position from `start` on of a path that may continue after the text."""
-        self._compile_pattern()
-        begin, fronts = max(start, len(text) - self._longest), self._fronts
-        return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
+        begin = max(start, len(text) - len(SANDBOX) - self._lengths[0])
+        places = (at for at in range(begin, len(text)) if text[at] in _FIRSTS)
+        return next((at for at in places if self._is_front(text[at:])), None)
 
-    def _compile_pattern(self) -> re.Pattern[str]:
-        if self._pattern is None:
-            # The longest that fits: one path may be the front of another.
-            paths = sorted(self._ids, key=len, reverse=True)
-            choice = "|".join(map(re.escape, paths))
-            self._pattern = re.compile(rf"(?:{SANDBOX})?({choice}){_PATH_END}")
-            whole = [*paths, *(SANDBOX + path for path in paths)]
-            self._longest = max(map(len, whole))
-            self._fronts = frozenset(one[:size] for one in whole for size in range(1, len(one) + 1))
-        return self._pattern
+    def _is_front(self, text: str) -> bool:
+        # No table of all fronts: with long paths it would take megabytes.
+        path = text.removeprefix(SANDBOX)
+        at = bisect_left(self._paths, path)
+        is_of_path = at < len(self._paths) and self._paths[at].startswith(path)
+        return is_of_path or SANDBOX.startswith(text)
 
 
 class FileReader:
@@ -230,11 +244,12 @@ class FileReader:
         while True:
             front = None if is_last else self._files.front(text, done)
             match = self._files.find(text, done)
-            if match is None or (front is not None and front <= match.start()):
+            if match is None or (front is not None and front <= match[0]):
                 break
-            shown.append(CitedText(text[done : match.start()]))
-            shown.append(CitedText(match[0], self._files.annotation(match[1])))
-            done = match.end()
+            begin, end, path = match
+            shown.append(CitedText(text[done:begin]))
+            shown.append(CitedText(text[begin:end], self._files.annotation(path)))
+            done = end
         end = len(text) if front is None else front
         self.held = text[end:]
         shown.append(CitedText(text[done:end]))

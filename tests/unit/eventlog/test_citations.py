@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -295,6 +296,18 @@ def test_without_a_browser_a_marker_stays_beside_a_file() -> None:
 def test_the_front_of_a_path_is_text_also_where_the_answer_was_cut_off() -> None:
     assert noted("a /mnt/da", is_complete=False) == [CitedText("a /mnt/da")]
     assert noted("a /mnt/da【1†", pages=Pages(PAGES), is_complete=False) == [CitedText("a /mnt/da")]
+
+
+def test_many_files_with_long_paths_take_little_memory() -> None:
+    named = {f"/mnt/data/{at:03}{'x' * 490}": f"cfile_{at}" for at in range(FILES_MAX)}
+    tracemalloc.start()
+    try:
+        known = ContainerFiles()
+        known.put("cntr_1", named)
+        CitedAnswer(None, known).feed("See /mnt/data/000x")
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_of_too_many_files_the_last_are_known() -> None:
