@@ -175,7 +175,7 @@ async def test_of_one_that_has_ended_nothing_is_settled_and_nothing_kept(
     end = replace(finished(run.claim.uuid, epoch=1), entries=row)
     await endings.finish(process.database, tenant, end)
     journal.ended(run.claim)
-    assert journal._tracks.keys() == {other.claim.uuid}
+    assert journal._positions.keys() == {other.claim.uuid}
     assert await process.log(run) == [*run.said, END]
 
 
@@ -278,7 +278,7 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
         await channels[other].flushed()
         writing.cancel()
     assert await settling.settled(left) == 2
-    assert journal._tracks.keys() == {other.claim.uuid}
+    assert journal._positions.keys() == {other.claim.uuid}
 
 
 async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(
@@ -372,7 +372,7 @@ async def test_one_that_ends_while_a_lost_answer_is_looked_for_leaves_nothing_be
     assert journal._lock.locked()
     journal.ended(run.claim)
     await looking
-    assert run.claim.uuid not in journal._tracks
+    assert run.claim.uuid not in journal._positions
 
 
 async def test_a_flush_refused_by_a_connection_that_broke_is_found_out_about(
