@@ -562,7 +562,7 @@ class Fold:
         if call is not None and finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, call.ending)
             if self.hosted is NO_CALLS:
-                self.hosted = HostedCalls(self.rules, None)
+                self.hosted = HostedCalls(self.rules)
             self.hosted.expect(call.name, call.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
