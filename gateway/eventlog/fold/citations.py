@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 OPENING: Final = "【"
 CLOSING: Final = "】"
 DAGGER: Final = "†"
+CITATIONS_MAX: Final = 1024
+"""Links in one answer: a marker takes a few ids, and its link and annotation 4 kB and more."""
 MARKER_CHARS_MAX: Final = 64
 CURSOR_DIGITS_MAX: Final = 6
 LINK_CHARS_MAX: Final = 80
@@ -259,8 +261,8 @@ class FileReader:
 class CitedAnswer:
     """Answer in which each marker becomes a link, and paths of files are annotated.
 
-    A marker is dropped if its page is not known, or if a link would break the answer's format
-    (`links` False). Without `pages` markers are text.
+    A marker is dropped if its page is not known, behind `CITATIONS_MAX` others, or if a link would
+    break the answer's format (`links` False). Without `pages` markers are text.
     """
 
     __slots__ = (
@@ -288,7 +290,8 @@ class CitedAnswer:
                 continue
             self._markers += 1
             shown += self._files.end() if self._files else []
-            link = self._link(piece) if self._links else None
+            is_linked = self._links and self._markers <= CITATIONS_MAX
+            link = self._link(piece) if is_linked else None
             self.unresolved += link is None
             shown += [link] if link else []
         return list(map(self._with_offsets, shown))

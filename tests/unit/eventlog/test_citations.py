@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.eventlog.fold.citations import (
+    CITATIONS_MAX,
     CLOSING,
     DAGGER,
     FILES_MAX,
@@ -226,6 +227,13 @@ def test_links_and_offsets_do_not_depend_on_the_cut(text: str, data: st.DataObje
     for piece in pieces:
         if piece.annotation is not None:
             assert shown[piece.annotation["start_index"] : piece.annotation["end_index"]] == LINK
+
+
+def test_an_answer_has_so_many_links_at_most() -> None:
+    reader = CitedAnswer(Pages([page(7, "https://b.example/", "B")]), None)
+    pieces = reader.feed("【7†L1】" * (CITATIONS_MAX + 1) + "end")
+    assert len([piece for piece in pieces if piece.annotation]) == CITATIONS_MAX
+    assert (pieces[-1].text, reader.unresolved) == ("end", 1)
 
 
 def files(*paths: str) -> ContainerFiles:
