@@ -19,6 +19,7 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from gateway.protocol.grants import CITED_FILES_MAX
 from gateway.protocol.items import URL_CITATION
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
 """Whatever would end the text of a link, or make it something other than text."""
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
 """Safe in the address of a link; a space or a round bracket ends it."""
-FILES_MAX: Final = 256
 SANDBOX: Final = "sandbox:"
 """Prefix that models write before a path in a link."""
 _FIRSTS: Final = SANDBOX[0] + "/"
@@ -186,7 +186,7 @@ class ContainerFiles:
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
         self.container_id = container_id
-        self._ids = dict(list(files.items())[-FILES_MAX:])
+        self._ids = dict(list(files.items())[-CITED_FILES_MAX:])
         self._paths = sorted(self._ids)
         self._root = commonprefix(self._paths)  # noqa: RUF071 - of texts
         # The longest that fits: one path may be the front of another.

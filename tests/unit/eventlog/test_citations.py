@@ -13,7 +13,6 @@ from gateway.eventlog.fold.citations import (
     CITATIONS_MAX,
     CLOSING,
     DAGGER,
-    FILES_MAX,
     LINK_CHARS_MAX,
     MARKER_CHARS_MAX,
     OPENING,
@@ -24,7 +23,7 @@ from gateway.eventlog.fold.citations import (
     ContainerFiles,
     Pages,
 )
-from gateway.protocol.grants import ShownPage
+from gateway.protocol.grants import CITED_FILES_MAX, ShownPage
 from tests.fakes.cases import each
 
 ALPHABET = st.sampled_from([*"012 L-a\n重", OPENING, CLOSING, DAGGER])
@@ -307,7 +306,7 @@ def test_the_front_of_a_path_is_text_also_where_the_answer_was_cut_off() -> None
 
 
 def test_many_files_with_long_paths_take_little_memory() -> None:
-    named = {f"/mnt/data/{at:03}{'x' * 490}": f"cfile_{at}" for at in range(FILES_MAX)}
+    named = {f"/mnt/data/{at:03}{'x' * 490}": f"cfile_{at}" for at in range(CITED_FILES_MAX)}
     tracemalloc.start()
     try:
         known = ContainerFiles()
@@ -319,9 +318,9 @@ def test_many_files_with_long_paths_take_little_memory() -> None:
 
 
 def test_of_too_many_files_the_last_are_known() -> None:
-    known = files(*(f"/mnt/data/{at}" for at in range(FILES_MAX + 1)))
+    known = files(*(f"/mnt/data/{at}" for at in range(CITED_FILES_MAX + 1)))
     assert known.find("/mnt/data/0 ", 0) is None
-    assert known.find(f"/mnt/data/{FILES_MAX}", 0)
+    assert known.find(f"/mnt/data/{CITED_FILES_MAX}", 0)
 
 
 @pytest.mark.slow
