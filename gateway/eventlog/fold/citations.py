@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -188,7 +188,8 @@ class ContainerFiles:
         self.container_id = container_id
         self._ids = dict(list(files.items())[-CITED_FILES_MAX:])
         self._paths = sorted(self._ids)
-        self._root = commonprefix(self._paths)  # noqa: RUF071 - of texts
+        ends = zip(self._paths[0], self._paths[-1], strict=False)
+        self._root = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
         # The longest that fits: one path may be the front of another.
         self._lengths = sorted({len(path) for path in self._paths}, reverse=True)
 
