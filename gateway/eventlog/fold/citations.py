@@ -206,7 +206,8 @@ class ContainerFiles:
         at = text.find(self._root, start)
         while at >= 0:
             for length in self._lengths:
-                path, end = text[at : at + length], at + length
+                path = text[at : at + length]
+                end = at + len(path)
                 if path in self._ids and not _GOES_ON.match(text, end):
                     begin = at - len(SANDBOX)
                     is_prefixed = begin >= start and text.startswith(SANDBOX, begin)
