@@ -254,16 +254,16 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
     settling: Process, tenant: TenantId
 ) -> None:
     left, other = await settling.begin(tenant), await settling.begin(tenant)
-    journal = settling.journal
 
-    async def append(parcels: Sequence[LogBatch]) -> frozenset[UUID]:
-        channels[left].close()
-        return await journal.append(parcels)
+    class Closing(Settling):
+        @override
+        async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+            channels[left].close()
+            return await super().append(parcels)
 
+    journal = Closing(settling.database, "here", settle_interval_s=0)
     bounds = WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005)
-    writer = LogWriter(
-        append, journal.heads, bounds, metrics=Metrics(), committed=lambda _: None, flusher=journal
-    )
+    writer = LogWriter(journal, bounds, metrics=Metrics(), committed=lambda _: None)
     channels = {
         run: writer.open(run.claim, DAY, 1, durable=lambda _: None, lost=lambda: None)
         for run in (left, other)
