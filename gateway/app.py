@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: routes and middleware over the services of a process."""
+"""The gateway as an ASGI application."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 
 class Gateway(RequestContext):
-    """The ASGI application of a process: its routes behind request context and keys.
-
-    Starlette's own application would add its middlewares for errors, which are answered here.
+    """ASGI application of a process, without Starlette's middlewares for errors, which are answered
+    here.
     """
 
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
@@ -84,8 +83,6 @@ class BrowserGateway(Gateway):
 
 
 class AdminGateway(RequestContext):
-    """The ASGI application of the admin listener: the plane of tenants and that of operators."""
-
     def __init__(self, process: Process) -> None:
         from gateway.admin.operator_keys import AdminAuthentication
         from gateway.admin.resources import operator_routes
@@ -129,20 +126,15 @@ class AdminGateway(RequestContext):
 
 
 def create_app(settings: Settings) -> Gateway:
-    """Return the gateway as an ASGI application; `process` is what it serves.
+    """Return the gateway; `process` is what it serves.
 
-    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they are
-    missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
+    Raises `StartupError` for lacking settings and a damaged vocabulary; connects to nothing before
+    its lifespan starts.
     """
     process = Process.of(settings)
     admin = _admin_routes(process) if settings.admin.public else []
     made = BrowserGateway if settings.server.cors_origins else Gateway
     return made(process, [*admin, *routes(process)])
-
-
-def create_admin_app(process: Process) -> AdminGateway:
-    # It serves the admin listener beside the `Gateway` of the same process.
-    return AdminGateway(process)
 
 
 def _admin_routes(process: Process) -> list[Route]:
@@ -160,7 +152,6 @@ def _trusted_proxies(process: Process) -> list[Network]:
 
 
 def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
-    # The routes of both listeners that need no key.
     system = SystemEndpoints(process.models, process.health)
     return [
         Route("/openapi.json", openapi.document, methods=["GET"]),
@@ -173,7 +164,6 @@ def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     creation, bodies = process.creation, _bodies(process)
     grace_s = process.foundation.settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)

@@ -1,12 +1,11 @@
-"""The audit log: what an entry says, how entries are chained, and how they are shown.
+"""The audit log: its entries, how they are chained, and how they are shown.
 
-Entries of a tenant are numbered from 1 on. `hash` is SHA-256 over the hash of the one before and
-the fields of this one, each with its length in front; the first one follows on 32 zero bytes. An
-entry that was changed, left out or put in breaks the chain from there on. Where retention removes
-the oldest ones, it first adds an entry that says up to which, and what hash that one had: the first
-one left must follow on that. What a chain cannot show by itself is that the last ones were cut off,
-that all of it was made anew, or that such an entry was added for others than the oldest ones: for
-that, heads are written down elsewhere (the process log has them), and held against it.
+A tenant's entries are numbered from 1. `hash` is SHA-256 over the previous hash (at first zeros)
+and the fields of the entry, each with its length in front, so one that was changed, removed or
+inserted breaks the chain. Before retention removes the oldest ones, it adds an entry with the
+number and hash of the last of these. A chain cannot show that its last entries were cut off, that
+all of it was made anew, or that such an entry is forged: for that it is compared with heads
+recorded elsewhere (the process log has them).
 
 An entry never has content of requests, secrets, or bodies of mails.
 """
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 BEGINNING: Final = bytes(32)
-"""Previous hash of the first entry of a chain."""
 OWN_PREFIX: Final = "harmony."
 TRIMMED: Final = "harmony.audit_log.trimmed"
-"""Type of the entry that records which older ones were removed."""
 _OPENAI: Final = {
     "api_key": "created updated deleted",
     "certificate": "created updated deleted",
@@ -56,7 +53,7 @@ _OPENAI: Final = {
 OPENAI_TYPES: Final = frozenset(
     f"{what}.{act}" for what, acts in _OPENAI.items() for act in acts.split()
 )
-"""Types of OpenAI's audit log that exist here, too (openai-python 3.54)."""
+"""Types of OpenAI's that occur here (openai-python 3.54)."""
 OWN_TYPES: Final = frozenset(
     OWN_PREFIX + name
     for name in (
@@ -75,16 +72,16 @@ OWN_TYPES: Final = frozenset(
         *("pages.added", "pages.removed", "usage.reconciled", "sink.resumed"),
     )
 )
-"""Types of events for which OpenAI has no type."""
 ActorKind = Literal["api_key", "session", "operator"]
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Actor of an event. `api_key`: an admin key (`key_id`), of a `user` or a `service_account`
-    with `owner_id`. `session`: a user who signed in. `operator`: an operator of the gateway;
-    `owner_id` is the name of their key, with its id, or without one `cli` for the command line and
-    `job` for what the gateway does by itself. Clients see it as an `api_key` without an owner.
+    """Actor of an event.
+
+    `api_key` is an admin key. Of an `operator`, `owner_id` is the name of the key, or without one
+    `cli` (the command line) or `job` (the gateway itself); clients see an `api_key` without an
+    owner.
     """
 
     kind: ActorKind = "operator"
@@ -94,12 +91,10 @@ class Actor:
     email: str | None = None
 
     def json(self) -> bytes:
-        """Return the stored form: sorted names, without those that are None."""
         return _json({name: value for name, value in asdict(self).items() if value is not None})
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
-        # The inverse of `json`.
         return cls(**orjson.loads(json))
 
 
@@ -109,12 +104,8 @@ JOB: Final = Actor(owner_id="job")
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Event for the audit log. `target` is the id of the object that it changed or read, `details`
-    what stands under the type in OpenAI's object beside it: `data` or `changes_requested`, for
-    example.
-
-    `project_id` is of the project that it happened in, `address` that of the request. Raises
-    `ValueError` for a type that is neither OpenAI's nor ours.
+    """Event for the audit log. `details` is what OpenAI's object has beside the id: `data` or
+    `changes_requested`, for example. Raises `ValueError` for an unknown type.
     """
 
     type: str
@@ -132,9 +123,7 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Author of changes: the actor, and the address and id of the request. Code that changes rows
-    gets one, and writes its `event` in the same transaction.
-    """
+    """Author of changes. Its `event` is written in the transaction of the change."""
 
     actor: Actor = OPERATOR
     address: str | None = None
@@ -143,7 +132,6 @@ class Author:
     def event(
         self, type_: str, target: str, project_id: UUID | None = None, **details: Any
     ) -> AuditEvent:
-        # Raises as `AuditEvent` does.
         return AuditEvent(
             type_, target, self.actor, details, project_id, self.address, self.request_id
         )
@@ -155,8 +143,8 @@ BY_ITSELF: Final = Author(JOB)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A row of the log. `actor` and `details` are JSON, byte for byte as it was hashed; `at` has
-    microseconds. `tenant_id` is nil for what concerns no tenant.
+    """A row of the log. `actor` and `details` are JSON exactly as hashed. `tenant_id` is nil for
+    events of no tenant.
     """
 
     tenant_id: UUID
@@ -174,7 +162,6 @@ class AuditEntry:
     hash: bytes = b""
 
     def digest(self) -> bytes:
-        """Return the value that `hash` must have."""
         fields = (
             self.tenant_id.bytes,
             str(self.number).encode(),
@@ -197,7 +184,6 @@ class AuditEntry:
 def entry_of(
     event: AuditEvent, tenant_id: UUID, number: int, id_: UUID, at: datetime, previous: bytes
 ) -> AuditEntry:
-    """Make the entry of an event that follows the entry whose hash is `previous`."""
     entry = AuditEntry(
         tenant_id=tenant_id,
         number=number,
@@ -216,18 +202,13 @@ def entry_of(
 
 
 def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
-    """Make the event that a chain records before its entries up to `number` are removed.
-
-    `hash_` is the hash of that entry.
-    """
+    """Make the event that precedes the removal of entries up to `number`."""
     data = {"number": number, "hash": hash_.hex()}
     return BY_ITSELF.event(TRIMMED, str(tenant_id), data=data)
 
 
 class Head(NamedTuple):
-    """The last entry of a chain, as somebody wrote it down: its number, its hash, and when it was
-    made; None: that was not written down.
-    """
+    """Last entry of a chain, as recorded elsewhere."""
 
     number: int
     hash: bytes
@@ -236,9 +217,10 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Check of one tenant's entries, in order, as they come (`add`), and then of the ends of their
-    chain (`faults`). `kept` are heads that an auditor recorded before: they have to be in the
-    chain, but for those made before `keeps_since`, which retention may have removed.
+    """Check of one tenant's entries, added in order.
+
+    The chain must have the `kept` heads, except those from before `keeps_since`, which retention
+    may have removed.
     """
 
     kept: Sequence[Head] = ()
@@ -252,7 +234,6 @@ class ChainCheck:
     _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
     def add(self, entries: Iterable[AuditEntry]) -> None:
-        # In the order of their numbers, after those added before.
         for entry in entries:
             if entry.number < 1:
                 self._problems.append(f"entry {entry.number} was put in before the first one")
@@ -282,7 +263,6 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """Return what is wrong if the added entries are the whole chain; empty if nothing is."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:
@@ -316,9 +296,8 @@ def shown(
     project: Mapping[str, str] | None,
     names_operators: bool = False,
 ) -> dict[str, Any]:
-    """Return OpenAI's audit log object; `project` is id and name of the event's project.
+    """Return OpenAI's audit log object; `project` is an id and a name.
 
-    Details of our own types stand under their name, as those of OpenAI's types do.
     `names_operators` identifies operators, which tenants may not see.
     """
     actor = Actor.of(entry.actor)

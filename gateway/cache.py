@@ -1,4 +1,4 @@
-"""A cache of bounded size that drops the least recently used values, and JSON that may be kept."""
+"""A cache of bounded size, and JSON to be kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 def lasting_json(value: object) -> bytes:
-    """Return `value` as JSON that is to be kept.
+    """Return `value` as JSON to be kept.
 
     It is a copy, because the bytes that orjson returns hold 4 KiB, however short they are.
     """
@@ -21,19 +21,15 @@ def lasting_json(value: object) -> bytes:
 
 
 class LruCache(Generic[K, V]):
-    """Cache of values by key, shared by threads. `functools.lru_cache` bounds their number; this
-    cache bounds the sum of their sizes, which the caller passes to `put`.
-    """
+    """Least recently used cache, shared by threads, that bounds the sum of sizes."""
 
     def __init__(self, *, size_max: int) -> None:
-        # `size_max` bounds the sizes of all values together, in the unit of `put`.
         self._size_max = size_max
         self._size = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        # None if the value was never put, or was dropped.
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -47,10 +43,7 @@ class LruCache(Generic[K, V]):
             self._size -= freed
 
     def put(self, key: K, value: V, *, size: int) -> None:
-        """Keep the value, and drop the least recently used ones until there is room for it.
-
-        A value larger than `size_max` is not kept.
-        """
+        """Keep a value, unless it is larger than `size_max`."""
         if size > self._size_max:
             return
         with self._lock:

@@ -1,6 +1,6 @@
 """Events in a twentieth of the memory of `asyncio.Event`, and tasks that begin at once.
 
-Every stream has several events, and most of them have one task that waits, or none.
+Every stream has several events, most of them with at most one waiting task.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ T = TypeVar("T")
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start a task. From Python 3.12 on its first step is done when this returns.
 
-    Between two rounds the loop reads all that has come: among many streams that may be a burst of
-    tokens, and output that could be sent at once would wait for all of it.
+    Between two rounds the loop reads all that has come, among many streams a burst of tokens:
+    output that could be sent at once would wait for it.
     """
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
@@ -28,8 +28,6 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 class OnceEvent:
-    """An event that is set once and never cleared."""
-
     __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
@@ -40,7 +38,6 @@ class OnceEvent:
         return self._is_set
 
     def set(self) -> None:
-        # To call it again changes nothing.
         self._is_set = True
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
@@ -50,10 +47,9 @@ class OnceEvent:
         await self.within(None)
 
     async def within(self, seconds: float | None) -> bool:
-        """Wait until it is set, for `seconds` at most (None: no limit); returns whether it is.
+        """Wait until it is set, for `seconds` at most; return whether it is.
 
-        This takes one timer, where `asyncio.timeout` would have the waiting task cancelled and
-        called back.
+        This takes one timer, where `asyncio.timeout` would cancel the task and call it back.
         """
         if self._is_set:
             return True
@@ -71,8 +67,6 @@ class OnceEvent:
 
 
 class ResettableEvent(OnceEvent):
-    """An event that may be cleared and set again."""
-
     __slots__ = ()
 
     def clear(self) -> None:

@@ -1,45 +1,24 @@
-"""The log of a response: a closed set of entries. All that a client sees is a fold of them.
+"""Log of a response: a closed set of entries, of which all that a client sees is a fold.
 
-Rule: what an entry folds to must never depend on anything but the request and the entries before
-it. An entry that needs the clock carries the time itself.
+The fold of an entry depends only on the request and the entries before it: an entry that needs the
+clock carries the time.
 
-Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit little-endian):
+Packed form, version 1. Numbers are unsigned LEB128; ids and floats have 32 bits, little-endian;
+bytes, and texts in UTF-8, have their length in front as a number.
 
     packed       version byte, then entries
     entry        number: length of the body times 16 plus the tag, then the body
-    1 TurnStarted   number: input tokens; then the prefilled ids
-    2 Tokens        ids
-    3 Alive         nothing
-    3 Mark          byte: index of the step; number: time; the place as UTF-8
-    4 TurnEnded     byte: index of the finish reason; number: cached tokens
-    5 Finished      byte: index of the status; number: time; reason, code and message, each a
-                    number (0 for None, else 1 plus the bytes that follow) and UTF-8
-    6 Queued        nothing
-    7 Hop           byte: index of the reason; number: recomputed tokens
-    8 Tokens        with logprobs: number of ids, ids, then for each id a 32-bit little-endian
-                    float, a byte: how many alternatives, and each of these as id and float
-    9 Hold          nothing
-   10 Repair        number: void ids; the rule as UTF-8
-   11 Compacted     numbers: input, cached, output and reasoning tokens, and how many ids; the ids;
-                    the seal as UTF-8
-    12 ToolStarted  number: ordinal; byte: 1 if it may be run again, else 0; what is shown
-    13 ToolEnded    numbers: ordinal, and how many ids; the ids; byte: index of the outcome; what is
-                    shown and the state, each a number and as many bytes
-    14 ToolsListed  label (UTF-8), tools and error, each a number and as many bytes
-    15 ToolHandle   number: ordinal; the handle
-    0 Text          the text, with its marks (`gateway.text_ids.packed_text`); with logprobs: FF,
-                    the text as a number and as many bytes, then for each id a number: 0 where none
-                    are known, else 1 plus the tokens that begin there, each of which is its bytes
-                    (a number and as many), a 32-bit little-endian float, and a byte: how many
-                    alternatives, each as bytes and float
+    2 Tokens     ids
+    8 Tokens     number of ids, ids, then for each the float of its logprob, a byte: how many
+                 alternatives, and each of these as id and float
+    0 Text       `gateway.text_ids.packed_text`; with logprobs FF, this as bytes, then for each id
+                 a number: 0 if unknown, else 1 plus the tokens that begin there, as in 8, but with
+                 bytes in place of ids
 
-`TurnEnded` of a turn of text may go on with four numbers: input, output, reasoning and cached
-tokens, as the server told them.
-
-So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
-meaning; a form that older code cannot read gets another version byte, and so does whatever comes
-after tag 15. Logs with the tags from 12 on are those of responses with grants
-(`TOOLS_FOLD_VERSION`); tag 0 and the last two finish reasons are those of text alone.
+`_FORMS` has the bodies of all other tags. Tags and indexes are never given a new meaning; a form
+that older code cannot read, and any tag after 15, needs another version byte. Tags from 12 on occur
+only in responses with grants (`TOOLS_FOLD_VERSION`); tag 0 and the last two finish reasons only in
+those of text.
 """
 
 from __future__ import annotations
@@ -66,18 +45,15 @@ if TYPE_CHECKING:
     from gateway.generation import Likelihood
 
 FOLD_VERSION = 1
-"""Version of the fold of responses without grants. A release that folds an existing log to other
-events raises it."""
+"""Version for responses without grants. A release that folds an existing log to other events raises
+it."""
 TOOLS_FOLD_VERSION: Final = 2
-"""Version of the fold of responses with grants: a process without hosted tools leaves them to
-others."""
+"""Version for responses with grants, which a process without hosted tools leaves to others."""
 FOLD_VERSIONS: Final = (FOLD_VERSION, TOOLS_FOLD_VERSION)
-"""Versions of logs that this release folds."""
 HANDLE_BYTES_MAX: Final = 1024
-"""Bytes of a handle, at most: it is an id at some executor, and not meant for data."""
+"""A handle is an id at some executor, and not meant for data."""
 PACKING_VERSION: Final = 1
 VERSION_BYTE: Final = bytes([PACKING_VERSION])
-"""First byte of what `pack` returns."""
 
 Status = Literal["completed", "incomplete", "failed", "cancelled"]
 _T = TypeVar("_T")
@@ -85,10 +61,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """Start of a model call. `prefill` ids were put into the prompt after `<|start|>assistant`.
+    """Start of a model call. `prefill` follows `<|start|>assistant` in the prompt.
 
-    `input_tokens` are those the caller pays for: the whole prompt on the first turn and
-    behind the result of a tool, none when the gateway continues a turn by itself.
+    `input_tokens` are those the caller pays for: the whole prompt on the first turn and behind the
+    result of a tool, none when the gateway continues a turn by itself.
     """
 
     input_tokens: int
@@ -98,20 +74,18 @@ class TurnStarted:
 # Not frozen: one is made for each token, and the guard would take four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
-    """Ids as the model wrote them, in order; `logprobs`, if requested, has one for each."""
-
     ids: tuple[int, ...]
     logprobs: tuple[Likelihood, ...] = ()
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Text(Tokens):
-    """Output of a model whose server returns text: characters and marks (`gateway.text_ids`)."""
+    """Characters and marks of a server that returns text (`gateway.text_ids`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Mark of a silence; it folds to `response.in_progress`, which real clients count."""
+    """Silence; it folds to `response.in_progress`, which real clients count."""
 
 
 Step = Literal[
@@ -127,9 +101,8 @@ Step = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Time of a step of the run, in Unix milliseconds: for operators, and it folds to no event.
-
-    `place` is the name of the replica or backend, the kind of the message, or a number.
+    """Unix time of a step, for operators; it folds to no event. `place` is a replica, a backend, a
+    kind of message, or a number.
     """
 
     step: Step
@@ -139,16 +112,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Mark of an accepted response that waits for its turn: first entry of a background run."""
+    """First entry of a background response, which waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Change of the place where the turn goes on: its prompt and the ids so far were sent again.
-
-    `backend`: the backend before broke off. `replica`: the process before did. `recomputed_tokens`
-    is how many ids had been sent or generated before and were read again. Clients do not see it.
-    """
+    """Continuation of the turn elsewhere, which clients do not see."""
 
     reason: Literal["backend", "replica"]
     recomputed_tokens: int
@@ -156,18 +125,15 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Start of the part of a turn that only the gateway checks, up to the end of the turn.
-
-    Bodies for which the request has rules are shown only after the turn has ended and was checked:
-    the backend does not hold the model to them, or began in the middle of one.
+    """Start of the part of a turn that only the gateway checks: bodies whose rules the backend does
+    not enforce, or in which it began, are shown only after the turn.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Withdrawal of the last `voided` ids of the open turn; no client has seen their text.
-
-    `rule` tells the reason. With none voided it only records what the gateway did.
+    """Withdrawal of the last `voided` ids of the open turn, whose text no client has seen. With 0
+    it only records what the gateway did.
     """
 
     voided: int
@@ -176,11 +142,8 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Summary of the context before this response: an item of its own, before the first turn.
-
-    `ids` tell the model the summary from now on, `seal` is its form for the client. The counts are
-    the tokens that it took to make it; the cached tokens are some of the input's, the reasoning
-    tokens some of the output's.
+    """Summary of the context before this response, before the first turn. `seal` is its form for
+    the client; the counts are what it took to make it.
     """
 
     ids: tuple[int, ...]
@@ -193,8 +156,6 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """End of a model call: a good one, or `LOST`. `usage` is what a server of text reported."""
-
     finish: FinishReason
     cached_tokens: int = 0
     usage: ReportedUsage | None = None
@@ -202,11 +163,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class ToolsListed:
-    """List of an MCP server's tools, requested before the first turn.
-
-    `tools` is the JSON list as clients see it, `error` the JSON of why there is none; empty where
-    there is a list.
-    """
+    """Tools of an MCP server before the first turn, or the error: JSON as clients see it."""
 
     label: str
     tools: bytes = b"[]"
@@ -215,12 +172,11 @@ class ToolsListed:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """Start of a call that the gateway runs: the last turn ended with it, or the user approved it.
+    """Start of a hosted call, committed before the call leaves the process.
 
-    Committed before the call leaves the process. A replica that takes the response over runs a call
-    without an end again only if it is `repeatable`. `ordinal` counts the calls of the response that
-    the gateway answers, from 0; two entries in a row with the same one are two attempts. `shown` is
-    the JSON object of what the item of the call shows from now on; empty: nothing new.
+    A replica that takes over repeats a call without an end only if it is `repeatable`. `ordinal`
+    counts hosted calls from 0; a second entry with the same one is a second attempt. `shown` is the
+    JSON object of what the item shows from now on; empty: nothing new.
     """
 
     ordinal: int
@@ -230,10 +186,6 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolHandle:
-    """Handle by which the executor of a running call finds it. Raises `ValueError` for an empty
-    handle, or one longer than `HANDLE_BYTES_MAX`.
-    """
-
     ordinal: int
     handle: bytes
 
@@ -256,13 +208,10 @@ ToolOutcome = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """End of a call that the gateway ran, with the result that the next turn reads.
+    """End of a hosted call. `ids` are the message of the result, which counts as input.
 
-    `ids` are the message that tells the model the result, header and end included. They are input:
-    the model read them, and wrote none of them. `shown` is the JSON object of what the item of the
-    call shows in the end. `state` is JSON, too: what later calls have to know of this one, which
-    nobody is shown (`tools.tool_contract.ToolState`); empty for nothing. Raises `ValueError`
-    without ids.
+    `shown` is what the item shows in the end, `state` JSON that later calls need and nobody is
+    shown (`tools.tool_contract.ToolState`).
     """
 
     ordinal: int
@@ -280,8 +229,7 @@ class ToolEnded:
 class Finished:
     """End of the response, at `at` (Unix seconds). Always the last entry, always exactly one.
 
-    `reason` is set for `incomplete`; `code` and `message` for `failed`. Raises `ValueError` when
-    they are not: without them the terminal event would be one that clients cannot read.
+    Raises `ValueError` where clients could not read the terminal event.
     """
 
     status: Status
@@ -318,10 +266,7 @@ Entry = (
 
 @dataclass(frozen=True, slots=True)
 class Singles:
-    """A sequence of `Tokens`, one for each of the ids, without anything else.
-
-    A replay uses this form for a paced stream; no log holds it.
-    """
+    """`Tokens` with one id each, for the replay of a paced stream; no log holds it."""
 
     ids: tuple[int, ...]
 
@@ -330,32 +275,31 @@ class Singles:
 
 
 Portion = Entry | Singles
-"""Part of a log: one entry, or several that follow on each other."""
 SINGLES_MAX: Final = 256
-"""Entries in one portion at most: their deltas fill one write of a stream."""
+"""Entries whose deltas fill one write of a stream."""
 
 _TEXT, _TOKENS, _ALIVE, _TOKENS_WITH_LOGPROBS = 0, 2, 3, 8
 _TAG_BITS: Final = 4
 _ID_BYTES: Final = 4
 _ONE_ID: Final = struct.Struct("<BI")
 _ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
-"""The byte before the id of a `Tokens` with one: nothing else begins with it."""
+"""Head byte of a `Tokens` with one id, and of nothing else."""
 _ONE_ID_HEADS: Final = bytes([_ONE_ID_HEAD])
 _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
 _FLOAT: Final = struct.Struct("<f")
 _SPELLED: Final = b"\xff"
-"""First byte of a text whose tokens are listed; no text begins with it."""
+"""First byte of a text with logprobs; no text begins with it."""
 _NUMBER_BITS_MAX: Final = 63
 
 
 def pack(entries: Iterable[Entry]) -> bytes:
-    """Return the entries as bytes. Raises `ValueError` for one that has no packed form."""
+    """Return the version byte and the entries. Raises `ValueError`."""
     return VERSION_BYTE + b"".join(map(packed_entry, entries))
 
 
 def packed_entry(entry: Entry) -> bytes:
-    """Return one entry as it is packed after the version byte. Raises as `pack` does."""
+    """Return an entry without the version byte. Raises as `pack` does."""
     if type(entry) is Tokens and len(entry.ids) == 1 and not entry.logprobs:
         # A paced stream has little else: in one step.
         try:
@@ -371,10 +315,7 @@ def packed_entry(entry: Entry) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Entry]:
-    """Return the entries that were packed.
-
-    Raises `ValueError`, and nothing else, for damaged bytes.
-    """
+    """Return the packed entries. Raises `ValueError`, and nothing else, for damaged bytes."""
     entries: list[Entry] = []
     for portion in _portions(packed):
         if isinstance(portion, Singles):
@@ -385,7 +326,7 @@ def unpack(packed: bytes) -> list[Entry]:
 
 
 def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:
-    """Yield the packed entries after the first `skipped`; entries with a single id are grouped."""
+    """Yield the entries behind the first `skipped`, single ids grouped."""
     for portion in _portions(packed):
         if not skipped:
             yield portion
@@ -415,7 +356,7 @@ def _portions(packed: bytes) -> Iterator[Portion]:
 
 
 class _Reader:
-    """Reader of values from the front of bytes. Raises `ValueError` where they end too early."""
+    """Reader of values. Raises `ValueError` where the bytes end too early."""
 
     def __init__(self, content: bytes, position: int = 0) -> None:
         self._content = content
@@ -426,9 +367,8 @@ class _Reader:
         return self._position == len(self._content)
 
     def single_ids(self) -> tuple[int, ...]:
-        """Read the ids of the next `Tokens` with one id, at most `SINGLES_MAX`, in one pass.
-
-        A paced stream has little else.
+        """Read the ids of the next `Tokens` with one id in one pass: a paced stream has little
+        else.
         """
         content, start = self._content, self._position
         whole = min((len(content) - start) // _ONE_ID.size, SINGLES_MAX)
@@ -643,8 +583,6 @@ def _unpack_usage(body: _Reader) -> ReportedUsage | None:
 
 
 class _Form(NamedTuple):
-    """Packed form of one field of an entry."""
-
     pack: Callable[[Any], bytes]
     read: Callable[[_Reader], Any]
 
@@ -713,7 +651,6 @@ _FORMS: Final[Mapping[int, tuple[type[Entry], tuple[tuple[str, _Form], ...]]]] =
     14: (ToolsListed, (("label", _LABEL), ("tools", _BYTES), ("error", _BYTES))),
     15: (ToolHandle, (("ordinal", _NUMBER), ("handle", _REST))),
 }
-"""By tag, the entry and the fields of its body, in order; those of ids and texts have their own."""
 _MARK: Final = (
     ("step", _one_of(get_args(Step))),
     ("at_ms", _NUMBER),

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Final, Literal
 
 SHOWN_CHARS_MAX: Final = 128
-"""A caller's own text is repeated to it up to here."""
+"""Characters of a caller's own text in a message."""
 
 
 class GatewayError(Exception):
-    """Base of all errors of this package; `str(error)` is fit to be shown."""
+    """Base of all errors; `str(error)` is fit to be shown."""
 
     retry_after_s: float | None = None
-    """Seconds after which the same request may succeed, where whoever raises it knows that."""
+    """Seconds until the same request may succeed, where known."""
 
 
 class RequestError(GatewayError):
-    """Refusal of a request that cannot be served as it is.
-
-    `code` is the machine-readable code of OpenAI's error envelope (or None), `param` the path of
-    the offending field in dots and brackets, as in `input[1].content[0].text`.
+    """Refusal of a request. `code` is that of OpenAI's error envelope, `param` the path of the
+    offending field, as in `input[1].content[0].text`.
     """
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
@@ -34,15 +32,11 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Refusal of a request whose prompt and output do not fit into the model's context window."""
-
     def __init__(self, message: str) -> None:
         super().__init__(message, code="context_length_exceeded", param="input")
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """Refusal of a `previous_response_id` that names no response that this tenant can continue."""
-
     def __init__(self, response_id: str, message: str | None = None) -> None:
         super().__init__(
             message
@@ -54,8 +48,6 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class ConversationLocked(InvalidRequest):
-    """Refusal to write to a conversation that has another writer, or changed since it was read."""
-
     def __init__(self) -> None:
         super().__init__(
             "Another process is currently operating on this conversation. Please retry in a few "
@@ -66,8 +58,6 @@ class ConversationLocked(InvalidRequest):
 
 
 class DataHeld(InvalidRequest):
-    """Refusal to remove data of a tenant that an operator holds (`harmony-gateway data hold`)."""
-
     def __init__(self) -> None:
         super().__init__(
             "What this organization has stored is held, and nothing of it can be deleted until"
@@ -86,8 +76,6 @@ class ModelNotFound(RequestError):
 
 
 class ModelNotServed(ModelNotFound):
-    """Refusal of a configured model that none of its backends serves."""
-
     text = (
         "The model '{}' is set up here, but no model server serves it. The operator finds out why "
         "with 'harmony-gateway doctor'; GET /v1/models lists the models that are served."
@@ -99,13 +87,11 @@ class ResourceNotFound(RequestError):
 
 
 class PayloadTooLarge(RequestError):
-    """Refusal of a body that is larger than this gateway reads."""
+    """Refusal of a body that is too large."""
 
 
 class UnsupportedEncoding(RequestError):
-    """Refusal of a body in a compression that this route does not read. `accepted` are those that
-    it reads, as in `Accept-Encoding`.
-    """
+    """Refusal of a body's compression. `accepted` is the value of `Accept-Encoding`."""
 
     def __init__(self, message: str, accepted: bytes) -> None:
         super().__init__(message, code="unsupported_content_encoding")
@@ -113,34 +99,31 @@ class UnsupportedEncoding(RequestError):
 
 
 class AuthenticationError(RequestError):
-    """Refusal of a request without a key, or with an unknown one."""
+    """Refusal of a missing or unknown key."""
 
 
 class TokenRefused(AuthenticationError):
-    """Refusal of an issuer's token; the message tells the reason, and not the token's content."""
+    """Refusal of an issuer's token. The message must not have the token's content."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="invalid_token")
 
 
 class TokenNotAdmitted(TokenRefused):
-    """Refusal of an issuer's token that is meant for others, or that no rule admits."""
+    """Refusal of a token that is meant for others, or that no rule admits."""
 
 
 class PermissionDenied(RequestError):
-    """Refusal of an action that a known key may not do."""
+    """Refusal of an action that a valid key may not do."""
 
 
 class ConnectorFailed(RequestError):
-    """Failure of an MCP server of the request to list its tools, where the list is required."""
+    """Failure of a request's MCP server to list its tools, where the list is required."""
 
 
 class RateLimited(RequestError):
-    """Refusal of too much at once, or too often. `retry_after_s` is until there may be room, where
-    known.
-
-    `kind` is the limit that was reached, for the `type` of the envelope. `is_final`: it does not
-    help to try again. `headers` are those of the limits, for the answer.
+    """Refusal of too much at once, or too often. `kind` is the `type` of the envelope; `is_final`:
+    it does not help to try again.
     """
 
     def __init__(  # noqa: PLR0913 - what the answer tells
@@ -162,9 +145,8 @@ class RateLimited(RequestError):
 
 
 class UpstreamError(GatewayError):
-    """Failure of a backend to do its work. The message is for operators, never for clients.
-
-    `reason` is the message without the backend's name.
+    """Failure of a backend. The message is for operators, never for clients; `reason` is without
+    the backend's name.
     """
 
     def __init__(self, message: str, *, upstream: str, retry_after_s: float | None = None) -> None:
@@ -175,15 +157,13 @@ class UpstreamError(GatewayError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """Failure before anything was generated: another backend may be tried at no cost.
-    `retry_after_s` is from the backend itself, if it sent one.
-    """
+    """Failure before anything was generated: another backend costs nothing."""
 
 
 class UpstreamLost(UpstreamUnavailable):
-    """Loss of a backend that took the request, before the first token: broken, silent or gone.
+    """Loss of a backend that took the request, before the first token.
 
-    The request may have brought it down, so it must not be tried on every backend in turn.
+    The request may have brought it down: it must not be tried on every backend in turn.
     """
 
 
@@ -192,9 +172,8 @@ class UpstreamRejected(UpstreamError):
 
 
 class ContextOverflow(UpstreamRejected):
-    """Refusal by a backend of a prompt and `max_tokens` that do not fit into its context window.
-
-    The gateway counts first, so this means that the backend's window is not the one it reported.
+    """Refusal by a backend of a prompt and `max_tokens` that the gateway counted as fitting: its
+    context window is not the one it reported.
     """
 
 
@@ -203,29 +182,22 @@ class UpstreamFailed(UpstreamError):
 
 
 class UpstreamRecalled(UpstreamFailed):
-    """End of a generation by the gateway, for another tenant: it has to wait for its turn again."""
+    """End of a generation by the gateway, for another tenant: it waits for its turn again."""
 
 
 class NoUpstreamAvailable(UpstreamError):
-    """Lack of a backend: every one of the model is unhealthy or was tried. `retry_after_s` is from
-    one of them, or until one is tried or asked again, where known.
-    """
+    """Lack of a backend: all are unhealthy or were tried."""
 
     def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason, upstream=f"model {model}", retry_after_s=retry_after_s)
 
 
 class Overloaded(NoUpstreamAvailable):
-    """Overload of all backends of the model, where the request cannot wait, or has waited long
-    enough. `retry_after_s` is until the requests that wait now have gone.
-    """
+    """Overload of all backends, where the request cannot wait any longer."""
 
 
 class StoreError(GatewayError):
-    """Failure of the database. `state` is its SQLSTATE; empty where the server sent none.
-
-    `retry_after_s` is until the database is tried again, where known.
-    """
+    """Failure of the database; `state` is its SQLSTATE, if it sent one."""
 
     def __init__(
         self, message: str, *, state: str = "", retry_after_s: float | None = None
@@ -236,47 +208,41 @@ class StoreError(GatewayError):
 
 
 class StoreUnavailable(StoreError):
-    """Loss, refusal or timeout of a connection; the same statement may work in a moment."""
+    """Loss, refusal or timeout of a connection; the same may work in a moment."""
 
 
 class StoreConflict(StoreError):
-    """Violation of a named constraint."""
-
     def __init__(self, constraint: str) -> None:
         super().__init__(f"constraint {constraint} does not hold")
         self.constraint = constraint
 
 
 class KeyTaken(StoreConflict):
-    """Refusal of an idempotency key that stands for another response already: look that one up."""
-
     def __init__(self) -> None:
         super().__init__("pk_idempotency_keys")
 
 
 class ClaimLost(StoreError):
-    """Loss of the claim on a response: the replica that holds it now must not be disturbed."""
+    """Loss of the claim on a response, whose new holder must not be disturbed."""
 
     def __init__(self) -> None:
         super().__init__("another replica goes on with this response, or has ended it")
 
 
 class ContentSealed(StoreError):
-    """Failure to open a tenant's stored content: its key was destroyed or withdrawn, or the content
-    was changed. The message is for operators.
-    """
+    """Failure to open stored content: its key is gone, or it was changed."""
 
 
 class SinkFailed(GatewayError):
-    """Failure of a sink of usage to take what it was sent; it may take the same later."""
+    """Failure of a sink of usage, which may take the same later."""
 
 
 class SinkRefused(SinkFailed):
-    """Refusal by a sink of usage: it will not take the same however often it is sent."""
+    """Refusal by a sink of usage, however often the same is sent."""
 
 
 class SummaryFailed(GatewayError):
-    """Failure to summarize a conversation. The message is for operators."""
+    """Failure to summarize a conversation."""
 
 
 class Draining(GatewayError):
@@ -287,31 +253,25 @@ class Draining(GatewayError):
 
 
 class Leaving(GatewayError):
-    """Refusal of a request because the process ends: it has not begun, and must go to another."""
+    """Refusal of a request that has not begun: another process must take it."""
 
     def __init__(self) -> None:
         super().__init__("this process ends and takes no more requests")
 
 
 class TooManyConnections(GatewayError):
-    """Refusal of a connection: the process, or one address, has as many as are allowed."""
-
     def __init__(self) -> None:
         super().__init__("there are as many connections as this process takes")
 
 
 class IssuerUnavailable(GatewayError):
-    """Failure to fetch the keys of an issuer of tokens, of which none are known. The message is for
-    operators. `retry_after_s` is until the gateway fetches them again.
-    """
-
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
 class StartupError(GatewayError):
-    """Failure of the process to start. `remedy` tells the operator what to do."""
+    """Failure of the process to start."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -319,7 +279,7 @@ class StartupError(GatewayError):
 
 
 class DatabaseInUse(StartupError):
-    """Refusal to start on an embedded database that another lasting gateway uses."""
+    """Refusal of an embedded database that another lasting gateway uses."""
 
 
 class ConfigError(StartupError):
@@ -340,5 +300,4 @@ def installation(extra: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return the caller's text, shortened for use in a message."""
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."

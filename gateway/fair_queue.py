@@ -1,8 +1,7 @@
-"""Turns of tenants: a queue, slots that are taken in turns, and two gates of the event loop.
+"""Turns of tenants: a queue, slots, and gates of requests and reads on the event loop.
 
-The event loop does whatever has come before it looks for more. What one tenant sends at once must
-not all go before what another sends: requests begin through `Turns`, and reads of streams are
-parsed through `ReadTurns`.
+The loop does all that has come before it looks for more: without gates, what one tenant sends at
+once would go before what another sends.
 """
 
 from __future__ import annotations
@@ -22,26 +21,23 @@ T = TypeVar("T")
 ROUND_S: Final = 0.002
 """Seconds from the start of a round in which every request may begin."""
 COST_S: Final = 0.002
-"""About how many seconds a request takes until it waits for something."""
 SHARE: Final = 0.25
-"""The part of a round that is for requests that begin; other work may make a round long."""
+"""Part of a round for requests that begin; other work may make a round long."""
 BURST_BYTES: Final = 128 * 1024
-"""Work on reads, in bytes, after which the event loop has its turn: some milliseconds of it.
-
-An engine's step brings a token to each of its streams at once. A read that waits for another round
-costs 40 % more than one that does not, so a step of a hundred streams should fit."""
+"""Work on reads before the event loop has its turn. A read that waits for another round costs 40 %
+more, so an engine's step of a hundred streams should fit."""
 READ_BYTES: Final = 512
-"""What a read costs beside its bytes, as if they were so many more."""
+"""Fixed cost of a read, as bytes."""
 
 
 class FairQueue(Generic[T]):
-    """Items that wait, in order for each tenant, taken from one tenant after the other."""
+    """Items in order within a tenant; tenants take turns."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[T]] = {}
-        """The first tenant is the next."""
+        """Items by tenant; the first tenant is the next."""
 
     def __contains__(self, tenant: object) -> bool:
         return tenant in self._waiting
@@ -51,14 +47,10 @@ class FairQueue(Generic[T]):
         return len(self._waiting)
 
     def put(self, tenant: Hashable, item: T) -> None:
-        # A new tenant is the last in turn.
         self._waiting.setdefault(tenant, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T]:
-        """Remove the next item, whose tenant is the last in turn from now on.
-
-        Raises `KeyError` if nothing waits.
-        """
+        """Remove the next item; its tenant becomes the last in turn."""
         if not self._waiting:
             raise KeyError
         tenant = next(iter(self._waiting))
@@ -70,18 +62,16 @@ class FairQueue(Generic[T]):
 
 
 class FairWaiters(FairQueue[asyncio.Future[None]]):
-    """Tasks that wait for their tenant's turn."""
-
     __slots__ = ()
 
     def add(self, tenant: Hashable) -> asyncio.Future[None]:
-        """Return a future to wait for; cancelling it gives up the turn."""
+        """Return a future to await; cancelling it gives up the turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.put(tenant, turn)
         return turn
 
     def release(self) -> tuple[Hashable] | None:
-        """End the wait of the next and return its tenant; None: no tenant waits."""
+        """End the wait of the next task and return its tenant."""
         while self._waiting:
             tenant, turn = self.take()
             if not turn.done():
@@ -91,15 +81,12 @@ class FairWaiters(FairQueue[asyncio.Future[None]]):
 
 
 class FairSlots:
-    """Slots of which a task holds one; tenants take turns in those that become free."""
-
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting = FairWaiters()
 
     @asynccontextmanager
     async def taken(self, tenant: Hashable) -> AsyncIterator[None]:
-        """Hold a slot for the block."""
         await self._take(tenant)
         try:
             yield
@@ -124,14 +111,11 @@ class FairSlots:
 
 
 class Turns:
-    """Gate of the requests of one process, which begin in turns.
-
-    Of a tenant that sends many at once only a few begin in one round of the loop. Of a tenant that
-    has begun nothing in this round one may always begin.
+    """Gate of requests: of a tenant only a few begin in one round of the loop, the first one
+    always.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._since = 0.0
         self._is_round = False
@@ -139,7 +123,7 @@ class Turns:
         self._waiting = FairWaiters()
 
     def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
-        """Return the future to wait for before the tenant begins; None: it may begin now."""
+        """Return the future to await before the tenant begins; None: it may begin now."""
         if not self._is_round:
             self._is_round = True
             self._since = self._clock()
@@ -165,25 +149,20 @@ class Turns:
 
 
 class ReadTurns:
-    """Gate of the reads of one process's streams: once there is much work they take turns.
+    """Gate of the reads of one process's streams, which take turns after `BURST_BYTES`.
 
-    An engine gives a token to each of hundreds of streams in one step. After `BURST_BYTES` of reads
-    the others wait for the next rounds of the loop. Work is counted in bytes, not in seconds: a
-    process that gets little of a busy machine would let all its reads wait, which takes even more
-    of it. A tenant with nothing that waits may have one read parsed all the same.
+    Work is counted in bytes, not in seconds: a process that gets little of a busy machine would let
+    all its reads wait, which takes even more of it.
     """
 
     def __init__(self) -> None:
         self._burst_bytes = 0
-        """Work since the loop had its turn."""
         self._served: set[Hashable] = set()
-        """Tenants that had a turn in this round, while others wait."""
         self._waiting: FairQueue[tuple[int, Callable[[], None]]] = FairQueue()
         self._is_due = False
-        """The next round is scheduled."""
 
     def begin(self, tenant: Hashable, size: int) -> bool:
-        """Return True if a read of so many bytes may be parsed now; otherwise call `wait`."""
+        """Return True if a read of `size` bytes may be parsed now; otherwise call `wait`."""
         if self._waiting:
             if tenant in self._waiting or tenant in self._served:
                 return False
@@ -198,7 +177,6 @@ class ReadTurns:
         return True
 
     def wait(self, tenant: Hashable, size: int, callback: Callable[[], None]) -> None:
-        """Call `callback`, which parses so many bytes, when it is the turn of this tenant."""
         self._schedule_round()
         self._waiting.put(tenant, (size, callback))
 

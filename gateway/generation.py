@@ -1,7 +1,4 @@
-"""The vocabulary between the stages: prompt, token chunk, segment events, token usage.
-
-`models`, `upstreams`, `eventlog` and `engine` speak it to each other without knowing each other.
-"""
+"""The vocabulary between the stages: prompt, token chunk, segment events, token usage."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ if TYPE_CHECKING:
 
 
 LOGPROB_MIN = -9999.0
-"""Log probability of something impossible, as the API shows it."""
+"""Log probability that the API shows for an impossible id."""
 PREAMBLE = -1
-"""The `Span.source` of what is rendered from no item: the system and developer messages."""
+"""The `Span.source` of the system and developer messages, which no item renders."""
 
 
 class FinishReason(Enum):
-    """Reason of a good end of a turn. Every other end is an `UpstreamError`.
+    """Reason of a good end of a turn; any other is an `UpstreamError`.
 
     Stored logs have the position of a member: a new one comes last.
     """
@@ -37,7 +34,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Ids of a prompt, `ids[start:end]`, rendered from the context item at index `source`."""
+    """Ids `ids[start:end]` of a prompt, rendered from the context item at index `source`."""
 
     source: int
     start: int
@@ -46,12 +43,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids that a backend continues; they end with the opening of a turn.
+    """Token ids that end with the opening of a turn, packed as unsigned 32-bit integers.
 
-    There may be hundreds of thousands of ids: they are packed, as unsigned 32-bit integers. Those
-    of a conversation that is sent as it is (`gateway.text_ids`) are no tokens: `text_tokens` is
-    about how many it has. None: each id is a token. `opens_thought`: the template of its server
-    begins a thought behind it, so the answer begins within one.
+    `text_tokens` is about how many tokens a conversation sent as text has (`gateway.text_ids`).
+    `opens_thought`: its server's template begins a thought behind it.
     """
 
     ids: array[int]
@@ -67,15 +62,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """The ids around the messages of a turn, as the next prompt needs them.
+    """The ids around the messages of a turn.
 
-    `opening` ends every prompt, so the first message of a turn comes without it. `turn_end` is
-    what the model ends its last message with; in history that message ends with `message_end`.
-    `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
-    format these are, so only one format may (Harmony); items of another are rendered anew.
-    `is_text`: turns are text of a server's chat endpoint (`gateway.text_ids`): nobody can go on
-    with one that was begun. `thought` is what such a thought stands between whose server does not
-    tell it from an answer.
+    `opening` ends every prompt. The model ends its last message with `turn_end`; in history that
+    message ends with `message_end`. `stores_ids`: items are stored with their ids. Rows do not tell
+    the format of ids, so only one (Harmony) may. `is_text`: turns are text (`gateway.text_ids`),
+    and cannot be continued. `thought` stands around a thought whose server does not tell it from an
+    answer.
     """
 
     opening: tuple[int, ...]
@@ -99,10 +92,10 @@ class Sampling:
     top_k: int | None = None
     min_p: float | None = None
     logprobs: int | None = None
-    """Number of alternatives to report for each id; None: not even the id's own logprob."""
+    """Alternatives to report for each id; None: not even its own logprob."""
 
     def after(self, generated: int) -> Sampling:
-        """Return the sampling for the rest of a turn, after `generated` ids.
+        """Return the sampling for the rest of a turn.
 
         A backend that continues starts its random numbers again: with the same seed it would repeat
         those of the first ids, so the seed is derived from the number of ids.
@@ -123,63 +116,55 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Single id, such as a marker."""
-
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A text, exactly, in whichever ids the model spells it."""
+    """A text, in whichever ids the model spells it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
-    """Any ids but these, any number of them."""
+    """Any number of ids other than these."""
 
     excluded: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A JSON value that the schema describes."""
-
     schema: dict[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Ebnf:
-    """Text that an EBNF grammar describes, in GBNF notation; its first rule is `root`."""
+    """Text of an EBNF grammar, in GBNF notation; its first rule is `root`."""
 
     grammar: str
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """Sequence of parts, one after the other."""
-
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Choice of one of these parts; there is at least one."""
+    """Choice of at least one option."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """A part, once or not at all."""
-
     part: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A part, any number of times, also never."""
+    """Part that comes any number of times, or never."""
 
     part: Node
 
@@ -194,12 +179,10 @@ NOTHING: Final = InOrder(())
 class Constraint:
     """Required form of the rest of a turn.
 
-    `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
-    `answer` is the schema of the final message alone, for engines whose grammars begin only there;
-    None where there is none, or where more than the answer is constrained. `calls` is how many
-    different calls it allows: with hundreds of them it takes long to write for an engine. `exact`:
-    it allows nothing but what the request demands. `bare`: no marker is to come before the end.
-    `markers` are the ids that frame messages; a final message begins with `answer_opening`.
+    `turn` describes every id before the one that ends the turn. `answer` is the schema of the final
+    message, for engines whose grammars begin only there; None where more than that is constrained.
+    `calls` is how many different calls it allows: hundreds take long to write for an engine.
+    `exact`: it allows nothing but what the request demands. `bare`: no marker comes before the end.
     """
 
     turn: Node
@@ -210,41 +193,36 @@ class Constraint:
     markers: tuple[int, ...] = ()
     answer_opening: tuple[int, ...] = ()
     chat: dict[str, Any] | None = field(default=None, hash=False)
-    """Constraint for a server's chat endpoint, in place of a grammar: fields of its request, and
-    under `allowed` the names of the tools that may be called."""
+    """Fields of a chat endpoint's request, in place of a grammar; `allowed` has names of tools."""
     tags: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Grammars that engines were sent for it, by engine, kept for later requests that it binds."""
+    """Grammars by engine, kept for later requests."""
 
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """Placement of a response so far, by which routing chooses a backend for its next turn.
+    """Record by which routing places the next turn of a response.
 
-    `placement` is routing's record of the last turn, in bytes that only routing reads: that of a
-    response before, as its row has it, until a turn of this one has ended. `cache_key` is the name
-    that the client gave requests that begin alike; `opening` is how many ids the prompt has up to
-    the end of the user's first message (0: not known).
+    `placement` is for routing alone to read: at first that of the previous response, from its row.
+    `cache_key` is the client's name for requests that begin alike; `opening` counts the ids up to
+    the end of the user's first message; 0: unknown.
     """
 
     placement: bytes | None = None
     cache_key: str | None = None
     opening: int = 0
     turns: int = 0
-    """Number of turns of this response that were placed."""
 
     def moved(self, placement: bytes) -> None:
-        # A turn of the response ended at `placement`.
         self.placement = placement
         self.turns += 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTerms:
-    """Terms of a request to a chat endpoint: its prompt is a conversation, and its answer text.
+    """Terms of a request to a chat endpoint.
 
-    `limits_output`: `max_tokens` is the caller's limit. Otherwise it is only an estimate of the
-    rest of the window, and the server knows better. `thought` is that of
-    `Framing`, `opens_thought` that of `Prompt`.
+    `limits_output`: `max_tokens` is the caller's limit, not an estimate of the rest of the window,
+    which the server knows better.
     """
 
     limits_output: bool
@@ -254,19 +232,14 @@ class ChatTerms:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """Request for a raw completion: `model` is the public name, `cache_salt` isolates a tenant's
-    prefixes. `tenant` names whose it is where requests wait for each other, and `share` how many
-    times the usual share of the backends that tenant has; no backend is told.
+    """Request for a raw completion of the public `model`.
 
-    `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
-    the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
-    must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
-    before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
-    goes on with a response of which some is there, and waits for nobody, unless it `was_recalled`:
-    then another had its place, and it waits for one as others do. `chat` is None where ids go in
-    and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has, which
-    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`). `on_sent` is called
-    with the name of each backend that the request is sent to.
+    `cache_salt` isolates a tenant's prefixes. `tenant` and `share` (times the usual share of the
+    backends) order requests that wait. `stop_ids` end the turn: a stream that breaks after one has
+    lost nothing. `id_end` is the first number that is no id. `priority`: 0 is ordinary, more goes
+    first. `background`: nobody waits for it in person. `has_begun`: it goes on with a response, and
+    waits for nobody, unless it `was_recalled` and another took its place. `on_sent` is called with
+    the name of each backend.
     """
 
     request_id: str
@@ -296,7 +269,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportedUsage:
-    """Token counts of a turn of text, as its server reported them."""
+    """Usage of a turn of text, from its server."""
 
     input_tokens: int
     output_tokens: int
@@ -307,9 +280,9 @@ class ReportedUsage:
 # Not frozen, as other values that are made for each token: the guard makes that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class TokenLogprob:
-    """Log probability of an id (natural logarithm), and the likeliest ids in its place, best first.
+    """Natural log probability of an id, and the likeliest ids in its place, best first.
 
-    Never NaN or infinite: what a backend calls impossible is `LOGPROB_MIN`.
+    Never NaN or infinite: what is impossible is `LOGPROB_MIN`.
     """
 
     logprob: float
@@ -318,17 +291,13 @@ class TokenLogprob:
 
 @dataclass(slots=True, unsafe_hash=True)
 class TextLogprob:
-    """Log probabilities of a character of a text: the `tokens` that begin there, as its server
-    reported them; none where it is in the middle of a token. None: they are not known.
-    """
+    """The `tokens` that begin at a character; empty within a token, None if not reported."""
 
     tokens: tuple[TextToken, ...] | None = ()
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class TextToken:
-    """A token of such a text: its bytes, its log probability, and the likeliest in its place."""
-
     piece: bytes
     logprob: float
     top: tuple[tuple[bytes, float], ...] = ()
@@ -338,17 +307,14 @@ IN_TOKEN: Final = TextLogprob()
 UNTOLD: Final = TextLogprob(None)
 
 Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
-"""Log probabilities that a server reported for one id."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class TokenChunk:
-    """Ids of one read from a backend, any number of them; the last chunk has the finish reason.
+    """Ids of one read from a backend.
 
-    `logprobs` has one for each id if the request includes them, otherwise it is None.
-    `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the
-    request's constraint. `upstream` names the backend; empty: unknown. `usage` may
-    come with the finish of a turn of text.
+    The last one has `finish`, perhaps with `cached_tokens` and `usage`. `constrained`: the backend
+    holds the model to the request's constraint. `upstream` is empty if unknown.
     """
 
     ids: list[int]
@@ -361,13 +327,11 @@ class TokenChunk:
 
 
 class TokenSink(Protocol):
-    """Receiver of the tokens of a generation as they come.
+    """Receiver of the tokens of a generation.
 
-    `on_tokens` is called in the read of the backend's socket that brought the ids, so it must not
-    block. False: nothing more is read until `room` has returned. `room` waits until the sink can
-    take more, and returns False if it has enough: then the generation is broken off. What either
-    raises ends the generation, too, and reaches the caller of the generator; it must not be an
-    `UpstreamError`, which would count as the backend's.
+    `on_tokens` is called in the read of the backend's socket, so it must not block. False: nothing
+    more is read until `room` has returned; False from that breaks the generation off. Errors of
+    either reach the caller of the generator; an `UpstreamError` would count as the backend's.
     """
 
     def on_tokens(self, chunk: TokenChunk) -> bool: ...
@@ -376,7 +340,7 @@ class TokenSink(Protocol):
 
 
 class SegmentKind(Enum):
-    """Kind of a contiguous piece of output; each piece becomes one item."""
+    """Kind of a piece of output, which becomes one item."""
 
     REASONING = "reasoning"  # analysis channel
     COMMENTARY = "commentary"  # a preamble for the user, before or between calls
@@ -410,27 +374,25 @@ CALL_KINDS = frozenset(
         SegmentKind.TOOL_SEARCH_CALL,
     }
 )
-"""The kinds that a client executes."""
+"""Calls that the client runs."""
 HOSTED_KINDS = frozenset(
     {SegmentKind.WEB_SEARCH_CALL, SegmentKind.CODE_INTERPRETER_CALL, SegmentKind.MCP_CALL}
 )
-"""The kinds that the gateway runs itself."""
+"""Calls that the gateway runs."""
 BUILTIN_PREFIX = "builtin:"
-"""Begins the names by which rules and logs know the tools that a model was trained with, as in
-`builtin:browser.search`: no function of a request can have such a name."""
+"""Prefix of tools that a model was trained with: no function of a request can have such a name."""
 BROWSER_TOOLS = tuple(f"{BUILTIN_PREFIX}browser.{name}" for name in ("search", "open", "find"))
-"""Names of the tools of web search."""
 SEARCH_TOOL = BROWSER_TOOLS[0]
 PYTHON_TOOL = f"{BUILTIN_PREFIX}python"
-"""Name of the code interpreter, which takes code, and no JSON."""
+"""Its arguments are code, and no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStarted:
-    """Start of a segment. `name` is the function's name for a call, otherwise empty.
+    """Start of a segment; `name` is a call's function.
 
-    `form` tells which of several equivalent headers the model wrote, for a call or a message
-    (`models.harmony.message_headers`); 0 for the one that is written where nobody knows.
+    `form` is which of several equivalent headers the model wrote
+    (`models.harmony.message_headers`).
     """
 
     kind: SegmentKind
@@ -440,10 +402,10 @@ class SegmentStarted:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SegmentText:
-    """More text of the open segment; never empty, never half a character, never a marker.
+    """More text of the open segment; never empty, half a character, or a marker.
 
-    `tokens` are the positions of the ids that spell it, counted as in `SegmentEnded`; only a
-    tracing parser has them, and only if text and ids agree byte for byte.
+    `tokens` are the positions of its ids: only from a tracing parser, and if text and ids agree
+    byte for byte.
     """
 
     text: str
@@ -454,11 +416,10 @@ class SegmentText:
 class SegmentEnded:
     """End of the open segment.
 
-    `start:end` are the ids of its whole message, header and terminator included, counted from the
-    first id fed to this parser. `verbatim` is False when a recovery rule had a part in it, or its
-    header has more in it than it says. `complete` is False for a message that was cut off. The next
-    prompt repeats a message that is both id for id; any other is rendered again. `broken`: the
-    arguments of a call end in the middle of their JSON, although nobody cut them off.
+    `start:end` are the ids of its message, header and terminator included, counted from the first
+    one fed. `verbatim`: no recovery rule had a part in it, and its header has no more in it than it
+    says. The next prompt repeats a message that is this and `complete` id for id. `broken`: a
+    call's arguments end within their JSON, although nobody cut them off.
     """
 
     start: int
@@ -472,8 +433,6 @@ SegmentEvent = SegmentStarted | SegmentText | SegmentEnded
 
 
 class Where(Enum):
-    """Place of the next id in a turn."""
-
     HEADER = "header"  # a message has begun, its <|message|> has not come
     BODY = "body"
     BETWEEN = "between"  # behind a message
@@ -482,8 +441,8 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokenCall:
-    """A call of the function `name` whose arguments end at position `end`, in the middle of their
-    JSON. Its end was not told yet.
+    """A call whose arguments end at position `end`, within their JSON; its `SegmentEnded` is to
+    come.
     """
 
     name: str
@@ -492,15 +451,13 @@ class BrokenCall:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ParserPosition:
-    """State of the parser in a turn. Positions count ids from the first one fed to the parser.
+    """State of the parser in a turn. Positions count ids from the first one fed.
 
-    `start` is the first id of the open message; between messages, of the one to come. `kind` and
-    `name` are those of an open body, None and empty elsewhere and while the kind is not known; of a
-    turn that a call of a hosted tool has ended, they are those of the call.
-    `doubts` are the rules that make the open message unreadable. `waiting` counts the ids of
-    texts that become reasoning or something else, as whatever comes next will tell. `answered`: an
-    answer was closed before it. `broken` is the call before it, if that broke off. `called`: a call
-    was closed before it, in a format in which more may follow.
+    `start` is the first id of the open message, or of the next. `kind` and `name` are those of an
+    open body, or of the hosted call that ended the turn. `doubts` are the rules that make the open
+    message unreadable. `waiting` counts ids whose kind depends on what comes next. Before it, an
+    answer (`answered`) or a call (`called`, if more may follow) was closed, or a call broke off
+    (`broken`).
     """
 
     where: Where
@@ -517,53 +474,44 @@ class ParserPosition:
 class TokenParser(Protocol):
     """Parser of the ids of one turn into segments. Total: no sequence of ids makes it raise.
 
-    The result does not depend on how the ids were cut into calls of `feed`, except that text may
-    be cut into more or fewer `SegmentText`s.
+    How the ids were cut into calls of `feed` only changes how text is cut into `SegmentText`s.
     """
 
     recoveries: dict[str, int]
-    """Number of times that each recovery rule fired, by name."""
 
     @property
-    def reasoning_tokens(self) -> int:
-        """Return the number of ids in the bodies of reasoning segments so far."""
-        ...
+    def reasoning_tokens(self) -> int: ...
 
     @property
-    def place(self) -> ParserPosition:
-        """Return where the next id falls."""
-        ...
+    def place(self) -> ParserPosition: ...
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes that an id stands for; empty if it is not text."""
+        """Return the bytes of an id; empty if it is not text."""
         ...
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each of the first ids, as long as they add only to the open segment.
+        """Return the text of each of the first ids, as long as they add only to the open segment;
+        empty where `feed` returns nothing.
 
-        The list has an empty string for an id for which `feed` would return none. The ids after
-        those are not read; a parser that traces its text reads none.
+        Later ids are not read; a parser that traces its text reads none.
         """
         ...
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """End the turn and close the open segment. `reason` is None if the turn was broken off."""
+        """Close the open segment. `reason` is None if the turn was broken off."""
         ...
 
 
 @dataclass(slots=True)
 class TokenUsage:
-    """Token counts of one response, exact because they are counted from ids. Those of turns of text
-    are the server's, or `estimated` if it did not report them.
+    """Exact token counts of one response; of turns of text the server's, or `estimated`.
 
-    `recomputed_tokens` were read again by another backend that went on, `voided_tokens` were
-    generated and taken back; nobody pays for either. `tool_output_tokens` are the results of tools
-    that the gateway ran: the input of the turns behind them has them, too. `tool_calls` are how
-    many of these it answered, `web_searches` those that searched the web; one that was run again
-    is one. Output is also counted by channel, messages with their headers: analysis, commentary,
-    final answers, and calls with their arguments. Ids outside of messages are in none of these.
+    Nobody pays for `recomputed_tokens` (read again by another backend) and `voided_tokens` (taken
+    back). `tool_output_tokens` are results of hosted tools, which later input has, too.
+    `tool_calls` counts a repeated call once. Output by channel has headers; ids outside of messages
+    are in none.
     """
 
     input_tokens: int = 0
@@ -584,9 +532,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A call that the gateway answered: of which tool, by the name that rules have for it, with
-    which arguments, and the ids of the message that is the result.
-    """
+    """Call that the gateway answered, and the ids of the result's message."""
 
     name: str
     arguments: str
@@ -595,10 +541,10 @@ class AnsweredCall:
 
 @dataclass(frozen=True, slots=True)
 class RenderedItem:
-    """An output item with the ids that stand for it in the next prompt (None: render it again).
+    """Output item with its ids in the next prompt; without these it, or its `call`, is rendered
+    again.
 
-    `call` has what an item without ids cannot show: the call as the model knows it. `includable`
-    are fields that only `include` shows, and its request did not include.
+    `includable` are fields that only `include` shows, and its request did not include.
     """
 
     item: dict[str, object] = field(hash=False)

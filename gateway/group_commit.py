@@ -1,7 +1,7 @@
-"""Group commit: rows that come at one time share the cost of one transaction.
+"""Group commit: rows that come at one time share one transaction.
 
-A row that comes after a pause is committed at once. Under load there is a pause between the
-beginnings of two commits, and all that comes meanwhile goes together.
+A row that comes after a pause is committed at once; under load, those between two commits go
+together.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ Done = TypeVar("Done")
 _Call = tuple[Row, "asyncio.Future[Done | None]"]
 
 BATCH_ROWS_MAX: Final = 128
-"""Rows of one commit: while the database works on it, a row that comes alone has to wait."""
+"""A row that comes alone has to wait for one whole commit."""
 
 _log = EventLog(__name__)
 
 
 class GroupCommit(Generic[Row]):
-    """Rows that wait, and the loop that commits them, one batch at a time."""
-
     def __init__(
         self,
         commit: Callable[[list[Row]], Awaitable[None]],
@@ -54,24 +52,20 @@ class GroupCommit(Generic[Row]):
         return len(self._waiting)
 
     def put(self, row: Row) -> None:
-        # The row goes with one of the next commits.
         self._waiting.append(row)
         self._work.set()
 
     def extend(self, rows: Iterable[Row]) -> None:
-        """Add rows after all others."""
         self._waiting.extend(rows)
         if self._waiting:
             self._work.set()
 
     def put_back(self, rows: Iterable[Row]) -> None:
-        """Add rows that were taken and are not committed, before all others."""
         self._waiting.extendleft(reversed(list(rows)))
         if self._waiting:
             self._work.set()
 
     def take(self) -> list[Row]:
-        """Remove and return the rows of the next batch."""
         rows: list[Row] = []
         size = 0
         while self._waiting and size < self._size_max:
@@ -85,7 +79,6 @@ class GroupCommit(Generic[Row]):
         return rows
 
     async def run(self) -> None:
-        """Commit rows as they come, until cancelled."""
         clock, may_begin_at = asyncio.get_running_loop().time, 0.0
         while True:
             await self._work.wait()
@@ -100,9 +93,8 @@ async def commit_but_defects(
     commit: Callable[[Sequence[Row]], Awaitable[None]],
     give_up: Callable[[Row, Exception], None],
 ) -> None:
-    """Commit all rows, or all but the defective ones, which are passed to `give_up`.
-
-    Batches that fail are halved until the defective rows are alone. Raises `StoreUnavailable`.
+    """Commit all rows but the defective ones, which are passed to `give_up`: batches that fail are
+    halved until these are alone. Raises `StoreUnavailable`.
     """
     try:
         await commit(rows)
@@ -121,8 +113,7 @@ async def commit_but_defects(
 class Batcher(Generic[Row, Done]):
     """Committer of rows together, for callers that wait until theirs is committed.
 
-    A row that could not be committed together with others, whichever of them is at fault, is given
-    back to its caller, who commits it alone: one bad row costs the others nothing.
+    If a batch fails, each caller commits its own row: one bad row costs the others nothing.
     """
 
     def __init__(
@@ -144,8 +135,8 @@ class Batcher(Generic[Row, Done]):
     async def commit(self, row: Row) -> Done | None:
         """Return the outcome of a row; None: it is not committed, and the caller has to do it.
 
-        Raises `StoreUnavailable` when the outcome is unknown, or the database is not reachable. If
-        a caller is cancelled, its row may be committed or not.
+        Raises `StoreUnavailable`, also when the outcome is unknown. The row of a cancelled caller
+        may be committed or not.
         """
         if not self._is_open:
             return None
@@ -154,7 +145,6 @@ class Batcher(Generic[Row, Done]):
         return await done
 
     async def run(self) -> None:
-        """Commit until cancelled. A row that comes before or after that is given back at once."""
         self._is_open = True
         try:
             await self._calls.run()

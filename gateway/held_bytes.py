@@ -16,19 +16,17 @@ SHARE_OF_FREE: Final = 4
 
 
 class HeldBytes:
-    """Count of what is held for all tenants, and for each. One request alone may have any size."""
+    """Count of what is held, by tenant. One request alone may have any size."""
 
     def __init__(self, bytes_max: int, refusal: str) -> None:
-        """Hold `bytes_max` at once; a request beyond is answered with the message `refusal`."""
         self._bytes_max = bytes_max
         self._refusal = refusal
         self.of_tenants: Counter[Hashable] = Counter()
 
     @contextmanager
     def one(self, tenant: Hashable) -> Iterator[Callable[[int], None]]:
-        """Hold the bytes of one request for the block, which calls what is returned with each part.
-
-        That raises `RateLimited` if there is no room for the part.
+        """Hold the bytes of one request for the block, which calls the returned function with the
+        size of each part. That raises `RateLimited` if there is no room.
         """
         own = 0
 

@@ -60,18 +60,14 @@ def new_uuid() -> UUID:
 
 
 def new_request_id() -> str:
-    # An `x-request-id`: `req_` and 32 hex digits.
     return "req_" + os.urandom(16).hex()
 
 
 def new_replica_id() -> str:
-    # The name under which one process claims responses.
     return "replica_" + secrets.token_hex(8)
 
 
 class IdForm:
-    """Form of the ids of one kind of resource: a prefix, and a UUID as 32 hex digits."""
-
     __slots__ = ("_prefix",)
 
     def __init__(self, prefix: str) -> None:
@@ -81,7 +77,7 @@ class IdForm:
         return f"{self._prefix}{uuid.int:032x}"
 
     def parse(self, text: str) -> UUID | None:
-        """Return the UUID in the id; None if this gateway cannot have issued it."""
+        """Return the UUID; None for a foreign id."""
         begin = len(self._prefix)
         is_one = text.startswith(self._prefix) and _HEX_ID.match(text, begin) is not None
         return UUID(text[begin:]) if is_one else None
@@ -121,43 +117,30 @@ audit_log_uuid = audit_log_id.parse
 
 
 def auto_container(response: UUID) -> UUID:
-    """Return the container of a response that asked for `auto`.
-
-    Every replica that continues the response computes the same one.
-    """
+    """Return the container of a response that requests `auto`, the same at every replica."""
     digest = hashlib.sha256(b"container of " + response.bytes).digest()
     return UUID(bytes=digest[:16])
 
 
 def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:
-    """Return the id of the `ordinal`-th output item, from 0.
-
-    The id of a message also encodes the form of its header (`harmony.message_headers`), from 1
-    on, in a letter that is not a hex digit.
+    """Return the id of the `ordinal`-th output item, from 0; a message's ends with the form of its
+    header (`harmony.message_headers`) as a letter that is no hex digit.
     """
     return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
 
 
 def source_of_output(item_id: str) -> str:
-    """Return the part that the ids of all output items of one response share, and no others have.
-
-    Empty for an id that is not of an output item.
-    """
+    """Return the part that one response's output items alone share."""
     match = _OUTPUT_ITEM_ID.match(item_id)
     return match.group(1) if match else ""
 
 
 def is_item_id(item_id: str) -> bool:
-    """Return True if the id has the form of this gateway's item ids.
-
-    No two items share one; nor do they share OpenAI's, of which the longer ones have this form,
-    too.
-    """
+    """Return True for the form of this gateway's item ids, which OpenAI's longer ones have, too."""
     return _ITEM_ID.match(item_id) is not None
 
 
 def message_form(item_id: str) -> int:
-    """Return the form that a message id encodes; 0 for an id that this gateway did not make."""
     match = _FORMED_MESSAGE_ID.match(item_id)
     return _FORM_LETTERS.index(match.group(1)) if match else 0
 
@@ -167,11 +150,10 @@ def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
 
 
 def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
-    """Return the `call_id` of a tool call: `call_` and 24 hex digits.
+    """Return the `call_id` of a tool call, which reveals nothing of the response.
 
-    The digits reveal nothing of the response. Every client sends the id back, so it encodes the
-    form of the call's header, 0 to 7 (`harmony.message_headers`): 20 digits are pseudo-random, the
-    last four a check of these, exclusive-or the form.
+    Every client sends it back, so it has the form of the call's header (`harmony.message_headers`):
+    20 digits are pseudo-random, the last four a check of these, exclusive-or the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     stem = digest[:20]
@@ -179,7 +161,7 @@ def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
 
 
 def call_form(call_id: str) -> int:
-    """Return the header form encoded in a `call_id`; 0 for one that this gateway did not make.
+    """Return the header form in a `call_id`; 0 for a foreign one.
 
     One in 8192 foreign ids of 24 hex digits looks like this gateway's and yields some form.
     """
@@ -187,12 +169,10 @@ def call_form(call_id: str) -> int:
 
 
 def is_call_id(call_id: str) -> bool:
-    """Return True if this gateway made the id, which then belongs to one call: see `call_form`."""
     return _find_call_form(call_id) >= 0
 
 
 def _find_call_form(call_id: str) -> int:
-    # -1 for an id that this gateway did not make.
     match = _CALL_ID.match(call_id)
     if match is None:
         return -1

@@ -1,14 +1,14 @@
 """JSON that is one line to every reader, however it splits text into lines.
 
-JSON may hold U+2028, U+2029 and U+0085 as they are, and server-sent events and JSON Lines end a
-line with LF only. `str.splitlines`, and the line readers of HTTP clients made of it, end one there.
+U+2028, U+2029 and U+0085 end no line of server-sent events or JSON Lines, but do for
+`str.splitlines` and line readers of HTTP clients made of it.
 """
 
 from __future__ import annotations
 
 
 def one_line(text: bytes) -> bytes:
-    """Escape each character that could end a line in JSON that orjson wrote."""
+    """Escape each character that could end a line."""
     if text.isascii():
         return text
     # The first bytes of the three: to look for one byte takes next to no time.

@@ -1,8 +1,7 @@
-"""The end user in a line of usage, as a digest, and the tags that the tenant declares.
+"""End user of a usage line, as a digest, and the tags that the tenant declares.
 
-The line outlives the response, so it holds only those values of a client's metadata whose names the
-tenant declared. The digest is an HMAC with a key of the tenant: lines of one end user can be
-recognized and added up, and do not reveal the identity.
+The line outlives the response, so it has no other metadata. The digest is an HMAC with a key of the
+tenant: it adds up lines of one end user, and does not reveal the identity.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 LineKind = Literal["response", "compact", "count", "embeddings", "rerank", "adjustment"]
-"""Kind of a line of usage. An adjustment corrects another line, with signed figures."""
+"""An adjustment corrects another line, with signed figures."""
 
 TAGS_MAX: Final = 5
 TAG_CHARS_MAX: Final = 64
-"""Characters of the value of a tag, at most."""
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 """PostgreSQL takes neither into `jsonb`."""
 _PURPOSE: Final = b"end user of "
@@ -30,7 +28,7 @@ _PURPOSE: Final = b"end user of "
 
 @dataclass(frozen=True, slots=True)
 class Metering:
-    """End user and tags of a line of usage. `end_user` is 16 bytes, None without an end user."""
+    """End user and tags of a line of usage; `end_user` is 16 bytes."""
 
     end_user: bytes | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +39,7 @@ class Metering:
 
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
-        """Read what `as_json` returned. Raises `ValueError`, `TypeError` or `LookupError`."""
+        """Reverse `as_json`. Raises `ValueError`, `TypeError` or `LookupError`."""
         end_user = kept["end_user"]
         return cls(None if end_user is None else bytes.fromhex(end_user), dict(kept["tags"]))
 
@@ -50,18 +48,15 @@ NOBODY: Final = Metering()
 
 
 def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
-    # `named` is the end user that the request names.
     return Metering(end_user_of(secret, tenant, named) if named else None, tags)
 
 
 def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:
-    """Return the digest of an end user: the same for the same name, tenant and secret."""
     key = hmac.digest(secret, _PURPOSE + tenant.bytes, hashlib.sha256)
     return hmac.digest(key, named.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16]
 
 
 def tags_of(metadata: Mapping[str, str] | None, declared: Sequence[str]) -> dict[str, str]:
-    """Return the metadata that the tenant wants on its bill, cut to `TAG_CHARS_MAX`."""
     if not metadata:
         return {}
     return {

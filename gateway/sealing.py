@@ -1,14 +1,12 @@
 """The one door to ciphers: `reasoning.encrypted_content`, and the keys of content at rest.
 
-Reasoning that only this gateway can read again: a seal is bound to a tenant and a model. It is
-deterministic, so that a log that is folded again gives the same bytes: the nonce is derived from
-key, binding and content (as in AES-SIV), so that one nonce never serves two contents.
+A seal of reasoning is bound to a tenant and a model. It is deterministic, so that a log that is
+folded again gives the same bytes: the nonce is derived from key, binding and content (as in
+AES-SIV), so that one never serves two contents.
 
     seal      "hgw1." and unpadded base64url of: a byte, the length of the key's id; the key's id;
               the nonce, 12 bytes; content and tag under AES-256-GCM
     content   a byte, 0 for ids or 1 for text; then ids, unsigned 32-bit little-endian, or UTF-8
-
-What is stored of a tenant is sealed with a `DataKey` of its own; `gateway.encryption` has the rest.
 """
 
 from __future__ import annotations
@@ -44,8 +42,6 @@ class SealBroken(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Tenant that may open a seal, its model, and the id of the key that the seal is made with."""
-
     tenant: UUID
     model: str
     key_id: str
@@ -53,15 +49,13 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class SealingSecret:
-    """A key by its id, which every seal carries. Nobody may be able to guess `secret`."""
-
     id: str
     secret: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Unsealed:
-    """Reasoning as the next prompt repeats it: id for id, or `text` where `ids` is None."""
+    """Reasoning as the next prompt repeats it: `ids`, or without these `text`."""
 
     ids: tuple[int, ...] | None = None
     text: str = ""
@@ -75,7 +69,6 @@ class Unsealed:
 
     @classmethod
     def of(cls, content: bytes) -> Unsealed:
-        """Read the bytes of `content`. Raises `SealBroken` for others."""
         kind, body = content[:1], content[1:]
         if kind == _IDS and len(body) % _ID_BYTES == 0:
             return cls(ids=struct.unpack(f"<{len(body) // _ID_BYTES}I", body))
@@ -91,14 +84,13 @@ class Sealer:
     """Keys for seals: the first one seals, all of them open. Immutable, shared by threads."""
 
     def __init__(self, keys: Sequence[SealingSecret]) -> None:
-        # Raises `ValueError` without keys, for two of one id, and for ids that do not fit.
         self._keys = {key.id: _Key(key) for key in keys}
         if not keys or len(self._keys) < len(keys):
             raise ValueError("sealing keys must differ in their ids, and there must be one")
         self.key_id = keys[0].id
 
     def seal(self, binding: Binding, content: bytes) -> str | None:
-        """Return the seal, the same for the same content at any time; None if its key is gone."""
+        """Return the seal, always the same for the same content; None if its key is gone."""
         key = self._keys.get(binding.key_id)
         if key is None:
             return None
@@ -106,7 +98,6 @@ class Sealer:
         return _spelled(bytes([len(key.name)]) + key.name + key.cipher.seal(content, bound_to))
 
     def open(self, seal: str, tenant: UUID, model: str) -> bytes:
-        """Return the content. Raises `SealBroken` for a text that was not sealed for these two."""
         name, sealed = _parts(seal)
         key = self._keys.get(name.decode(errors="replace"))
         if key is None:
@@ -115,8 +106,6 @@ class Sealer:
 
 
 class _Cipher:
-    """AES-256-GCM with keys derived from one secret: one encrypts, another makes nonces."""
-
     def __init__(self, secret: bytes, info: bytes) -> None:
         self._key, self._nonce_key = derived_keys(secret, info)
 
@@ -144,8 +133,6 @@ class _Cipher:
 
 
 class _Key:
-    """A sealing secret in use."""
-
     def __init__(self, key: SealingSecret) -> None:
         self.name = key.id.encode()
         if not 0 < len(self.name) <= _KEY_ID_BYTES_MAX:
@@ -157,37 +144,30 @@ class DataKey:
     """Key for content at rest: AES-256-GCM. Immutable, shared by threads.
 
     Nonces are random, 96 bits: a key must not seal more than 2^32 contents (NIST SP 800-38D, 8.3),
-    so keys are renewed. `seal_name` derives nonces from what is sealed instead, as a `Sealer` does:
-    the same name gives the same bytes, and can be looked up without being readable.
+    so keys are renewed. `seal_name` derives them instead, so that names can be looked up.
     """
 
     OVERHEAD_BYTES: Final = 28
-    """Bytes that a seal adds to its content: a nonce of 12 bytes, and a tag of 16."""
+    """A nonce of 12 bytes, and a tag of 16."""
 
     def __init__(self, secret: bytes) -> None:
-        # Raises `ValueError` for a secret that has not 32 bytes.
         if len(secret) != _KEY_BYTES:
             raise ValueError(f"a data key has {_KEY_BYTES} bytes")
         self._cipher = _Cipher(secret, b"hgc1 content")
 
     def seal(self, content: bytes, bound_to: bytes) -> bytes:
-        """Return nonce, ciphertext and tag; only the same `bound_to` opens them."""
         return self._cipher.seal(content, bound_to, secrets.token_bytes(_NONCE_BYTES))
 
     def seal_name(self, name: bytes, bound_to: bytes) -> bytes:
-        """Seal a name, to the same bytes each time.
-
-        Anyone who sees two sealed names sees whether they differ.
-        """
+        """Seal a name. Anyone who sees two sealed names sees whether they differ."""
         return self._cipher.seal(name, bound_to)
 
     def open(self, sealed: bytes, bound_to: bytes) -> bytes:
-        """Return the content. Raises `SealBroken` if it was sealed otherwise, or changed since."""
         return self._cipher.open(sealed, bound_to)
 
 
 def derived_keys(secret: bytes, info: bytes) -> tuple[bytes, bytes]:
-    """Return two keys of 32 bytes: HKDF-SHA256 (RFC 5869) without a salt."""
+    """Return two keys: HKDF-SHA256 (RFC 5869) without a salt."""
     extracted = hmac.digest(bytes(_KEY_BYTES), secret, hashlib.sha256)
     first = hmac.digest(extracted, info + b"\1", hashlib.sha256)
     return first, hmac.digest(extracted, first + info + b"\2", hashlib.sha256)

@@ -1,14 +1,12 @@
 """Turns and prompts of models whose servers take and return text only, as ids.
 
-All stages behind a turn (log, fold, output guard) count ids. A server's chat endpoint has none, so
-here each character of its text is an id, behind all ids that a vocabulary may have, and so are the
-marks between thoughts, answer and calls:
+All stages behind a turn count ids. So each character is an id, behind all ids that a vocabulary may
+have, and so are the marks between thoughts, answer and calls:
 
     THOUGHT  characters …   ANSWER  characters …   CALL  name  ARGUMENTS  JSON …   END
 
-The prompt of such a turn is the conversation itself: lines of JSON, four bytes in each id, which
-is about what a token is. The first line has the options of the request, each other one a message.
-So more messages are appended as ids are (`docs/models.md` tells what that is good for).
+The prompt is lines of JSON, four bytes in each id, which is about what a token is: the options of
+the request, then a message on each (`docs/models.md`).
 """
 
 from __future__ import annotations
@@ -22,57 +20,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 TEXT_BASE: Final = 1 << 24
-"""The id of the character U+0000. No vocabulary has so many ids."""
+"""The id of U+0000. No vocabulary has so many ids."""
 CHARACTERS: Final = sys.maxunicode + 1
 TEXT_IDS: Final = range(TEXT_BASE, TEXT_BASE + CHARACTERS)
 THOUGHT, ANSWER, CALL, ARGUMENTS, END = range(TEXT_IDS.stop, TEXT_IDS.stop + 5)
 TEXT_IDS_END: Final = END + 1
-"""No number from here on is an id of text."""
 TEXT_STATE: Final = b"text"
-"""The `ModelFormat.template_state` of a run whose turns are text."""
+"""`ModelFormat.template_state` of a run whose turns are text."""
 CHARACTERS_PER_TOKEN: Final = 4
-"""Estimated characters of a token, for servers that report no number of tokens."""
 MESSAGE_START: Final = b'{"role":'
-"""Begins each line of a conversation but that of its options."""
 ASSISTANT_START: Final = b'{"role":"assistant"'
 IMAGE_TOKENS: Final = 1024
-"""About what an image takes of a window."""
 
 _MARK_BYTE: Final = 0xF8
 """The first of the bytes that no UTF-8 has: each of them is a mark."""
 _MARKS: Final = re.compile(b"([\xf8-\xff])")
 _WORD: Final = 4
 _IMAGE: Final = re.compile(rb'\{"type":"image_url","image_url":\{"url":("data:[^"]*")')
-"""The part of a message that shows an image, and its URL. A text cannot look like it: in JSON its
-quotes have a backslash before them."""
+"""An image in a message, and its URL. A text cannot look like it: JSON escapes its quotes."""
 
 
 def ids_of(text: str) -> list[int]:
-    """Return the id of each character; half a surrogate pair is the replacement character."""
+    """Return the id of each character; half a surrogate pair becomes U+FFFD."""
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return [TEXT_BASE + ord(character) for character in text]
 
 
 def text_of(ids: Iterable[int]) -> str:
-    """Return the characters among the ids."""
     return "".join(chr(one - TEXT_BASE) for one in ids if one in TEXT_IDS)
 
 
 def is_text(ids: Sequence[int]) -> bool:
-    """Return True if the ids are a turn of text; an empty turn is not."""
     return bool(ids) and ids[0] >= TEXT_BASE
 
 
 def estimated_tokens(characters: int) -> int:
-    """Return about how many tokens these characters are."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def packed_text(ids: Sequence[int]) -> bytes:
-    """Return ids of text as bytes: UTF-8, and for each mark a byte that UTF-8 does not use.
-
-    Raises `ValueError` for other ids.
+    """Return UTF-8, with a byte that UTF-8 does not use for each mark. Raises `ValueError` for
+    other ids.
     """
     packed, begun = bytearray(), 0
     for at, one in enumerate(ids):
@@ -88,7 +77,7 @@ def packed_text(ids: Sequence[int]) -> bytes:
 
 
 def unpacked_text(packed: bytes) -> tuple[int, ...]:
-    """Return the ids that were packed. Raises `ValueError` for bytes `packed_text` never made."""
+    """Reverse `packed_text`. Raises `ValueError` for other bytes."""
     ids: list[int] = []
     for part in _MARKS.split(packed):
         if _MARKS.fullmatch(part):
@@ -102,25 +91,19 @@ def unpacked_text(packed: bytes) -> tuple[int, ...]:
 
 
 def packed_lines(lines: Iterable[bytes]) -> array[int]:
-    """Return JSON values, each on a line of its own, as ids of four bytes.
-
-    Spaces fill up each line. All replicas must have the same byte order.
-    """
+    """Return JSON values, on a line each, as ids. All replicas must have the same byte order."""
     content = b"".join(line + b" " * (-(len(line) + 1) % _WORD) + b"\n" for line in lines)
     return array("I", content)
 
 
 def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
-    """Return the lines of one or more concatenated prompts that `packed_lines` made."""
     return _content(ids).split(b"\n")[:-1]
 
 
 def prompt_tokens(ids: Sequence[int]) -> int:
-    """Return about how many tokens such a prompt is.
+    """Return about how many tokens such a prompt is, with `IMAGE_TOKENS` for an image.
 
-    An image that a message shows counts `IMAGE_TOKENS`, whatever its length in the prompt; all else
-    counts by its length. The options, and the calls of an assistant, have JSON in them that users
-    wrote, and no images.
+    Options and calls of an assistant have users' JSON in them, and no images.
     """
     content = _content(ids)
     images = [
@@ -133,7 +116,6 @@ def prompt_tokens(ids: Sequence[int]) -> int:
 
 
 def surplus_ids(ids: Sequence[int]) -> int:
-    """Return how many more ids than tokens such a prompt has, because its images are long."""
     return len(ids) - prompt_tokens(ids)
 
 

@@ -1,4 +1,4 @@
-"""The admin API of tenants (OpenAI's `/v1/organization`) and the plane of operators (`/admin/v1`).
+"""The admin API of tenants (OpenAI's `/v1/organization`) and that of operators (`/admin/v1`).
 
-Every route is an `AdminRoute` with the permission that it takes; `resources` has them all.
+Fields that OpenAI's bodies and objects lack stand under `harmony`.
 """

@@ -1,4 +1,4 @@
-"""`/v1/organization/audit_logs` and `/admin/v1/audit_log`: entries, the newest first."""
+"""`/v1/organization/audit_logs` and `/admin/v1/audit_log`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ AUDIT_QUERY: Final = (
     *(spelled for name in LISTS for spelled in several(name)),
     *(f"effective_at[{bound}]" for bound in ("gt", "gte", "lt", "lte")),
 )
-"""Query parameters of the pages of an audit log."""
 
 
 def routes(logs: AuditLogs) -> list[AdminRoute]:
@@ -54,10 +53,6 @@ def operator_routes(logs: AuditLogs, tenants: Tenants) -> list[AdminRoute]:
 
 
 def audit_query(query: QueryParams) -> AuditQuery:
-    """Parse the query of the audit log.
-
-    Lists are `name[]=a&name[]=b` or use the plain name. Raises `InvalidRequest`.
-    """
     values = {name: values_of(query, name) for name in LISTS}
     bounds = {}
     for name in query:

@@ -1,4 +1,4 @@
-"""`/admin/v1/backends`, `/replicas` and `/settings`: what this process runs on, for operators."""
+"""`/admin/v1/backends`, `/replicas` and `/settings`: what this process runs on."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def routes(backends: Backends) -> list[AdminRoute]:
 
 
 class Backends:
-    """Backends of this process, and which of them no replica sends new requests to."""
-
     def __init__(
         self,
         database: Database,
@@ -49,22 +47,18 @@ class Backends:
         replica: str,
         settings: Callable[[], dict[str, Any]],
     ) -> None:
-        """Take the name of this process (`replica`) and its effective settings, without secrets."""
+        # `settings` returns the effective ones, without secrets.
         self._database = database
         self._pool = pool
         self._replica = replica
         self._settings = settings
 
     async def list(self) -> Sequence[Json]:
-        # `drained` names who drained a backend.
         drained = {one.name: one for one in await backend_reports.drains(self._database)}
         return [_body(state, drained.get(state.name)) for state in self._pool.members()]
 
     async def drain(self, author: Author, name: str) -> Json:
-        """Send no new requests to a backend, at any replica; running ones continue.
-
-        Raises `ResourceNotFound`.
-        """
+        """Send no new requests to a backend, at any replica; running ones continue."""
         self._require(name)
         with owned():
             by = f"operator {author.actor.owner_id}"
@@ -72,17 +66,13 @@ class Backends:
         return {"object": "backend.drained", "name": name}
 
     async def undrain(self, author: Author, name: str) -> Json:
-        """Use a backend again, at all replicas within two seconds.
-
-        Raises `ResourceNotFound`.
-        """
+        """Use a backend again, at all replicas within two seconds."""
         self._require(name)
         with owned():
             await backend_reports.undrain(self._database, name, author)
         return {"object": "backend.undrained", "name": name}
 
     async def replicas(self) -> Sequence[Json]:
-        # This process, and others that reported their backends lately.
         reported = await backend_reports.loads(self._database, fresh_s=LOADS_FRESH_S)
         names = sorted({self._replica, *reported})
         return [{"object": "replica", "id": name} for name in names]

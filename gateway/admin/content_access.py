@@ -1,8 +1,7 @@
 """`/organization/content_access`: a tenant's consent that operators read what its responses say.
 
-Operators may read content where the policy `operator_content_access` of the tenant lets them: with
-the tenant's consent until an end that the tenant chose, or always. Each response is revealed with a
-reason, which the tenant's audit log has (`harmony.content.revealed`).
+Whether they need it is the tenant's policy `operator_content_access`. Each reveal has a reason,
+which the tenant's audit log has (`harmony.content.revealed`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/organization/content_access"
 CONSENT_MAX: Final = timedelta(days=90)
-"""Time that a consent lasts, at most: nobody remembers one that is older."""
+"""Nobody remembers an older one."""
 
 
 def routes(access: ContentAccess) -> list[AdminRoute]:
@@ -52,20 +51,16 @@ class ContentConsent(WireModel):
 
 
 class OperatorAccess(NamedTuple):
-    """The policy of a tenant, and the end of its consent; None: it has not consented."""
-
     policy: str
     consent_until: datetime | None
 
     @property
     def is_open(self) -> bool:
-        """Return True if operators may reveal content now."""
         until = self.consent_until
         has_consent = until is not None and until > datetime.now(UTC)
         return self.policy == "always" or (self.policy == "consent" and has_consent)
 
     def check(self) -> None:
-        """Raise `PermissionDenied` unless operators may reveal content now."""
         if self.is_open:
             return
         why = {
@@ -110,7 +105,6 @@ _WITHDRAW: Final = CoreStatement(
 
 
 async def find_access(connection: Connection, tenant_id: TenantId) -> OperatorAccess:
-    """Return what operators may read of a tenant, in a transaction of that tenant."""
     row = (await connection.execute(_FIND, {"tenant": tenant_id})).one_or_none()
     if row is None:
         return OperatorAccess(DEFAULT_POLICY.operator_content_access, None)
@@ -119,8 +113,6 @@ async def find_access(connection: Connection, tenant_id: TenantId) -> OperatorAc
 
 
 class ContentAccess:
-    """A tenant's consent that operators read its content."""
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
@@ -129,7 +121,6 @@ class ContentAccess:
             return await find_access(connection, tenant_id)
 
     async def consent(self, caller: AdminCaller, body: ContentConsent) -> OperatorAccess:
-        """Let operators read content for some time; a second consent replaces the first."""
         tenant_id = caller.tenant_id
         until = datetime.now(UTC) + timedelta(seconds=body.expires_in_s)
         async with self._transactions.changing(tenant_id) as connection:

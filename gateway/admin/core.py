@@ -1,7 +1,7 @@
 """Statements in SQLAlchemy Core, for the transactions of `gateway.store`.
 
 SQLAlchemy only writes the SQL, once for each statement. It runs on asyncpg, with the role, the
-tenant and the row-level security of the transaction, as hand-written statements do.
+tenant and the row-level security of the transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIALECT: Final = dialect()  # type: ignore[no-untyped-call] # SQLAlchemy has no
 
 
 class CoreStatement(Statement):
-    """A Core statement whose `bindparam`s without a value are its parameters."""
+    """Core statement; its `bindparam`s without a value are its parameters."""
 
     __slots__ = ("_values",)
 
@@ -53,10 +53,7 @@ class CoreStatement(Statement):
 
 @cache
 def insert_row(table: Table, *columns: str) -> CoreStatement:
-    """Insert a row with these columns, created and updated now, and return it.
-
-    The parameters of the values have the names of their columns.
-    """
+    """Insert a row with these columns, named as their parameters, and return it."""
     values: dict[Any, Any] = {column: bindparam(column) for column in columns}
     values |= {name: func.now() for name in ("created_at", "updated_at") if name in table.c}
     return CoreStatement(insert(table).values(values).returning(table))
@@ -64,10 +61,7 @@ def insert_row(table: Table, *columns: str) -> CoreStatement:
 
 @cache
 def update_by_id(table: Table, *columns: str) -> CoreStatement:
-    """Update these columns of the row `id` of `tenant`, and return the row; it is updated now.
-
-    The parameters of the new values have the names of their columns.
-    """
+    """Update these columns of the row `id` of `tenant`, and return it."""
     values: dict[Any, Any] = {column: bindparam(column) for column in columns}
     values |= {"updated_at": func.now()} if "updated_at" in table.c else {}
     return CoreStatement(
@@ -83,7 +77,7 @@ def mark_by_id(table: Table, column: str) -> CoreStatement:
 
 
 def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
-    """Return conditions: the row is of `tenant` and matches the parameters of these columns."""
+    """Return conditions: of `tenant`, and equal to the parameters of these columns."""
     return [
         table.c.tenant_id == bindparam("tenant"),
         *(table.c[column] == bindparam(column) for column in columns),
@@ -91,18 +85,15 @@ def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
 
 
 def named(*columns: str) -> dict[str, Any]:
-    """Return a parameter for each column, of its name, to be the values of an insert."""
     return {column: bindparam(column) for column in columns}
 
 
 def in_seconds(name: str) -> ColumnElement[Any]:
-    """Return the time that is this parameter's number of seconds from now, null if that is null."""
+    """Return the time in this parameter's number of seconds, null for null."""
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
 
 
 class ResourceRows(Generic[T]):
-    """The rows of a table that are a resource of a tenant, and meet a condition."""
-
     def __init__(
         self,
         table: Table,
@@ -112,10 +103,7 @@ class ResourceRows(Generic[T]):
         *conditions: ColumnElement[bool],
         columns: Sequence[Column[Any]] = (),
     ) -> None:
-        """Parse public ids with `parse_id`; `conditions` may have parameters.
-
-        Read only `columns`, by default all of the table.
-        """
+        # `conditions` may have parameters. `columns`: by default all of the table.
         self._table = table
         self._columns = columns or tuple(table.c)
         self._made = made
@@ -124,7 +112,6 @@ class ResourceRows(Generic[T]):
         self._conditions = conditions
 
     async def get(self, connection: Connection, public_id: str, **parameters: Any) -> T:
-        """Return the one of this id. Raises `ResourceNotFound`."""
         id_ = self._parse_id(public_id)
         if id_ is not None:
             for row in await connection.execute(self._find, {**parameters, "id": id_}):
@@ -136,10 +123,6 @@ class ResourceRows(Generic[T]):
         return count
 
     async def page(self, connection: Connection, params: PageParams, **parameters: Any) -> Page[T]:
-        """Return one page, in the order of creation.
-
-        Raises `InvalidRequest` for an `after` that is not in the list.
-        """
         query = {**parameters, "row_limit": params.limit + 1}
         if params.after is not None:
             query["after"] = self._parse_id(params.after)

@@ -1,7 +1,7 @@
 """`…/data_retention`: the retention of content of an organization and of its projects.
 
-A change counts for new requests as soon as their key is looked up again (`auth.key_cache_ttl_s`).
-Content that was stored before stays until it expires or is erased.
+A change counts for new requests once their key is looked up again (`auth.key_cache_ttl_s`). Stored
+content stays until it expires or is erased.
 """
 
 from __future__ import annotations
@@ -69,11 +69,6 @@ _OF_PROJECT: Final = CoreStatement(
 
 
 class RetentionControls:
-    """Retention types of a tenant and its projects. Methods with the id of a project raise
-    `ResourceNotFound` for an unknown one, those that change something `InvalidRequest` for an
-    unknown type.
-    """
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
@@ -83,10 +78,6 @@ class RetentionControls:
             return retention_type
 
     async def set_of_organization(self, caller: AdminCaller, body: DataRetentionUpdate) -> str:
-        """Set it for all projects that follow the organization.
-
-        Raises `PermissionDenied` if this process does not own the tables.
-        """
         check_type(body.retention_type, of_project=False)
         tenant_id = caller.tenant_id
         remedy = "Ask the operator of this server to run: harmony-gateway data retention."
@@ -111,10 +102,6 @@ class RetentionControls:
     async def set_of_project(
         self, caller: AdminCaller, project_id: str, body: DataRetentionUpdate
     ) -> str:
-        """Set it for one project, or let the project follow its organization again.
-
-        Raises `InvalidRequest`, also for an archived project.
-        """
         check_type(body.retention_type, of_project=True)
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:

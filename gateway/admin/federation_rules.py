@@ -1,6 +1,6 @@
 """Federation rules: which tokens of an identity provider stand for which service account.
 
-Bodies and objects are as openai-python 3.52 has them; our own fields stand under `harmony`.
+Bodies and objects are those of openai-python 3.52.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ONE_RULE = f"{ALL}/{{workload_identity_federation_rule_id}}"
 KIND = "organization.workload_identity_federation_rule"
 EVENT: Final = "workload_identity_provider_mapping"
 RULES_MAX: Final = 50
-"""Federation rules of one identity provider."""
+"""Rules per identity provider."""
 
 MatcherValue = (
     Annotated[str, StringConstraints(max_length=1024)]
@@ -87,7 +87,6 @@ class _RuleFields(NullableModel):
     attribute_matchers: Matchers | None = None
 
     def columns(self) -> Json:
-        """Return the values that the request sets. Raises `InvalidRequest` for an unknown scope."""
         columns = self.model_dump(include={"name", "description", "enabled"}, exclude_none=True)
         if self.attribute_matchers is not None:
             columns["matchers"] = self.attribute_matchers
@@ -191,20 +190,12 @@ async def _required_rule(
 
 
 class FederationRules:
-    """Rules of tenants' identity providers. All methods raise `ResourceNotFound` for an unknown
-    provider, rule, project or account.
-    """
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
     async def create(
         self, caller: AdminCaller, provider_id: str, body: RuleCreate
     ) -> FederationRule:
-        """Add a rule to a provider.
-
-        Raises `RateLimited` for too many, `InvalidRequest` for an archived project.
-        """
         tenant_id = caller.tenant_id
         columns = body.columns()
         async with self._transactions.changing(caller.tenant_id) as connection:
@@ -249,7 +240,6 @@ class FederationRules:
         *,
         service_account_id: str | None = None,
     ) -> Page[FederationRule]:
-        # All of a provider, or those of one service account.
         account = None
         if service_account_id is not None:
             account = ids.parse_service_account_id(service_account_id)
@@ -264,7 +254,6 @@ class FederationRules:
     async def change(
         self, caller: AdminCaller, provider_id: str, rule_id: str, body: RuleUpdate
     ) -> FederationRule:
-        # Fields that are left out stay.
         tenant_id = caller.tenant_id
         columns = body.columns()
         async with self._transactions.changing(caller.tenant_id) as connection:

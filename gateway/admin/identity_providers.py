@@ -1,7 +1,7 @@
 """Identity providers of tenants: issuers of tokens that a tenant trusts.
 
-Bodies and objects are as openai-python 3.52 has them; our own fields stand under `harmony`. Issuers
-that operators trust are rows of the same table: `tenancy.issuers.IdentityProvider`.
+Bodies and objects are those of openai-python 3.52. Issuers that operators trust are rows of the
+same table.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ KIND = "organization.workload_identity_provider"
 EVENT: Final = "workload_identity_provider"
 
 PROVIDERS_MAX: Final = 50
-"""Identity providers of one tenant, and issuers of operators."""
+"""Providers per tenant, and issuers of operators."""
 URL_CHARS_MAX: Final = 512
-"""Characters of an issuer and of an audience, at most: both are in one index entry."""
+"""Issuer and audience share one index entry."""
 ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
@@ -170,10 +170,7 @@ class ProviderFields(NullableModel):
     harmony: TokenExtras = TokenExtras()
 
     def columns(self, before: IdentityProvider | None = None) -> Json:
-        """Return the values of the provider; those that the request leaves out are `before`'s.
-
-        Raises `InvalidRequest`.
-        """
+        """Return all values; omitted ones are `before`'s."""
         columns = dict(_DEFAULTS)
         if before is not None:
             columns = {name: getattr(before, name) for name in (*_NAMED, *_DEFAULTS)}
@@ -197,10 +194,6 @@ class ProviderFields(NullableModel):
         return columns
 
     def keys(self, issuer: str) -> KeySource | None:
-        """Return the source of the issuer's keys; None if the request has none.
-
-        Raises `InvalidRequest`.
-        """
         verification = self.verification
         if self.harmony.jwks_url is not None:
             if verification is not None:
@@ -340,9 +333,9 @@ async def insert_provider(
 ) -> IdentityProvider:
     """Insert a provider.
 
-    Raises `StoreConflict` when a provider that takes bearer tokens has the same issuer and
-    audience: another of this tenant (uq_identity_providers_bearer), or of any tenant if tokens need
-    not name theirs (uq_identity_providers_unnamed).
+    Raises `StoreConflict` if another one that takes bearer tokens has its issuer and audience: one
+    of this tenant (uq_identity_providers_bearer), or of any if tokens need not name their tenant
+    (uq_identity_providers_unnamed).
     """
     if columns["unnamed_bearer"]:
         await _give_way(connection, columns["issuer"], columns["audience"])
@@ -353,7 +346,6 @@ async def insert_provider(
 async def update_provider(
     connection: Connection, provider: IdentityProvider, columns: Json
 ) -> IdentityProvider:
-    # Raises as `_insert` does.
     if columns.get("unnamed_bearer"):
         wanted = (columns.get(name, getattr(provider, name)) for name in ("issuer", "audience"))
         await _give_way(connection, *wanted)
@@ -393,20 +385,10 @@ def _audience_taken(why: str) -> InvalidRequest:
 
 
 class IdentityProviders:
-    """Identity providers of tenants, and their rules. All methods raise `ResourceNotFound` for an
-    unknown provider, rule, project or account.
-    """
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
     async def create(self, caller: AdminCaller, body: ProviderCreate) -> IdentityProvider:
-        """Trust an issuer.
-
-        Raises `RateLimited` for too many, and `InvalidRequest` if bearer tokens of this issuer and
-        audience belong to another provider of the tenant or to the operator, or if the audience
-        names another tenant.
-        """
         tenant_id = caller.tenant_id
         columns = body.columns()
         async with self._changing(caller) as connection:
@@ -429,7 +411,6 @@ class IdentityProviders:
     async def change(
         self, caller: AdminCaller, provider_id: str, body: ProviderUpdate
     ) -> IdentityProvider:
-        # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
             provider = await PROVIDERS_OF_TENANTS.get(
                 connection, provider_id, tenant=caller.tenant_id

@@ -1,4 +1,4 @@
-"""`/admin/v1/responses`: stored responses of all tenants, for operators, without what they say."""
+"""`/admin/v1/responses`: stored responses of all tenants, without what they say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway import ids
 from gateway.admin.routes import PAGE, AdminRoute
 from gateway.api.query import integer, list_body, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin_bodies import SECOND_MAX, seconds_of
+from gateway.protocol.admin_bodies import moment_of, seconds_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNNING, TERMINAL
@@ -33,13 +33,12 @@ QUERY: Final = (
     *(*PAGE, "before", "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
     *("created_at[gte]", "created_at[lt]", *several("status")),
 )
-"""Query parameters of the search for stored responses."""
 
 COLUMNS: Final = """
 r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
 r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
 r.attempts"""
-"""Columns of `record_body`, none of which has content; `r` are the responses, `t` the tenants."""
+"""Columns for `record_body`; none has content."""
 # Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
 # search names a tenant, or reads at most what its hours have.
 _SEARCH: Final = Statement(f"""
@@ -70,10 +69,6 @@ def routes(database: Database) -> list[AdminRoute]:
 
 
 async def search(database: Database, query: QueryParams) -> Json:
-    """Return a page of stored responses, the newest first. Raises `InvalidRequest`.
-
-    Those `before` a response in this order are newer than it.
-    """
     limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
     parameters = {**_parameters(query), "rows_max": limit + 1}
     # The role that may not read content.
@@ -83,21 +78,18 @@ async def search(database: Database, query: QueryParams) -> Json:
 
 
 def _parameters(query: QueryParams) -> Json:
-    """Parse the filters. Raises `InvalidRequest`, also for a longer period than `SPAN_MAX`.
-
-    Times are unix seconds; without them it is the last `SPAN_MAX`.
-    """
+    # Raises `InvalidRequest`, also for a longer period than `SPAN_MAX`, the default.
     statuses = values_of(query, "status")
     for status in statuses:
         if status not in STATUSES:
             raise wrong_value("status", status, STATUSES)
     until_s = integer(query, "created_at[lt]", minimum=0)
     from_s = integer(query, "created_at[gte]", minimum=0)
-    until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else _moment(until_s)
-    begin = until - SPAN_MAX if from_s is None else _moment(from_s)
+    until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else moment_of(until_s)
+    begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
     if (before := _parsed(query, "before", ids.parse_response_id)) is not None and from_s is None:
         # An id begins with the millisecond in which it was made, and newer ones follow it.
-        begin = max(begin, _moment((before.int >> 80) // 1000))
+        begin = max(begin, moment_of((before.int >> 80) // 1000))
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
             f"Ask for {SPAN_MAX.days} days at most.",
@@ -127,12 +119,7 @@ def _parsed(query: QueryParams, name: str, parse: Callable[[str], UUID | None]) 
     return id_
 
 
-def _moment(second: int) -> datetime:
-    return datetime.fromtimestamp(min(second, SECOND_MAX), UTC)
-
-
 def record_body(row: Row) -> Json:
-    """Return a stored response without what it says, from a row with `COLUMNS`."""
     tenant_id = TenantId(row.tenant_id)
     return {
         "id": ids.response_id(row.id),

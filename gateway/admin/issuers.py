@@ -1,7 +1,4 @@
-"""Issuers of tokens that operators trust, and what operators confirm of tenants' providers.
-
-`/admin/v1/issuers`, and `/admin/v1/tenants/{name}/issuers` for the providers of a tenant.
-"""
+"""`/admin/v1/issuers`: those that operators trust, and what they confirm of tenants' providers."""
 
 from __future__ import annotations
 
@@ -147,14 +144,8 @@ _NIL: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
-    """Issuers of the operators, and what they confirm of tenants' providers.
-
-    The first are for the owner of the tables alone: methods raise `PermissionDenied` for others,
-    and `ResourceNotFound` for an unknown issuer, tenant or provider.
-    """
-
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:
-        """Call `forget` after a change: it makes this process look up tokens again."""
+        # `forget` makes this process look up tokens again.
         self._database = database
         self._forget = forget
 
@@ -166,11 +157,6 @@ class OperatorIssuers:
             return await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
 
     async def create(self, author: Author, body: OperatorIssuerCreate) -> IdentityProvider:
-        """Trust an issuer whose tokens name their tenant.
-
-        Raises `InvalidRequest` if issuer and audience are trusted already, for unknown tenants, and
-        if no claim is configured to name the tenant; `RateLimited` for too many.
-        """
         columns = body.columns()
         async with self._changing() as connection:
             await self._check(connection, columns)
@@ -183,7 +169,6 @@ class OperatorIssuers:
     async def change(
         self, author: Author, issuer_id: str, body: OperatorIssuerUpdate
     ) -> IdentityProvider:
-        # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
             provider = await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
             columns = body.columns(provider)
@@ -203,18 +188,10 @@ class OperatorIssuers:
             await _note(connection, author, "deleted", provider, name=provider.name)
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
-        """Return the providers that a tenant trusts, the oldest first.
-
-        `harmony.tenant_told_by` of its body is what ties a bearer token to the tenant.
-        """
         return await self._all(await self._tenant_id(name))
 
     async def confirm(self, author: Author, name: str, provider_id: str) -> IdentityProvider:
-        """Let bearer tokens of a tenant's provider omit the tenant's name.
-
-        Raises `InvalidRequest` if another provider has bearer tokens of this issuer and audience,
-        or if this provider has none.
-        """
+        """Let bearer tokens of a tenant's provider omit the tenant's name."""
         try:
             return await self._set_unnamed(author, name, provider_id, is_confirmed=True)
         except StoreConflict as conflict:
@@ -226,7 +203,6 @@ class OperatorIssuers:
             ) from conflict
 
     async def withdraw(self, author: Author, name: str, provider_id: str) -> IdentityProvider:
-        # Bearer tokens have to name the tenant again.
         return await self._set_unnamed(author, name, provider_id, is_confirmed=False)
 
     async def _set_unnamed(

@@ -1,4 +1,4 @@
-"""Keys of a project, and `/v1/organization/admin_api_keys`: those of the admin API itself."""
+"""Keys of projects, and of the admin API itself (`/v1/organization/admin_api_keys`)."""
 
 from __future__ import annotations
 
@@ -72,9 +72,8 @@ KIND = "organization.project.api_key"
 ADMIN_KIND = "organization.admin_api_key"
 DEFAULT_NAME: Final = "Secret key"
 KEYS_MAX: Final = 10_000
-"""API keys of one tenant that work."""
+"""Working keys per tenant."""
 OVERLAP_S: Final = 86_400
-"""For which a replaced key goes on beside the new one, unless the request says otherwise."""
 NETWORKS_MAX: Final = 64
 _ACCESS = ("active", "inactive", "any")
 
@@ -161,7 +160,6 @@ class AccountKeyCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def terms(self) -> KeyTerms:
-        """Return the terms of the key, without owner and expiry. Raises `InvalidRequest`."""
         return KeyTerms(
             scopes=scopes_of(self.scopes),
             networks=tuple(
@@ -181,10 +179,6 @@ class ServiceAccountCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def key(self) -> AccountKeyCreate | None:
-        """Return the request for the account's first key.
-
-        Raises `InvalidRequest` for a lifetime or terms where no key is requested.
-        """
         if not self.create_service_account_only:
             return AccountKeyCreate(
                 expires_in_seconds=self.expires_in_seconds, harmony=self.harmony
@@ -217,7 +211,6 @@ class AdminKeyCreate(NullableModel):
     scopes: Annotated[Many[str], Field(max_length=1)] = ()
 
     def terms(self) -> KeyTerms:
-        """Return the terms of the key. Raises `InvalidRequest` for any scope but the read-only."""
         if self.scopes and self.scopes != (READ_ONLY_SCOPE,):
             raise wrong_value("scopes[0]", self.scopes[0], (READ_ONLY_SCOPE,))
         return KeyTerms(kind="admin", scopes=frozenset(self.scopes))
@@ -236,10 +229,7 @@ def _network(param: str, text: str) -> Network:
 
 
 class ShownKey(NamedTuple):
-    """A key and its owner; None: nobody in particular, as for keys that operators make.
-
-    `secret` is the value of a key that was just made.
-    """
+    """Key, its owner unless an operator made it, and the `secret` if it was just made."""
 
     key: ApiKey
     account: ServiceAccount | None = None
@@ -285,7 +275,6 @@ def admin_key_body(one: ShownKey) -> Json:
 
 
 def _common(one: ShownKey, kind: str) -> Json:
-    # With its value only in the answer that makes it.
     key = one.key
     return {
         "id": ids.api_key_id(key.id),
@@ -347,7 +336,7 @@ _IS_MEANT: Final = (
     ),
     API_KEYS.c.disabled_at.is_(None),
 )
-"""The key is one of `project`, or an admin key where that is null, and has not been ended."""
+"""A key of `project`, or an admin key where that is null, that has not been ended."""
 _WORKS: Final = (
     API_KEYS.c.disabled_at.is_(None),
     or_(API_KEYS.c.expires_at.is_(None), API_KEYS.c.expires_at > func.now()),
@@ -381,7 +370,7 @@ _REPLACE: Final = CoreStatement(
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
-    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
+    """Return the same error for an unknown, ended, or foreign key."""
     return ResourceNotFound(
         f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
     )
@@ -393,10 +382,7 @@ _ROWS: Final = ResourceRows(
 
 
 class Keys:
-    """API keys; without a project they are admin keys.
-
-    All methods raise `ResourceNotFound` for an unknown project, account or key.
-    """
+    """API keys; without a project they are admin keys."""
 
     def __init__(
         self,
@@ -415,10 +401,7 @@ class Keys:
     async def create_account(
         self, caller: AdminCaller, project_id: str, name: str, body: AccountKeyCreate | None
     ) -> tuple[ServiceAccount, ShownKey | None]:
-        """Create a service account, and unless `body` is None a key of it.
-
-        Without a key the account has no role. Raises `RateLimited` for too many of either.
-        """
+        """Create a service account with a key, or without one and without a role."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
@@ -431,7 +414,6 @@ class Keys:
     async def create(
         self, caller: AdminCaller, project_id: str, account_id: str, body: AccountKeyCreate
     ) -> ShownKey:
-        """Create a key of a service account. Raises `RateLimited` for too many."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
@@ -441,10 +423,7 @@ class Keys:
     async def create_unowned(
         self, caller: AdminCaller, project_id: str, body: AccountKeyCreate
     ) -> ShownKey:
-        """Create a key of no service account, which ends no later than other keys of this server.
-
-        Raises `RateLimited` for too many.
-        """
+        """Create a key of no service account, of the server's longest lifetime at most."""
         limits = (body.expires_in_seconds, self._lifetime_max_s)
         expires_in_s = min((one for one in limits if one is not None), default=None)
         async with self._transactions.changing(caller.tenant_id) as connection:
@@ -461,7 +440,6 @@ class Keys:
             )
 
     async def create_admin(self, caller: AdminCaller, body: AdminKeyCreate) -> ShownKey:
-        """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
         terms = body.terms()
         async with self._transactions.changing(caller.tenant_id) as connection:
             expires_in_s = self._lifetime(body.expires_in_seconds)
@@ -484,9 +462,6 @@ class Keys:
     async def change(
         self, caller: AdminCaller, project_id: str, key_id: str, body: ProjectKeyUpdate
     ) -> ShownKey:
-        """Change scopes and lifetime of a key. Raises `InvalidRequest` for an expired key or an
-        archived project.
-        """
         tenant_id = caller.tenant_id
         values = {
             "scopes": None if body.scopes is None else sorted(scopes_of(body.scopes)),
@@ -509,7 +484,6 @@ class Keys:
             return (await _with_owners(connection, tenant_id, [key_of_row(changed_row)]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
-        """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             key = await self._required(connection, tenant_id, project_id, key_id)
@@ -519,12 +493,7 @@ class Keys:
     async def rotate(
         self, caller: AdminCaller, project_id: str | None, key_id: str, body: KeyRotate
     ) -> ShownKey:
-        """Replace a key by a new one with its terms, limits, budgets and lifetime.
-
-        The old one works for `overlap_seconds` more (None: a day). Raises `InvalidRequest`
-        for a key that has expired or has been replaced, and for an archived project; `RateLimited`
-        for too many.
-        """
+        """Replace a key by a new one with its terms, limits, budgets and lifetime."""
         tenant_id, overlap_s = caller.tenant_id, body.overlap_seconds
         async with self._transactions.changing(tenant_id) as connection:
             old = await self._required(connection, tenant_id, project_id, key_id, is_active=True)

@@ -1,4 +1,4 @@
-"""`/admin/v1/usage`: the ledger of all tenants, for operators."""
+"""`/admin/v1/usage`: the ledger of all tenants."""
 
 from __future__ import annotations
 
@@ -108,15 +108,13 @@ def sink_body(state: Row) -> Json:
 
 
 class Ledger:
-    """Operations on the ledger of one database of tenants."""
-
     def __init__(self, database: Database, adding: Adding, reconciliation: Reconciliation) -> None:
         self.database = database
         self._adding = adding
         self._reconciliation = reconciliation
 
     async def reconcile(self, author: Author, *, repairs: bool = True) -> Differences:
-        """Find what does not agree; with `repairs` wrong sums are computed again."""
+        """Find what does not agree; with `repairs` sum up anew."""
         await self._adding.round()
         differences = await self._reconciliation.round(repairs=repairs)
         counts = {

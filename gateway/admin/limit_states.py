@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def routes(states: LimitStates) -> list[AdminRoute]:
     async def read(call: AdminCall) -> Json:
-        # Of the tenant, or with `project_id` of that project.
         project_id = call.request.query_params.get("project_id")
         return _body(await states.named(call.path["name"], project_id))
 
@@ -32,8 +31,6 @@ def routes(states: LimitStates) -> list[AdminRoute]:
 
 
 class LimitStates:
-    """Use of the limits and budgets of tenants and their projects."""
-
     def __init__(
         self,
         limits: Limits,
@@ -45,7 +42,6 @@ class LimitStates:
         self._figures = figures
 
     async def named(self, tenant: str, project_id: str | None) -> Figures:
-        """Return the figures of a tenant, or one of its projects. Raises `ResourceNotFound`."""
         tenant_id = await self._limits.tenant(tenant)
         if project_id is None:
             return await self.of(LimitOwner.of_tenant(tenant_id))

@@ -1,8 +1,4 @@
-"""Rate limits of tenants, their projects and keys.
-
-Bodies and objects are field for field those of openai-python 3.54
-(`openai.types.admin.organization`), with additional fields under `harmony`.
-"""
+"""Rate limits of tenants, their projects and keys; bodies and objects of openai-python 3.54."""
 
 from __future__ import annotations
 
@@ -55,11 +51,8 @@ LIMITS: Final = TABLES["limits"]
 API_KEYS: Final = TABLES["api_keys"]
 
 STORAGE_MAX: Final = 1_000
-"""Limits of stored bytes that are listed."""
 UNLIMITED: Final = 1_000_000_000
-"""Number that is shown where there is no limit, because OpenAI's object always has a number there.
-This or more in one of its fields removes the limit.
-"""
+"""Number for "no limit", because OpenAI's object always has one. This or more removes a limit."""
 RATE_LIMIT_PREFIX: Final = "rl-"
 
 
@@ -75,13 +68,12 @@ def routes(limits: Limits) -> list[AdminRoute]:
 
 
 class RateLimitEndpoints:
-    """Endpoints of `…/rate_limits`: one for each model, and `rl-*` for all together."""
+    """Endpoints of `…/rate_limits`; `rl-*` is for all models together."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
     async def list(self, call: AdminCall) -> Json:
-        """List the limits of each model that is served or has limits."""
         params = page_params(call.request.query_params)
         owner = await self._limits.of_project(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(owner)
@@ -111,7 +103,7 @@ class RateLimitEndpoints:
 
 
 class Limited(NamedTuple):
-    """Limited quantity of a field of a body; `window_s` 0: at one moment."""
+    """Limited quantity of a field; `window_s` 0: at one moment."""
 
     what: What
     window_s: int
@@ -147,7 +139,6 @@ class KeyLimits(RateLimitExtras, MainLimits):
 
     @property
     def values(self) -> Values:
-        # Nulls are left out.
         return {limited: value for limited, value in _sent(self) if value is not None}
 
 
@@ -169,10 +160,6 @@ class RateLimitUpdate(MainLimits):
 
     @property
     def values(self) -> Values:
-        """Return the new values by limit; None removes a limit.
-
-        Raises `InvalidRequest` for limits that are not supported.
-        """
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
             if getattr(self, name) is not None:
                 raise unsupported(name, "Leave it out: this server limits requests and tokens")
@@ -202,7 +189,6 @@ def _sent(body: WireModel) -> Iterator[tuple[tuple[What, int], int | None]]:
 
 
 def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
-    """Return `project.rate_limit` from the limits of a project for a model."""
     values = {(one.what, one.window_s): one.value for one in limits}
     modes = {one.mode for one in limits}
     body: Json = {
@@ -218,10 +204,6 @@ def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class LimitOwner:
-    """Owner of limits and budgets: a tenant, or one of its projects or keys; and, for the audit
-    log, the `author` of changes of these.
-    """
-
     tenant_id: TenantId
     scope: Scope
     scope_id: UUID
@@ -237,7 +219,6 @@ class LimitOwner:
 
     @property
     def row(self) -> dict[str, Any]:
-        # The parameters of `of_scope`.
         return {"tenant": self.tenant_id, "scope": self.scope, "scope_id": self.scope_id}
 
     def has(self, one: Limit | Budget) -> bool:
@@ -249,8 +230,6 @@ class LimitOwner:
 
 
 class StorageState(NamedTuple):
-    """A limit of stored bytes, its tenant, and what was last measured; None: not measured yet."""
-
     tenant: str
     limit: Limit
     stored_bytes: int | None
@@ -260,7 +239,6 @@ _LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
 
 
 def upsert(table: Table, key: Sequence[str], changed: Mapping[str, Any], **values: Any) -> Any:
-    # Inserts a row, or changes the one of the same key.
     added = postgresql.insert(table).values(
         tenant_id=bindparam("tenant"), **named(*key), **changed, **values
     )
@@ -314,11 +292,7 @@ SELECT id FROM line ORDER BY older DESC LIMIT 1
 
 
 class Limits:
-    """Limits of tenants, their projects and keys.
-
-    Changes take effect at other replicas within `auth.key_cache_ttl_s`, because limits are looked
-    up with keys. Each method takes an owner whose limits the caller may change.
-    """
+    """Limits of tenants, their projects and keys, which are looked up with keys."""
 
     def __init__(
         self,
@@ -328,11 +302,7 @@ class Limits:
         models: Callable[[], Sequence[str]] = tuple,
         forget: Callable[[], None] | None = None,
     ) -> None:
-        """Count requests by the model ids that `aliases` maps further names to.
-
-        Limits of the served `models` are shown though they have none. `forget`, called after a
-        change, makes this process look up keys again.
-        """
+        # `aliases` map further names to model ids. Served `models` are shown without limits, too.
         self._database = database
         self._aliases = aliases or {}
         self._models = models
@@ -340,7 +310,6 @@ class Limits:
         self._transactions = Transactions(database, self._forget)
 
     async def tenant(self, name: str) -> TenantId:
-        """Return the id of the tenant with this name. Raises `ResourceNotFound`."""
         return (await tenants.tenant_named(self._database, name)).id
 
     async def of_project(
@@ -351,19 +320,13 @@ class Limits:
         is_active: bool = False,
         author: Author = COMMAND_LINE,
     ) -> LimitOwner:
-        """Return a project as an owner of limits.
-
-        Raises `ResourceNotFound`, and with `is_active` `InvalidRequest` for an archived one.
-        """
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=is_active)
         return LimitOwner(tenant_id, "project", project.id, author)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
-        """Return a key, federation rule or operator's issuer as an owner of limits.
-
-        A key and its replacements share one owner. Raises `ResourceNotFound` for one that the
-        tenant does not have.
+        """Return a key, federation rule or operator's issuer as an owner of limits, which a key
+        shares with its replacements.
         """
         place = {"tenant": tenant_id, "key": key_id}
         async with self._database.owner_transaction() as connection:
@@ -392,7 +355,6 @@ class Limits:
         ]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
-        """Return the owner's limits by model, for served models and those with limits."""
         by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits(owner.tenant_id):
             if owner.has(limit):
@@ -407,10 +369,8 @@ class Limits:
         model: str = ALL_MODELS,
         mode: Mode | None = None,
     ) -> list[Limit]:
-        """Call `set_limits` in its own transaction, then adjust the levels of the buckets.
-
-        `model` may be any of the model's names. If only the second step fails (`StoreError`), the
-        limits are in effect, and the buckets fill at their rates.
+        """Set limits, then adjust the levels of the buckets; if only that fails, these fill at
+        their rates.
         """
         model = self._aliases.get(model, model)
         async with self._database.transaction(owner.tenant_id) as connection:
@@ -434,12 +394,11 @@ async def set_limits(
     model: str = ALL_MODELS,
     mode: Mode | None = None,
 ) -> list[Limit]:
-    """Set limits by kind and window (seconds); None removes a limit.
+    """Set limits by kind and window (seconds), None removes one; return all of owner and model.
 
-    Returns all limits of owner and model. `mode` applies to the limits in `values`, or if that is
-    empty to all of owner and model. Without it each keeps its mode; a new limit is observed if all
-    others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
-    enclosing scope (a project's tenant, a key's project).
+    `mode` applies to the limits in `values`, or if that is empty to all of owner and model. Without
+    it each keeps its mode; a new limit is observed if all others are. No limit may exceed one of
+    the enclosing scope.
     """
     existing = await _limits(connection, owner.tenant_id)
     there = {

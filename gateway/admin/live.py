@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
 
 QUEUE_ROWS_MAX: Final = 500
-"""Background responses that are listed: those that wait longest."""
+"""Responses listed: those that wait longest."""
 _BACKGROUND: Final = Statement("""
 SELECT r.id, t.name AS tenant_name, r.model, r.status, r.created_at, r.owner, r.attempts
 FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
@@ -36,15 +36,13 @@ def routes(live: Live) -> list[AdminRoute]:
 
 
 class Live:
-    """The fleet now: snapshots of all replicas, and background responses that have not ended."""
-
     def __init__(self, database: Database, snapshots: Snapshots) -> None:
         self._database = database
         self._snapshots = snapshots
 
     async def snapshots(self) -> Sequence[Json]:
-        """Return a snapshot of each replica that runs. The first look may miss other replicas:
-        they begin to write theirs when somebody looks.
+        """Return a snapshot of each replica that runs. The first look may miss others, which write
+        theirs only when somebody looks.
         """
         return [
             {
@@ -57,7 +55,6 @@ class Live:
         ]
 
     async def queue(self) -> Sequence[Json]:
-        # The oldest first.
         async with self._database.runs_transaction() as connection:
             rows = await connection.execute(_BACKGROUND, {"rows_max": QUEUE_ROWS_MAX})
         return list(map(_body, rows))

@@ -1,7 +1,7 @@
-"""`/admin/v1/operators`: keys of those who run the gateway, and authentication on their listener.
+"""`/admin/v1/operators`: keys of operators, and authentication on their listener.
 
 The owner of the tables makes them; the serving role can only find one by the hash of its secret.
-They are not cached, because they are few.
+They are few, and not cached.
 """
 
 from __future__ import annotations
@@ -91,10 +91,6 @@ def role_of_row(row: Row) -> OperatorRole:
 
 
 class Operators:
-    """Keys of operators. Methods besides `authenticate` raise `PermissionDenied` where this process
-    does not own the tables.
-    """
-
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
         self._peppers = peppers
@@ -118,28 +114,23 @@ class Operators:
         return key, secret.value
 
     async def list(self) -> list[Row]:
-        # The oldest first, including keys that no longer work.
         async with self._owning() as connection:
             return await connection.execute(_ALL)
 
     async def disable(self, author: Author, key_id: str) -> Row:
-        """Disable a key from now on. Raises `ResourceNotFound`."""
         try:
             uuid = UUID(key_id)
         except ValueError:
-            raise ResourceNotFound(
-                f"There is no operator's key '{shown(key_id)}'.", param="id"
-            ) from None
+            raise _unknown_key(key_id) from None
         async with self._owning() as connection:
             row = (await connection.execute(_DISABLE, {"id": uuid})).one_or_none()
             if row is None:
-                raise ResourceNotFound(f"There is no operator's key {uuid}.", param="key")
+                raise _unknown_key(key_id)
             event = author.event("harmony.operator.disabled", str(uuid))
             await audit_log.record(connection, None, event)
         return row
 
     async def authenticate(self, secret: str) -> Operator:
-        """Return the operator of a key. Raises `AuthenticationError` for any other key."""
         operator = None
         if kind_of(secret) == "operator" and not is_mistyped(secret):
             peppers = (self._peppers.current, self._peppers.previous)
@@ -164,6 +155,10 @@ class Operators:
             await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
             row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
         return None if row is None else Operator(row.key_id, row.name, role_of_row(row))
+
+
+def _unknown_key(key_id: str) -> ResourceNotFound:
+    return ResourceNotFound(f"There is no operator's key '{shown(key_id)}'.", param="id")
 
 
 def operator_key_body(key: Row) -> dict[str, Any]:
@@ -199,11 +194,11 @@ def routes(operators: Operators) -> list[AdminRoute]:
 PUBLIC_PATHS: Final = frozenset(
     {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
 )
-"""Paths that orchestrators, scrapers and browsers request without a key."""
+"""Paths that need no key, for orchestrators, scrapers and browsers."""
 
 
 class AdminAuthentication:
-    """ASGI middleware of the admin listener: puts a `Principal` or an `Operator` into the scope."""
+    """Middleware of the admin listener: puts a `Principal` or an `Operator` into the scope."""
 
     def __init__(
         self,

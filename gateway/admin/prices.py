@@ -1,6 +1,6 @@
-"""`/admin/v1/prices`: what models cost, in nano-dollars for one unit of each component.
+"""`/admin/v1/prices`, in nano-dollars for one unit of each component.
 
-Prices are only added to. One that is over keeps its row, for usage lines that have its id.
+A price that is over keeps its row, for usage lines that have its id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from gateway.admin.tenants import check_name
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
-from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
+from gateway.protocol.admin_bodies import (
+    SECOND_MAX,
+    Json,
+    ModelId,
+    ShortText,
+    moment_of,
+    seconds_of,
+)
 from gateway.protocol.base import AS_INTEGER, NullableModel
 from gateway.store import audit_log, tenants
 from gateway.store.limits.key_terms import PRICES_MAX, prices_of
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 
 PRICES: Final = TABLES["prices"]
 NANO_MAX: Final = 10**15
-"""The highest price of a unit: a million dollars."""
+"""A million dollars."""
 
 
 def routes(prices: Prices) -> list[AdminRoute]:
@@ -44,7 +51,6 @@ def routes(prices: Prices) -> list[AdminRoute]:
         return whole_page(list(map(price_body, rows)))
 
     async def end(call: AdminCall) -> Json:
-        """End a price now: another one applies, or none. 404 if there is no such price."""
         body = await call.body(PriceEnd)
         if not await prices.end(call.author, body):
             raise ResourceNotFound(
@@ -76,7 +82,6 @@ class PriceCreate(PriceEnd):
     valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), AS_INTEGER] | None = None
 
     def check(self) -> None:
-        """Raise `InvalidRequest` if there is no component, or one costs too much."""
         if not self.nano_per_unit:
             raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
         if not all(0 <= one <= NANO_MAX for one in self.nano_per_unit.values()):
@@ -129,10 +134,7 @@ _ADD: Final = CoreStatement(
 
 
 class Prices:
-    """Prices of models. A new price does not change the cost of earlier use."""
-
     def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
-        """Set prices of the model ids that `aliases` maps further names to."""
         self._database = database
         self._aliases = aliases or {}
 
@@ -142,15 +144,11 @@ class Prices:
                 return prices_of(await connection.execute(_ALL))
 
     async def set(self, author: Author, body: PriceCreate) -> Price:
-        """Set the price of a model until a later price begins.
-
-        The earlier price of the same tenant, model and tier ends when this one begins. Raises
-        `InvalidRequest`, and `ResourceNotFound` for an unknown tenant.
-        """
+        """Set a price, until a later one begins; the earlier one ends."""
         body.check()
         with owned():
             tier = await self._tier(body)
-            begin = _now() if body.valid_from is None else _moment(body.valid_from)
+            begin = _now() if body.valid_from is None else moment_of(body.valid_from)
             price = Price(
                 ids.new_uuid(),
                 tier["tenant_id"],
@@ -170,10 +168,7 @@ class Prices:
         return price
 
     async def end(self, author: Author, body: PriceEnd) -> bool:
-        """End the current price of a model; return False if it had none.
-
-        After that another price applies, or none.
-        """
+        """End the current price; return False if there was none. Another applies then, or none."""
         with owned():
             tier, at = await self._tier(body), _now()
             changes = {"tier": body.tier, "valid_until": at.isoformat()}
@@ -196,10 +191,6 @@ class Prices:
 def _now() -> datetime:
     # Responses end at whole seconds.
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _moment(at: int) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
 
 
 def _chain(tenant_id: UUID) -> UUID | None:

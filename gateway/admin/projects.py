@@ -1,4 +1,4 @@
-"""`/v1/organization/projects`: projects, and the models, tools and tiers that they give."""
+"""`/v1/organization/projects`: projects, and the models, tools and tiers that they allow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import ProjectControls, TenantPolicy
 
 PROJECTS_MAX: Final = 1_000
-"""Projects of one tenant, archived ones included."""
+"""Projects per tenant, archived ones included."""
 PROJECTS: Final = TABLES["projects"]
 TENANTS: Final = TABLES["tenants"]
 
@@ -48,7 +48,7 @@ MODELS = f"{ONE}/model_permissions"
 TOOLS = f"{ONE}/hosted_tool_permissions"
 TIERS = f"{ONE}/service_tier_settings"
 TOOLS_LACKING: Final = ("file_search", "image_generation")
-"""Hosted tools of OpenAI's that this server does not have."""
+"""OpenAI's that this server does not have."""
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
@@ -128,10 +128,7 @@ class HostedToolsUpdate(NullableModel):
     web_search: ToolPermission | None = None
 
     def tools_off(self, before: frozenset[HostedTool]) -> frozenset[HostedTool]:
-        """Return the tools that are off after the update.
-
-        Raises `InvalidRequest` if it enables one that this server does not have.
-        """
+        """Return the tools that are off afterwards."""
         for name in TOOLS_LACKING:
             permission: ToolPermission | None = getattr(self, name)
             if permission is not None and permission.enabled:
@@ -158,7 +155,6 @@ class ServiceTiersUpdate(NullableModel):
     ) = None
 
     def columns(self, controls: ProjectControls) -> dict[str, Any]:
-        """Return the changed columns of the project, each tier once."""
         tiers: Sequence[str] | None = controls.tiers
         if self.enabled_tiers is not None:
             tiers = None if "all" in self.enabled_tiers else self.enabled_tiers
@@ -188,7 +184,6 @@ def project_body(project: Project) -> Json:
 
 
 def model_permissions_body(project: Project) -> Json:
-    """Return `project.model_permissions`. Without a list no model is denied."""
     permissions = project.models
     return {
         "object": "project.model_permissions",
@@ -198,11 +193,6 @@ def model_permissions_body(project: Project) -> Json:
 
 
 def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
-    """Return the hosted tools of a project's keys, as far as its tenant may use them.
-
-    A tool that this server does not have is not enabled.
-    """
-
     def is_enabled(name: HostedTool) -> bool:
         return name not in controls.tools_off and getattr(policy, name) == "allowed"
 
@@ -256,7 +246,7 @@ async def _add_default(connection: Connection, tenant_id: TenantId) -> None:
 
 
 def unknown_project(project_id: str) -> ResourceNotFound:
-    """Return the error for an unknown project, the same if another tenant has one of this id."""
+    """Return the same error for an unknown project and for another tenant's."""
     return ResourceNotFound(
         f"No project with id '{shown(project_id)}' was found. GET /v1/organization/projects lists "
         "those that there are.",
@@ -277,10 +267,7 @@ _ROWS: Final = ResourceRows(
 async def required_project(
     connection: Connection, tenant_id: TenantId, project_id: str, *, is_active: bool = False
 ) -> Project:
-    """Return a project; with `is_active` it must not be archived.
-
-    Raises `ResourceNotFound` and `InvalidRequest`.
-    """
+    """Return a project; with `is_active` not an archived one."""
     if ids.parse_project_id(project_id) == tenant_id:
         await _add_default(connection, tenant_id)
     project = await _ROWS.get(connection, project_id, tenant=tenant_id, include_archived=True)
@@ -295,15 +282,10 @@ async def required_project(
 
 
 class Projects:
-    """Projects of tenants. A method with the id of a project raises `ResourceNotFound` for an
-    unknown one, and where it changes an archived one `InvalidRequest`.
-    """
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
-        """Create a project. Raises `RateLimited` if the tenant has too many."""
         body.check_supported()
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
@@ -337,7 +319,6 @@ class Projects:
             )
 
     async def rename(self, caller: AdminCaller, project_id: str, body: ProjectUpdate) -> Project:
-        """Rename a project; without a name nothing changes."""
         body.check_supported()
         if body.name is None:
             async with self._transactions.reading(caller.tenant_id) as connection:
@@ -347,10 +328,6 @@ class Projects:
         return await self._change(caller, project_id, body, lambda _: {"name": body.name})
 
     async def archive(self, caller: AdminCaller, project_id: str) -> Project:
-        """Archive a project and end its keys for good. Repeating it is safe.
-
-        Raises `InvalidRequest` for the default project.
-        """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
@@ -370,7 +347,6 @@ class Projects:
     async def set_models(
         self, caller: AdminCaller, project_id: str, body: ModelPermissionsUpdate
     ) -> Project:
-        """Replace the list of models that keys of the project may, or may not, use."""
         models = list(dict.fromkeys(body.model_ids))
         return await self._change(
             caller,

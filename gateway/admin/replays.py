@@ -1,9 +1,8 @@
 """`/admin/v1/responses/{id}/replay`, `/prompt` and `/corpus`: why a revealed response came out as
 it did.
 
-Its prompt is rebuilt from what is stored of its context (`services.runs.rebuilding`). A replay
-has a backend go on from one of its tokens, and says where the result differs. Nothing of that is
-stored but an entry in the tenant's audit log, without content.
+Its prompt is rebuilt from its stored context (`services.runs.rebuilding`). A replay has a backend
+go on from one of its tokens, and says where the result differs. Only an audit entry is stored.
 """
 
 from __future__ import annotations
@@ -61,12 +60,11 @@ CONTINUED: Final = "harmony.response.continued_by_operator"
 MESSAGES_DEFAULT: Final = 20
 MESSAGES_MAX: Final = 100
 MESSAGE_CHARS_MAX: Final = 16_384
-"""Characters of one message of a prompt that are shown, at most."""
 LABEL_CHARS_MAX: Final = 60
 _NO_HEADER: Final = frozenset({"marker", "body", "between"})
 _part: Final = attrgetter("part")
 BEFORE_SHOWN: Final = 64
-"""Tokens before those of a replay that are shown with them, at most."""
+"""Tokens before those of a replay."""
 TURN_MAX: Final = 10_000
 BACKEND_CHARS_MAX: Final = 256
 TOKEN_BYTES: Final = 4
@@ -114,10 +112,6 @@ def routes(replays: Replays) -> list[AdminRoute]:
 
 
 class Replays:
-    """Prompts and continuations of stored responses. All methods raise as `StoredResponses.open`
-    does.
-    """
-
     def __init__(
         self,
         stored: StoredResponses,
@@ -135,10 +129,9 @@ class Replays:
         self._new_fold_for = new_fold_for
         self._executor = executor
         self._busy: set[str | None] = set()
-        """Keys of the operators for whom a backend is generating here."""
+        """Keys of operators with a replay that runs here."""
 
     def backends(self, model: str) -> list[str]:
-        """Return the names of the backends that serve the model now."""
         return [
             one.name
             for one in self._pool.members()
@@ -148,10 +141,6 @@ class Replays:
     async def prompt(
         self, author: Author, response_id: str, *, after: int = -1, limit: int = MESSAGES_DEFAULT
     ) -> Json:
-        """Return a page of the messages of the first prompt, behind number `after`.
-
-        Raises what `Rebuilder.rebuild` raises.
-        """
         tenant_id, stored, view = await self._ended(author, response_id)
         spec = await self._rebuilder.rebuild(tenant_id, stored)
         format_ = self._regenerator.format_of(spec)
@@ -170,11 +159,7 @@ class Replays:
         }
 
     async def replay(self, author: Author, response_id: str, body: Replay) -> Json:
-        """Have a backend go on from a token of the response, and compare.
-
-        Raises `RateLimited` while another replay of the author runs here, `InvalidRequest` for a
-        place that is not there, and what `Rebuilder.rebuild` and `Regenerator.generate` raise.
-        """
+        """Have a backend go on from a token of the response, and compare."""
         key = author.actor.key_id
         if key in self._busy:
             raise RateLimited(
@@ -227,10 +212,10 @@ class Replays:
         }
 
     async def corpus(self, author: Author, response_id: str, *, turn: int = 0) -> Json:
-        """Return a turn of the response as a line of the corpus of model outputs.
+        """Return a turn as a line of the corpus of model outputs.
 
-        Nobody says there what is wanted: `desired` and `recovery_flags` are what the parser makes
-        of the ids. Raises `InvalidRequest` for a turn that there is not.
+        `desired` and `recovery_flags` are what the parser makes of the ids: nobody says there what
+        is wanted.
         """
         _, stored, view = await self._ended(author, response_id)
         head = head_of(stored)
@@ -291,9 +276,8 @@ class Replays:
 
 
 class _Original(NamedTuple):
-    """Ids that a replay is compared with. `source`: the log has them; the items, which are what the
-    next prompt repeats; or nothing does. `result` is that of the call that the user approved, which
-    stands before them.
+    """Ids that a replay is compared with. `source`: the log, the items (what the next prompt
+    repeats), or nothing. `result` is that of the call that the user approved, before them.
     """
 
     branch: Branch
@@ -396,7 +380,6 @@ def _bounds(spec: RunSpec, format_: ModelFormat) -> Iterator[tuple[int, int]]:
 def _messages(
     spec: RunSpec, format_: ModelFormat, after: int, limit: int, *, cached: int
 ) -> tuple[int, list[Json]]:
-    # How many there are, and a page of them. CPU work.
     bounds = list(_bounds(spec, format_))
     shown = bounds[after + 1 : after + 1 + limit]
     return len(bounds), [
@@ -435,7 +418,6 @@ def _cut(label: str, text: str) -> Json:
 def _parsed(
     parser: TokenParser, tokens: Sequence[int], finish: FinishReason
 ) -> Iterator[dict[str, Any]]:
-    # The items that the ids say, as the corpus has them.
     begun, texts = SegmentStarted(SegmentKind.REASONING), [""]
     for event in (*parser.feed(tokens), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):

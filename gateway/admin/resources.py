@@ -1,7 +1,4 @@
-"""Every resource of the admin planes: its service, and its routes.
-
-A new resource is added here, and nowhere else.
-"""
+"""Every resource of the admin planes: its service, and its routes."""
 
 from __future__ import annotations
 
@@ -64,8 +61,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """Services of the resources of tenants, one for each."""
-
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
@@ -81,8 +76,6 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class OperatorServices:
-    """Services of the plane of operators."""
-
     tenants: Tenants
     backends: Backends
     operators: Operators

@@ -1,9 +1,8 @@
-"""`/admin/v1/responses/{id}`: one stored response, for operators: its timeline and, once it is
-revealed, its content.
+"""`/admin/v1/responses/{id}`: the timeline of a stored response and, once revealed, its content.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
-`content.read`, a reason, and that the tenant allows it (`content_access`). Its entry in the audit
-log of the tenant is what lets the same operator read the response for `REVEAL_S`.
+`content.read`, a reason, and that the tenant allows it (`content_access`). Its audit entry lets the
+same operator read the response for `REVEAL_S`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from gateway.audit import AuditEvent, Author
     from gateway.entries import Portion
     from gateway.eventlog.feed import Feed
-    from gateway.eventlog.fold.execution import Execution, Moment, Span
+    from gateway.eventlog.fold.execution import Execution, Moment
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.models.format import FormatOf
@@ -69,24 +68,22 @@ ONE: Final = "/responses/{response_id}"
 REVEALED: Final = "harmony.content.revealed"
 CANCELLED: Final = "harmony.response.cancelled_by_operator"
 REVEAL_S: Final = 15 * 60
-"""Seconds after a reveal in which the operator may read the response."""
+"""Seconds that a revealed response stays readable for the operator."""
 REVEALS_MAX: Final = 20
-"""Reveals of one operator and tenant within an hour, at most."""
+"""Reveals per operator and tenant within an hour."""
 TOKENS_DEFAULT: Final = 2048
 TOKENS_MAX: Final = 16_384
 KEPT_S: Final = 60.0
-"""Seconds that the view of a log is kept for its next page."""
+"""Seconds that a view of a log waits for its next page."""
 WAIT_S: Final = 10.0
-"""Seconds that a request for tokens waits for more of them, at most."""
+"""Seconds to wait for more tokens."""
 EVENTS_DEFAULT: Final = 100
 EVENTS_MAX: Final = 1000
 ITEMS_MAX: Final = 100
-"""Items of input that a page has, and output items whose ids are read."""
+"""Input items of a page, and output items whose ids are read."""
 RELATIVES_MAX: Final = 50
-"""Responses of a chain or conversation that are listed, at most."""
 LOG_ROWS_MAX: Final = 1000
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a log that are read for one view, at most."""
 
 _FIND: Final = Statement(f"""
 SELECT {COLUMNS}, r.durable, r.epoch, r.next_entry, r.fold_version, r.timeline
@@ -135,7 +132,6 @@ WHERE r.conversation_id = :id AND (CAST(:after AS uuid) IS NULL OR r.id > CAST(:
 ORDER BY r.id
 LIMIT :rows_max
 """)
-_OF_ITS_CLIENT: Final = "The response ends when its client leaves: it waits for it."
 _REVEALED: Final = """
 SELECT {counted} FROM audit_log
 WHERE tenant_id = :tenant AND type = :type
@@ -225,9 +221,8 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Execution of a response, and the moments it was computed from.
-
-    Without `has_timeline` the response runs elsewhere, and its timeline is stored when it ends.
+    """Execution of a response. Without `has_timeline` it runs elsewhere, and its timeline is stored
+    when it ends.
     """
 
     row: Row
@@ -237,10 +232,6 @@ class Timed:
 
 
 class StoredResponses:
-    """Stored responses as operators see them. All methods raise `ResourceNotFound`, and those that
-    show content `PermissionDenied` unless the response is revealed to the author.
-    """
-
     def __init__(
         self,
         database: Database,
@@ -259,11 +250,10 @@ class StoredResponses:
         self._format_of = format_of
         self._viewing = asyncio.Lock()
         self._kept: tuple[UUID | None, LogView | None] = None, None
-        """The last view of a log, of which `_forgetting` lets go."""
+        """Last view of a log; `_forgetting` drops it."""
         self._forgetting: asyncio.TimerHandle | None = None
 
     async def get(self, author: Author, response_id: str) -> Json:
-        """Return the record of a response, its usage, and whether its content may be read."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         of_it = {"tenant": tenant_id, "id": row.id}
@@ -291,7 +281,6 @@ class StoredResponses:
         }
 
     async def execution(self, response_id: str) -> Json:
-        """Return the lanes of the timeline, and where the time went."""
         timed = self._timed(await self._find(response_id))
         execution = timed.execution
         lanes = ("phases", "replicas", "attempts", "messages", "tools", "commits")
@@ -308,12 +297,13 @@ class StoredResponses:
                 {"phase": phase, "words": PHASES[phase], "ms": ms}
                 for phase, ms in execution.totals.items()
             ],
-            "lanes": {name: list(map(_span_body, getattr(execution, name))) for name in lanes},
+            "lanes": {
+                name: [span._asdict() for span in getattr(execution, name)] for name in lanes
+            },
             "points": [point._asdict() for point in execution.points],
         }
 
     async def log(self, response_id: str) -> Json:
-        """Return the steps of the log with their times, and the rows that hold its entries."""
         row = await self._find(response_id)
         timed, begin_ms = self._timed(row), _begin_ms(row)
         log_rows = []
@@ -337,7 +327,7 @@ class StoredResponses:
         }
 
     async def chain(self, response_id: str) -> Json:
-        """Return the ancestors of a response, itself and its children, the oldest first."""
+        """Return ancestors, the response and its children, the oldest first."""
         row = await self._find(response_id)
         parameters = {"tenant": row.tenant_id, "id": row.id, "rows_max": RELATIVES_MAX}
         async with self._database.runs_transaction() as connection:
@@ -345,7 +335,6 @@ class StoredResponses:
         return list_body(map(_turn_body, rows), has_more=False)
 
     async def conversation(self, conversation_id: str, *, after: str | None = None) -> Json:
-        """Return the responses of a conversation with their usage, the oldest first."""
         uuid = ids.parse_conversation_id(conversation_id)
         behind = None if after is None else ids.parse_response_id(after)
         if uuid is None or (after is not None and behind is None):
@@ -357,10 +346,6 @@ class StoredResponses:
         return list_body(shown, has_more=len(rows) > RELATIVES_MAX)
 
     async def cancel(self, author: Author, response_id: str) -> Json:
-        """End a background response with its output so far, and return its record.
-
-        Raises `InvalidRequest` for a response that ended otherwise, or whose client waits for it.
-        """
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         if row.status not in RUNNING:
@@ -379,17 +364,12 @@ class StoredResponses:
         return await self.get(author, response_id)
 
     async def note(self, author: Author, response_id: str, type_: str, data: Json) -> None:
-        """Record in the tenant's audit log that the author did something with a response."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:
             await audit_log.record(connection, tenant_id, _event(author, row, type_, data=data))
 
     async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
-        """Let the author read a response for `REVEAL_S`.
-
-        Raises `PermissionDenied` if the tenant does not allow it, `RateLimited` after too many.
-        """
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         parameters = _reveals(author, row, within_s=3600.0)
@@ -410,7 +390,6 @@ class StoredResponses:
         }
 
     async def items(self, author: Author, response_id: str, page: PageParams) -> Json:
-        """Return the Response object as the API shows it, and one page of its input."""
         tenant_id, stored = await self.open(author, response_id)
         body: Any = None
         if stored.body is not None:
@@ -435,10 +414,7 @@ class StoredResponses:
         limit: int = TOKENS_DEFAULT,
         seen: int | None = None,
     ) -> Json:
-        """Return runs of tokens behind position `after`.
-
-        With `seen` it waits, for `WAIT_S` at most, until the response has more tokens than that.
-        """
+        """Return runs of tokens behind `after`; with `seen` wait until there are more than that."""
         tenant_id, stored = await self.open(author, response_id)
         view = await self.view(tenant_id, stored)
         if seen is not None and len(view) <= seen and not _is_over(view):
@@ -459,7 +435,7 @@ class StoredResponses:
     async def events(
         self, author: Author, response_id: str, *, after: int = -1, limit: int = EVENTS_DEFAULT
     ) -> Json:
-        """Return the events of the stream behind number `after`; none if the log is gone."""
+        """Return the events behind number `after`; none if the log is gone."""
         tenant_id, stored = await self.open(author, response_id)
         shown: list[Json] = []
         if _has_log(stored):
@@ -514,7 +490,6 @@ class StoredResponses:
         return None if at is None else at + timedelta(seconds=REVEAL_S)
 
     async def open(self, author: Author, response_id: str) -> tuple[TenantId, StoredResponse]:
-        """Return a response that is revealed to the author, with its content."""
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         async with self._database.transaction(tenant_id) as connection:
@@ -531,10 +506,9 @@ class StoredResponses:
         return tenant_id, stored
 
     async def view(self, tenant_id: TenantId, stored: StoredResponse) -> TokenView:
-        """Return the tokens of an opened response: of its log, or where that is gone of its items.
+        """Return the tokens of a response: of its log, or where that is gone of its items.
 
-        It is kept for a while: a reader that scrolls, or follows, reads page after page of the
-        same, growing log.
+        It is kept for a while: a reader takes page after page of the same, growing log.
         """
         async with self._viewing:
             uuid, kept = self._kept
@@ -611,7 +585,7 @@ class StoredResponses:
 
 
 class _Awake(Exception):
-    """The log that is followed has gone on."""
+    """Signal that a followed log has gone on."""
 
 
 def _is_over(view: TokenView) -> bool:
@@ -652,10 +626,6 @@ def _turn_body(row: Row) -> Json:
     names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     usage = None if row.input_tokens is None else {name: getattr(row, name) for name in names}
     return {**record_body(row), "usage": usage}
-
-
-def _span_body(span: Span) -> Json:
-    return span._asdict()
 
 
 def _event_body(event: Event) -> Json:

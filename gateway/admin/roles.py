@@ -1,7 +1,7 @@
 """`/v1/organization/roles` and `/v1/projects/{id}/roles`: roles of keys, which are fixed here.
 
 People sign in elsewhere, so there are no users, invites and groups; external keys, storage and
-certificates are the operator's. Requests for these get a 404 that says so (`LACKING`).
+certificates are the operator's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LACKING: Final = (
     *(f"/organization/{name}" for name in ("users", "invites", "groups", "certificates")),
     *("/organization/external_keys", "/organization/external_storage"),
 )
-"""Paths of resources that only OpenAI's organizations have, with all paths below."""
+"""Paths that only OpenAI's organizations have, with all below: they get a 404 that says so."""
 
 
 def routes(projects: Projects) -> list[AdminRoute]:

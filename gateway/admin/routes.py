@@ -1,8 +1,4 @@
-"""Routes of the admin planes: path, permission and endpoint; who calls them; pages of lists.
-
-A resource is a module with a function that returns its `AdminRoute`s; `resources` puts all of them
-together. There is no other way into the router, so no route is without a permission.
-"""
+"""Routes of the admin planes: path, permission and endpoint; who calls them; pages of lists."""
 
 from __future__ import annotations
 
@@ -54,12 +50,11 @@ OPERATOR_BASE = "/admin/v1"
 
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
-    """Route of an admin plane. `path` is below `/v1` for the plane of tenants
-    (`/organization/projects`), and below `/admin/v1` for that of operators. `endpoint` returns the
-    JSON object of the answer, or the whole answer, or raises. `body` is what it reads
-    (`AdminCall.body`), `query` are its parameters. `refuses`: it only says why there is nothing, so
-    it is not in the OpenAPI document. `spans_slashes`: the end of the path may contain slashes, as
-    names of models do.
+    """Route of an admin plane.
+
+    `path` is below `/v1`, for operators below `/admin/v1`. `endpoint` returns the answer, or its
+    JSON object. `refuses`: it only says why there is nothing, and is not in the OpenAPI document.
+    `spans_slashes`: the last id of the path may contain slashes.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -82,7 +77,7 @@ class AdminRoute:
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """Request to an `AdminRoute`, whose caller has the permission for it."""
+    """Request whose caller has the permission for its route."""
 
     request: Request
     bodies: BodyReader
@@ -110,7 +105,6 @@ class AdminCall:
 
     @property
     def _origin(self) -> tuple[str | None, str | None]:
-        # Address and request id.
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return None if address is None else str(address), scope["record"].request_id
@@ -122,8 +116,7 @@ class AdminCall:
     async def body(self, model: type[Wire]) -> Wire:
         """Parse and check the JSON body.
 
-        Raises `InvalidRequest`, also for keys that the model does not have: a restriction that
-        somebody meant must not be ignored.
+        Unknown keys are refused: a restriction that somebody meant must not be ignored.
         """
         assert model is self.route.body, "the route says what it reads"
         request, bodies = self.request, self.bodies
@@ -139,19 +132,16 @@ class AdminCall:
 # (`next_page`); a `whole_page` has no next. An SDK that misses its field ends the list silently, so
 # each resource must use the one that openai-python has for it.
 PAGE: Final = ("limit", "after")
-"""Query parameters of every list."""
 ORDERED_PAGE: Final = (*PAGE, "order")
 
 
 def page_params(query: QueryParams) -> PageParams:
-    """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
     return page_query(query, order="asc")
 
 
 def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
-    """Return one page of a complete list (the oldest first), and True if there are more.
-
-    More are behind the page, or with `before` ahead of it. Raises `InvalidRequest`.
+    """Return one page of a complete list (the oldest first), and True if there are more: behind it,
+    or with `before` ahead of it.
     """
     listed = list(items)
     if params.order == "desc":
@@ -169,7 +159,7 @@ def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
 
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
-    """Return a `SyncNextCursorPage`; the next page is behind `next` (None: this is the last)."""
+    """Return a `SyncNextCursorPage`."""
     return {
         "object": "list",
         "data": list(items),
@@ -179,7 +169,7 @@ def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
 
 
 def whole_page(items: Sequence[Json]) -> Json:
-    """Return a `SyncPage`, which has all items."""
+    """Return a `SyncPage`."""
     return {"object": "list", "data": list(items)}
 
 
@@ -189,9 +179,8 @@ def read(
     use_case: Callable[..., Awaitable[T]],
     shown: Callable[[T], Json],
 ) -> AdminRoute:
-    """Return a GET route that answers with `use_case(tenant_id, *ids)`; the path has the ids.
-
-    On the plane of operators it is `use_case(*ids)`.
+    """Return a GET route of `use_case(tenant_id, *ids)`, on the plane of operators
+    `use_case(*ids)`.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -211,7 +200,7 @@ def listed(  # noqa: PLR0913 - what a list is
     filters: Sequence[str] = (),
     is_ordered: bool = False,
 ) -> AdminRoute:
-    """Return a GET route that answers with a page of `use_case(tenant_id, *ids, page_params)`.
+    """Return a GET route of pages of `use_case(tenant_id, *ids, page_params, **options)`.
 
     `flags` are boolean query parameters, `filters` texts: None where the query lacks one.
     """
@@ -236,10 +225,9 @@ def changed(
     shown: Callable[[T], Json],
     body: type[WireModel],
 ) -> AdminRoute:
-    """Return a POST route that answers with `use_case(caller, *ids, body)`.
+    """Return a POST route of `use_case(caller, *ids, body)`; operators call as an `Author`.
 
-    On the plane of operators the caller is an `Author`. An empty body (`NoBody`) is checked, but
-    not passed on.
+    An empty body (`NoBody`) is checked, but not passed on.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -256,10 +244,7 @@ def deleted(
     use_case: Callable[..., Awaitable[object]],
     kind: str,
 ) -> AdminRoute:
-    """Return a DELETE route that calls `use_case(caller, *ids)`.
-
-    It answers with the id that the path ends with, if it does.
-    """
+    """Return a DELETE route of `use_case(caller, *ids)`."""
 
     async def endpoint(call: AdminCall) -> Json:
         ids = list(call.path.values())
@@ -270,14 +255,13 @@ def deleted(
 
 
 class AuditedAs:
-    """The names that a field of a body has in the audit log; without it, it has its own name."""
+    """Names of a body's field in the audit log, in place of its own."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def audited(body: BaseModel) -> Json:
-    """Return the fields that a request sets, in the audit log's form."""
     sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     data: Json = {}
     for name, value in sent.items():
@@ -325,15 +309,12 @@ def starlette_routes(
 
 
 def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
-    # Starlette's converter for an id that may have slashes.
     if any(route.spans_slashes for route in routes):
         return f"{url.removesuffix('}')}:path}}"
     return url
 
 
 class _Dispatch:
-    """ASGI application for one path: asks whether the caller may, then the route of the method."""
-
     def __init__(
         self,
         routes: Mapping[str, AdminRoute],
@@ -377,7 +358,6 @@ def _check_query(request: Request, route: AdminRoute) -> None:
 
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
-    """Raise `PermissionDenied` if the role of the caller's key lacks the permission."""
     role: Role | OperatorRole
     if plane == "operator":
         operator: Operator = scope["operator"]

@@ -1,4 +1,4 @@
-"""`/v1/organization/projects/{id}/service_accounts`: machines that have keys of a project."""
+"""`…/service_accounts`: machines that have keys of a project."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def find_accounts(
 
 
 def unknown_account(account_id: str) -> ResourceNotFound:
-    """Return the same error for an account that is unknown, deleted, or another project's."""
+    """Return the same error for an unknown, deleted, or foreign account."""
     return ResourceNotFound(
         f"No service account with id '{shown(account_id)}' was found in this project.",
         code="service_account_not_found",
@@ -130,15 +130,10 @@ _ROWS: Final = ResourceRows(
 async def required_account(
     connection: Connection, project: Project, account_id: str
 ) -> ServiceAccount:
-    """Return an account of a project by its public id. Raises `ResourceNotFound`."""
     return await _ROWS.get(connection, account_id, tenant=project.tenant_id, project=project.id)
 
 
 class ServiceAccounts:
-    """Service accounts of projects. All methods raise `ResourceNotFound` for an unknown project or
-    account, and those that change something `InvalidRequest` for an archived project.
-    """
-
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
@@ -150,10 +145,6 @@ class ServiceAccounts:
         name: str,
         role: ServiceAccountRole,
     ) -> ServiceAccount:
-        """Create an account within the caller's transaction.
-
-        Raises `RateLimited` if the project has too many.
-        """
         place = {"tenant_id": project.tenant_id, "project_id": project.id}
         count = await _ROWS.count(connection, tenant=project.tenant_id, project=project.id)
         if count >= ACCOUNTS_MAX:
@@ -203,7 +194,6 @@ class ServiceAccounts:
             return account
 
     async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> None:
-        """Delete an account; its keys end at once."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)

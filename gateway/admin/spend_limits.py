@@ -1,7 +1,6 @@
 """Spend limits (budgets) and spend alerts of tenants, their projects and keys.
 
-Bodies and objects are field for field those of openai-python 3.54
-(`openai.types.admin.organization`). Amounts on the wire are in cents, those in the database in
+Bodies and objects are those of openai-python 3.54, with amounts in cents; the database has
 nano-dollars.
 """
 
@@ -51,7 +50,7 @@ SPEND_ALERTS: Final = TABLES["spend_alerts"]
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
 CAP_MAX: Final = 2**63 - 1
-"""Largest budget: more does not fit into its column."""
+"""More does not fit into its column."""
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
 ALERT_EVENT: Final = "harmony.spend_alert"
@@ -90,8 +89,8 @@ ADDRESS: Final = (
     r"^[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+)*"
     r"@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
 )
-"""Pattern of one mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an
-encoded word of RFC 2047, and a host name."""
+"""One mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an encoded word
+of RFC 2047, and a host name."""
 Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
 Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
 Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), AS_INTEGER]
@@ -123,25 +122,20 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def threshold(self) -> int:
-        # In nano-dollars.
         return self.threshold_amount * CENT
 
     @property
     def channel(self) -> Json:
-        # In the form that is stored and shown.
         return self.notification_channel.model_dump(mode="json")
 
 
 class SpendEndpoints:
-    """Endpoints of `…/spend_limit` and `…/spend_alerts` of an organization, or of a project."""
-
     def __init__(self, spend_limits: SpendLimits, owners: Limits, kind: str) -> None:
         self._spend_limits = spend_limits
         self._owners = owners
         self._kind = kind
 
     async def limit(self, call: AdminCall) -> Json:
-        """Return the hard limit per month."""
         state = await self._spend_limits.budget(await self._owner_of(call), "usd", "month")
         if state is None:
             raise _no_spend_limit()
@@ -156,21 +150,18 @@ class SpendEndpoints:
         }
 
     async def set_limit(self, call: AdminCall) -> Json:
-        """Set the limit in cents a month; above it requests get 429."""
         body = await call.body(SpendLimitUpdate)
         owner = await self._owner_of(call, is_active=True)
         await self._spend_limits.set_budget(owner, body.threshold_amount * CENT)
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
-        """Delete the limit; 404 if none is set."""
         owner = await self._owner_of(call, is_active=True)
         if not await self._spend_limits.remove_budget(owner, "usd", "month"):
             raise _no_spend_limit()
         return deleted_body(f"{self._kind}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
-        """List all alerts, the oldest first; with `order=desc` the newest."""
         params = page_params(call.request.query_params)
         rows = await self._spend_limits.alerts(await self._owner_of(call))
         # Alerts that the operator set beside a budget are not the administrators', and may be in
@@ -179,18 +170,15 @@ class SpendEndpoints:
         return list_body(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
-        """Add an alert: recipients and a threshold in cents a month."""
         body = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
         return self._body(await self._spend_limits.add_alert(owner, body.threshold, body.channel))
 
     async def alert(self, call: AdminCall) -> Json:
-        """Return an alert; 404 for one of another scope."""
         owner = await self._owner_of(call)
         return self._body(await self._spend_limits.alert(owner, call.path["alert_id"]))
 
     async def update_alert(self, call: AdminCall) -> Json:
-        """Replace both threshold and recipients of an alert."""
         body = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
         changed = await self._spend_limits.change_alert(
@@ -199,7 +187,6 @@ class SpendEndpoints:
         return self._body(changed)
 
     async def delete_alert(self, call: AdminCall) -> Json:
-        """Delete an alert; 404 for one of another scope."""
         owner, alert_id = await self._owner_of(call, is_active=True), call.path["alert_id"]
         await self._spend_limits.remove_alert(owner, alert_id)
         return deleted_body(f"{self._kind}.spend_alert", alert_id)
@@ -238,8 +225,6 @@ def _unknown_alert(alert_id: str) -> ResourceNotFound:
 
 
 class BudgetState(NamedTuple):
-    """A budget, and its spending in the current interval."""
-
     budget: Budget
     spent: int
 
@@ -281,14 +266,9 @@ _REMOVE_ALERT: Final = CoreStatement(delete(SPEND_ALERTS).where(*_of_scope(SPEND
 
 
 class SpendLimits:
-    """Budgets and spend alerts of tenants, their projects and keys.
-
-    Changes take effect at other replicas within `auth.key_cache_ttl_s`, because budgets are looked
-    up with keys. Each method takes an owner whose budgets the caller may change.
-    """
+    """Budgets and spend alerts, which are looked up with keys."""
 
     def __init__(self, database: Database, forget: Callable[[], None] | None = None) -> None:
-        """Call `forget` after a change: it makes this process look up keys again."""
         self._database = database
         self._transactions = Transactions(database, forget or (lambda: None))
 
@@ -303,7 +283,6 @@ class SpendLimits:
         return states
 
     async def of(self, owner: LimitOwner) -> list[Budget]:
-        # Budgets that are the owner's own.
         async with self._transactions.reading(owner.tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": owner.tenant_id})
         return list(filter(owner.has, map(budget_of, rows)))
@@ -326,10 +305,8 @@ class SpendLimits:
     ) -> Budget:
         """Set the budget of an owner, in nano-dollars or tokens.
 
-        Without a `mode` a budget keeps its mode; a new one is enforced. The operator is alerted at
-        the percentages `alert_at` and at no others (None: alerts stay as they are). Raises
-        `InvalidRequest`, without any change, for a budget in money without prices (usage would cost
-        nothing) and for too many alerts.
+        Without a `mode` it keeps its own; a new one is enforced. The operator is alerted at the
+        percentages `alert_at` and at no others (None: as before).
         """
         if not 0 <= cap <= CAP_MAX:
             raise InvalidRequest(
@@ -363,10 +340,7 @@ class SpendLimits:
         *,
         with_alerts: bool = False,
     ) -> bool:
-        """Delete the owner's budget; with `with_alerts` the operator's alerts of it, too.
-
-        Return False if there was none.
-        """
+        """Delete a budget, and with `with_alerts` the operator's alerts of it."""
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
         async with self._transactions.changing(owner.tenant_id) as connection:
             if with_alerts:
@@ -377,7 +351,6 @@ class SpendLimits:
         return is_gone
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        # The oldest first.
         async with self._transactions.reading(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
@@ -387,10 +360,7 @@ class SpendLimits:
         threshold: int,
         channel: Mapping[str, Any],
     ) -> SpendAlert:
-        """Add an alert for when `threshold` nano-dollars are spent in a month.
-
-        Raises `InvalidRequest` for too many.
-        """
+        """Add an alert at `threshold` nano-dollars a month."""
         async with self._transactions.changing(owner.tenant_id) as connection:
             _check_count(len(await _alerts_of(connection, owner)) + 1)
             alert = _new_alert(owner, "usd", "month", threshold, channel)
@@ -403,10 +373,7 @@ class SpendLimits:
     async def change_alert(
         self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
     ) -> SpendAlert:
-        """Change an administrator's alert. With another threshold it fires again.
-
-        Raises `ResourceNotFound`.
-        """
+        """Change an administrator's alert, which fires again at another threshold."""
         async with self._transactions.changing(owner.tenant_id) as connection:
             before = await _administrators_alert(connection, owner, alert_id)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}

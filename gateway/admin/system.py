@@ -20,8 +20,6 @@ def routes(system: System) -> list[AdminRoute]:
 
 
 class System:
-    """Process, and the database that it shares with other replicas."""
-
     def __init__(self, database: Database, health: Health, *, replica: str) -> None:
         self._database = database
         self._health = health

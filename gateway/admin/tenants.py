@@ -1,8 +1,7 @@
-"""`/admin/v1/tenants`: tenants, their policies and their data, for operators; by their names.
+"""`/admin/v1/tenants`: tenants, their policies and their data.
 
-Tenants are read by whoever serves, and changed as the owner of the tables. Where the process serves
-as another user (`deploy/roles.sql`), that is refused, and the command line does it with the owner's
-URL.
+Only the owner of the tables changes tenants: where the process serves as another user
+(`deploy/roles.sql`), the command line does it with the owner's URL.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ ALL: Final = "/tenants"
 ONE: Final = f"{ALL}/{{name}}"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_PREFIX_MIN: Final = 8
-"""Characters of the beginning of an id, at least: a hint of a key is shorter."""
+"""A hint of a key is shorter."""
 
 
 def routes(tenants: Tenants) -> list[AdminRoute]:
@@ -146,7 +145,7 @@ class Export(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class TenantDetail:
-    """A tenant, its own policy, and its effective one, in which settings fill the gaps."""
+    """Tenant, its own policy, and the effective one, in which settings fill the gaps."""
 
     tenant: Tenant
     own: OwnPolicy
@@ -205,11 +204,6 @@ def _owned(name: str) -> Iterator[None]:
 
 
 class Tenants:
-    """Tenants, their keys and their data. Methods with the name of a tenant raise
-    `ResourceNotFound` for an unknown one; those that change something raise `PermissionDenied`
-    where this process does not own the tables.
-    """
-
     def __init__(self, database: Database, access: Access, data: TenantData) -> None:
         self._database = database
         self._access = access
@@ -224,10 +218,6 @@ class Tenants:
             return self._detail(*await stored.find_policy(self._database, name))
 
     async def create(self, author: Author, name: str) -> Tenant:
-        """Create a tenant, with the policy of the settings.
-
-        Raises `InvalidRequest` for a malformed or taken name.
-        """
         check_name(name)
         try:
             with owned():
@@ -239,8 +229,7 @@ class Tenants:
     async def set_policy(self, author: Author, name: str, changes: PolicyChanges) -> TenantDetail:
         """Change a tenant's policy: None resets a value, omitted values stay.
 
-        Other replicas follow within `auth.key_cache_ttl_s`. Raises `InvalidRequest` for a value out
-        of bounds or if nothing is changed.
+        Other replicas follow within `auth.key_cache_ttl_s`.
         """
         check_changes(changes)
         with _owned(name):
@@ -252,7 +241,6 @@ class Tenants:
         return TenantDetail(tenant, own, self._access.defaults.with_own(own))
 
     async def disable(self, author: Author, name: str) -> Tenant:
-        # And with it all of its keys.
         with _owned(name):
             tenant = await stored.disable_tenant(self._database, name, author)
         self._access.forget()
@@ -267,10 +255,8 @@ class Tenants:
         dialect: Dialect = "openai",
         kind: KeyKind = "project",
     ) -> tuple[ApiKey, str]:
-        """Create a key of the tenant's default project, or an admin key; return it and its secret.
-
-        The secret is not stored and cannot be read again. Raises `InvalidRequest` for a disabled or
-        deleted tenant and for a malformed name.
+        """Create a key of the tenant's default project, or an admin key; return it and its secret,
+        which is not stored.
         """
         check_name(key_name)
         with _owned(tenant_name):
@@ -292,16 +278,12 @@ class Tenants:
             return await stored.insert_key(self._database, new, author), secret.value
 
     async def keys(self, tenant_name: str | None = None) -> Sequence[ApiKey]:
-        # Return the keys of one tenant or of all, the oldest first.
         with owned():
             tenant = tenant_name and await stored.tenant_named(self._database, tenant_name)
             return await stored.keys(self._database, tenant.id if tenant else None)
 
     async def disable_key(self, author: Author, key: str) -> ApiKey:
-        """Disable the key with this id, beginning of an id, or hint.
-
-        Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
-        """
+        """Disable the key with this id, beginning of an id, or hint."""
         matches = [one for one in await self.keys() if _is_meant(key, one)]
         enabled = [one for one in matches if one.disabled_at is None] or matches[:1]
         if not enabled:
@@ -322,7 +304,6 @@ class Tenants:
         return {"object": "tenant.deleted", "name": name, "deleted": True}
 
     async def restore(self, author: Author, name: str) -> Json:
-        """Undo a deletion. Raises `InvalidRequest` if there is none to undo."""
         with _owned(name):
             await self._data.restore(name, author=author)
         self._access.forget()
@@ -338,9 +319,6 @@ class Tenants:
             return await self._data.erase_person(name, body.end_user, author=author)
 
     async def export(self, author: Author, name: str, body: Export) -> TenantArchive:
-        """Return an archive of a tenant's data, which can be read once.
-
-        Reading waits while this process sends its maximum of archives.
-        """
+        """Return an archive, which can be read once."""
         with _owned(name):
             return await self._data.export(name, author=author, with_content=body.content)

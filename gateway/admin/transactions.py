@@ -1,4 +1,4 @@
-"""Transactions of the admin API: of one tenant, and what follows them."""
+"""Transactions of the admin API."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _COMMAND_LINE: Final = "Use the command line with the owner's URL."
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Caller that changes something of a tenant: an admin key, or (None) an `operator`, by default
-    at the command line; and, for the audit log, the origin of the request.
-    """
+    """Caller that changes something of a tenant: an admin key, or an `operator`."""
 
     tenant_id: TenantId
     key_id: UUID | None = None
@@ -53,14 +51,13 @@ class AdminCaller:
         project_id: ProjectId | None = None,
         **details: Any,
     ) -> None:
-        """Record a change in the audit log, after it in the same transaction."""
         audit_event = self.author.event(event, target, project_id, **details)
         await audit_log.record(connection, self.tenant_id, audit_event)
 
 
 class Transactions:
-    """Transactions of one database. `forget` makes this process look keys up again: its cached
-    decisions may be out of date. Other replicas follow within `auth.key_cache_ttl_s`.
+    """Transactions of one database. `forget` makes this process look keys up again; other replicas
+    follow within `auth.key_cache_ttl_s`.
     """
 
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:
@@ -72,9 +69,8 @@ class Transactions:
 
     @asynccontextmanager
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """Open a transaction for one change at a time of the tenant.
-
-        Its reads are still true when it is committed. After the commit, keys are looked up again.
+        """Open a transaction for one change at a time of the tenant: its reads still hold at the
+        commit.
         """
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
@@ -83,10 +79,6 @@ class Transactions:
 
     @asynccontextmanager
     async def owning(self, remedy: str = _COMMAND_LINE) -> AsyncIterator[Connection]:
-        """Open a transaction of the owner of the tables. Raises `PermissionDenied` for others.
-
-        After the commit, keys are looked up again.
-        """
         with owned(remedy):
             async with self._database.owner_transaction() as connection:
                 yield connection
@@ -94,7 +86,7 @@ class Transactions:
 
 
 class Ownership:
-    """Ownership of the tables by the user that this process connects as; looked up once."""
+    """Ownership of the tables by this process's user; looked up once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -115,10 +107,7 @@ class Ownership:
 
 @contextmanager
 def owned(remedy: str = _COMMAND_LINE) -> Iterator[None]:
-    """Turn a missing privilege within the block into `PermissionDenied`.
-
-    For work that only the owner of the tables may do, when the process connects as another user.
-    """
+    """Turn a missing privilege within the block into `PermissionDenied`."""
     try:
         yield
     except StoreError as error:

@@ -1,8 +1,7 @@
 """`/organization/usage/*` and `/organization/costs`: what a tenant used and owes.
 
-The parameters and their bounds are those of OpenAI's reference; a value beyond a bound is refused,
-not cut. Times are Unix seconds. Buckets begin at full minutes, hours or days of UTC; the first and
-the last one begin and end with the query. An end in the future is taken as it is.
+The parameters and their bounds are OpenAI's. Times are Unix seconds. Buckets begin at full minutes,
+hours or days of UTC, but the first one begins and the last one ends with the query.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -26,7 +24,7 @@ from gateway import ids
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin_bodies import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX, moment_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.ledger import rollup
 from gateway.store.ledger.rollup import LineSpan, Question
@@ -51,7 +49,6 @@ _MOST: Final[dict[Width, int]] = {"1m": 1440, "1h": 168, "1d": 31}
 COST_BUCKETS_MAX: Final = 180
 VALUES_MAX: Final = 100
 RESULTS_MAX: Final = 20_000
-TIME_MAX: Final = SECOND_MAX
 COSTS: Final = "costs"
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 _LISTS: Final = ("group_by", "project_ids", "user_ids", "api_key_ids", "models")
@@ -141,11 +138,8 @@ def _code_sessions(sums: Sums) -> Json | None:
 
 
 class Report(NamedTuple):
-    """A report: what it may be `groups`-ed by, its further `filters`, and the `kinds` of the lines
-    that it is of: None: all, nothing: it is always empty.
-
-    `sums` are read, and become a result with `made`; with `by_person` it may also be grouped by end
-    user and tag.
+    """A report. `kinds` of lines None: all, empty: it is always empty. `by_person`: it may also be
+    grouped by end user and tag.
     """
 
     groups: tuple[str, ...]
@@ -157,7 +151,6 @@ class Report(NamedTuple):
 
     @property
     def lists(self) -> tuple[str, ...]:
-        # The parameters that may have several values.
         return (*_LISTS, *self.filters)
 
 
@@ -202,16 +195,14 @@ REPORTS: Final[Mapping[str, Report]] = {
     "file_search_calls": Report((*_KEYED, "vector_store_id"), ("vector_store_ids",)),
     "decisions": Report((*_KEYED, "model", "batch", "service_tier", "api_source")),
 }
-"""Reports by the last part of their path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Query of `start` <= time < `end`; this page has the buckets from `page_start` to `page_end`.
+    """Query of `start` <= time < `end`; its page has the buckets from `page_start` to `page_end`.
 
-    `group_by` are groups of the report; `tags` and `by_end_user` are groups beside these. A filter
-    that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: the context
-    level of a search is not known here.
+    A filter that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: no
+    search has one here.
     """
 
     name: str
@@ -256,11 +247,10 @@ class UsageQuery:
 
 
 def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: int) -> UsageQuery:
-    """Parse the query parameters of a report at `now`. Raises `InvalidRequest`."""
     query, is_of_costs = QueryParams(params), name == COSTS
     widths: tuple[Width, ...] = ("1d",) if is_of_costs else ("1m", "1h", "1d")
     width: Width = choice(query, "bucket_width", widths) or "1d"
-    start = integer(query, "start_time", minimum=0, maximum=TIME_MAX)
+    start = integer(query, "start_time", minimum=0, maximum=SECOND_MAX)
     if start is None:
         raise InvalidRequest(
             "Missing required parameter: 'start_time', in Unix seconds.",
@@ -270,7 +260,7 @@ def usage_query(name: str, params: QueryParams | list[tuple[str, str]], *, now: 
     most = COST_BUCKETS_MAX if is_of_costs else _MOST[width]
     limit = integer(query, "limit", minimum=1, maximum=most) or _DEFAULTS[width]
     groups, tags, by_end_user = _groups(REPORTS[name], query)
-    requested_end = integer(query, "end_time", minimum=0, maximum=TIME_MAX)
+    requested_end = integer(query, "end_time", minimum=0, maximum=SECOND_MAX)
     fields: dict[str, Any] = {
         "width": width,
         "group_by": groups,
@@ -320,7 +310,6 @@ def _values(query: QueryParams, name: str) -> tuple[str, ...] | None:
 def _ids(
     query: QueryParams, name: str, parse: Callable[[str], UUID | None]
 ) -> tuple[UUID, ...] | None:
-    # Without invalid ids, which match nothing.
     values = _values(query, name)
     return None if values is None else tuple(filter(None, map(parse, values)))
 
@@ -349,12 +338,11 @@ def _too_many(name: str, has: str, most: int) -> InvalidRequest:
 
 
 def _page(token: str | None, digest: str) -> tuple[int, int] | None:
-    # The start of the page and the end of the query; None for the first page.
     if not token:
         return None
     match _unpacked(token):
         case [int(page_start), int(end), of] if (
-            of == digest and 0 <= page_start <= end <= TIME_MAX + 1
+            of == digest and 0 <= page_start <= end <= SECOND_MAX + 1
         ):
             return page_start, end
         case _:
@@ -376,8 +364,6 @@ def _unpacked(token: str) -> Any:
 
 
 class UsageReports:
-    """Reports of usage and costs from one database of tenants."""
-
     def __init__(
         self,
         database: Database,
@@ -386,20 +372,13 @@ class UsageReports:
         rows_max: int = RESULTS_MAX,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Read sums by minute and hour as long as `ledger` keeps them.
-
-        A page has at most `rows_max` results. `clock` returns unix seconds.
-        """
+        # Sums by minute and hour are read as long as `ledger` keeps them.
         self._database = database
         self._ledger = ledger
         self._rows_max = rows_max
         self._clock = clock
 
     async def page(self, tenant_id: TenantId, query: UsageQuery) -> Json:
-        """Return one page of buckets, in OpenAI's form.
-
-        Raises `InvalidRequest` if it would have too many results, and `StoreUnavailable`.
-        """
         by_start: dict[int, list[Json]] = defaultdict(list)
         owners: Mapping[UUID, UUID] = {}
         if query.user_ids is not None or "user_id" in query.group_by:
@@ -468,10 +447,10 @@ class UsageReports:
                 inner_end = end // day_s * day_s
         has_sums = inner_start < inner_end and (query.width == "1d" or inner_start >= kept_from)
         return LineSpan(
-            start=_moment(start),
-            end=_moment(end),
-            inner_start=_moment(inner_start if has_sums else end),
-            inner_end=_moment(inner_end if has_sums else end),
+            start=moment_of(start),
+            end=moment_of(end),
+            inner_start=moment_of(inner_start if has_sums else end),
+            inner_end=moment_of(inner_end if has_sums else end),
             sums=("minute" if by_minute else "hour") if has_sums else None,
         )
 
@@ -494,7 +473,7 @@ _COLUMNS: Final[dict[str, Dimension]] = {
     "service_tier": "service_tier",
     "line_item": "model",
 }
-"""Columns by the groups that need one; the other groups have one value for all lines."""
+"""Columns by group; other groups have one value for all lines."""
 _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "project_id": lambda row, _: ids.project_id(row["project_id"]),
     "api_key_id": lambda row, _: ids.api_key_id(row["key_id"]),
@@ -507,9 +486,9 @@ _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "batch": lambda _, __: False,
     "api_source": lambda _, __: "unlabeled",
 }
-"""Value of each group for a row; a group that is missing here has none."""
+"""Value of a group for a row; missing groups have none."""
 Group = tuple[int, tuple[Any, ...]]
-"""The beginning of a bucket, and what is summed up by: OpenAI's names in order, then ours."""
+"""Start of a bucket, and the values of OpenAI's groups, then ours."""
 
 
 def _merge(
@@ -590,7 +569,6 @@ LINE_ITEMS: Final = {
     "output_tokens": ("output_cost_nano", "tokens"),
     "tools": ("tools_cost_nano", None),
 }
-"""The parts of a model's costs: the column of each, and the unit of its quantity."""
 
 
 def _parts(model: str | None, sums: Sums) -> Iterator[tuple[str | None, int, int, str | None]]:
@@ -610,7 +588,3 @@ def _parts(model: str | None, sums: Sums) -> Iterator[tuple[str | None, int, int
             yield f"{model}, {part}", sums[column], quantities.get(part, 0), unit
     if rest:
         yield f"{model}, adjustments", rest, 0, None
-
-
-def _moment(at: int) -> datetime:
-    return datetime.fromtimestamp(min(at, TIME_MAX), UTC)

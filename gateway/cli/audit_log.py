@@ -1,14 +1,13 @@
-"""`audit`: who changed what, and whether the record of it holds."""
-
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import typer
+from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, command
@@ -66,29 +65,29 @@ def _by(entry: dict[str, Any]) -> str:
     return str(ours["operator"]) if isinstance(ours, dict) else json.dumps(entry["actor"])
 
 
-def _time(at: str | None) -> datetime | None:
-    # None: earlier releases did not print it.
-    return None if at is None else datetime.fromisoformat(at).astimezone(UTC)
+class _Head(BaseModel):
+    """Element of an earlier output of `verify --json`; `at` was not always printed."""
+
+    tenant_id: UUID
+    entries: int
+    number: int
+    head: Annotated[str, Field(pattern="^(?:[0-9a-f]{2})*$")]
+    at: AwareDatetime | None = None
+
+
+_HEADS: Final = TypeAdapter(list[_Head])
 
 
 def _kept(file: Path) -> list[ChainState]:
-    # Reads an earlier output of `verify --json`. Raises `InvalidRequest`.
     try:
-        return [
-            ChainState(
-                UUID(one["tenant_id"]),
-                int(one["entries"]),
-                int(one["number"]),
-                bytes.fromhex(one["head"]).hex(),
-                (),
-                _time(one.get("at")),
-            )
-            for one in json.loads(file.read_bytes())
-        ]
-    except (ValueError, LookupError, TypeError) as error:
+        heads = _HEADS.validate_json(file.read_bytes())
+    except ValidationError as error:
         raise InvalidRequest(
             f"{file} is not what 'audit verify --json' printed.", param="heads"
         ) from error
+    return [
+        ChainState(one.tenant_id, one.entries, one.number, one.head, (), one.at) for one in heads
+    ]
 
 
 @command(commands, "verify")

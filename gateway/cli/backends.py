@@ -1,6 +1,4 @@
-"""`backends` and `adapters`: the inference servers, which of them get nothing new, and what LoRA
-adapters each has loaded.
-"""
+"""`backends` and `adapters`."""
 
 from __future__ import annotations
 
@@ -40,14 +38,14 @@ backends = typer.Typer(no_args_is_help=True)
 adapters = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
-"""Age of a report of a replica from which on it does not count."""
+"""Older reports of replicas do not count."""
 LOOK_AGAIN_S: Final = 0.5
 NAMES_MAX: Final = 8
 LOAD_TIMEOUT_S: Final = 300.0
 DISCOVERY: Final = "discovery"
-"""In the place of a backend's name, where a source does not say which there are."""
+"""Instead of a backend's name, for a source that cannot list its backends."""
 POLLS: Final = 3
-"""Replicas of which nothing is known have heard of it after so many of their polls."""
+"""Polls of a replica after which it has seen a drain, though it reports nothing."""
 
 AdapterName = Annotated[str, typer.Argument(help="What requests call it.")]
 Base = Annotated[
@@ -58,7 +56,7 @@ Base = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """All backends by name, and what sources could not say, in words."""
+    """Backends by name, and why sources could not be read."""
 
     backends: Mapping[str, Backend]
     faults: tuple[str, ...]
@@ -66,16 +64,14 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class BackendRecords:
-    """Records of backends in the database: the drained ones, and the last loads of each replica."""
-
     drained: Mapping[str, Drain]
     at_drained: Mapping[str, Mapping[str, int]]
-    """Requests in flight at each drained backend, by replica."""
+    """Requests in flight, by backend and replica."""
     loads: Mapping[str, Mapping[int, int]]
-    """Requests in flight of each replica, by member id."""
+    """Requests in flight, by replica and member id."""
 
     def in_flight(self, name: str) -> int | None:
-        """Return the requests in flight on all replicas that report; None if none does."""
+        """Return the sum over all replicas that report; None if none does."""
         if name in self.drained:
             counts = self.at_drained.get(name)
             return None if counts is None else sum(counts.values())
@@ -171,7 +167,6 @@ async def undrain_backend(
 
 
 async def current_members(settings: Settings) -> Members:
-    """Return all backends that the settings and their sources name now."""
     by_source: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
     faults = []
     for source in membership.sources(settings):
@@ -184,7 +179,7 @@ async def current_members(settings: Settings) -> Members:
 
 
 async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
-    """Return for each source whether it lists its backends, and a description of the result."""
+    """Return by name whether a source answers, with its backends or the error."""
     records = {}
     for source in membership.sources(settings):
         try:
@@ -248,12 +243,10 @@ async def _row(client: Client, backend: Backend, records: BackendRecords) -> dic
 async def wait_until_idle(
     database: Database, name: str, *, timeout_s: float, patience_s: float
 ) -> str:
-    """Wait until all replicas report that nothing is in flight on a backend.
+    """Return an empty text once nothing is in flight, or what is left after `timeout_s`.
 
-    Returns an empty text then, or what is left after `timeout_s`.
-
-    All replicas are those that report their loads, or this drain. With a single backend they report
-    no loads, and one may not have heard of the drain before `patience_s`.
+    Replicas that report loads, or this drain, have to answer. With a single backend none reports
+    loads, and one may not have seen the drain before `patience_s`.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

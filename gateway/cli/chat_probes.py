@@ -1,4 +1,4 @@
-"""Probe the abilities of a server's chat endpoint, for models without token ids."""
+"""Probes of a server's chat endpoint, for models without token ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.generation import ReportedUsage, TokenChunk
 
     Ask = Callable[[array[int], "Heard"], Awaitable[None]]
-    """Has a prompt answered in a few tokens. Raises `UpstreamError`."""
+    """Generate a few tokens. Raises `UpstreamError`."""
 
 _OBJECT: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": _OBJECT}}
@@ -36,13 +36,12 @@ REMEDIES: Final = {
 
 @dataclass
 class Heard:
-    """A token sink that keeps what came."""
+    """Token sink that keeps everything."""
 
     ids: list[int] = field(default_factory=list)
     usage: ReportedUsage | None = None
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Keep the ids and the usage of one chunk."""
         self.ids += chunk.ids
         self.usage = chunk.usage
         return True
@@ -54,9 +53,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Taken:
-    """Abilities that a chat endpoint takes, for operators to read; `refused` are the others that
-    were probed, each with the server's reason.
-    """
+    """Abilities of a chat endpoint; `refused`: those it lacks, with the server's reasons."""
 
     taken: tuple[str, ...]
     refused: dict[str, str]
@@ -64,10 +61,7 @@ class Taken:
 
 
 async def examine(ask: Ask, abilities: Collection[str]) -> Taken:
-    """Send a probe for each ability that a model is declared to have.
-
-    Raises `UpstreamError` for any answer but a refusal.
-    """
+    """Raise `UpstreamError` for any failure but a refusal."""
     plain = Heard()
     await ask(_prompt({}), plain)
     taken, refused = [], {}

@@ -1,4 +1,4 @@
-"""Common parts of commands: options, and from them settings, a database and a running loop."""
+"""Common parts of commands."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 
-PORT_MAX = 65_535
-
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -54,12 +52,12 @@ TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
 
 
 class Installation:
-    """The gateway that a command works on. The database is made ready and connected to when it is
-    first used: a command that refuses its arguments needs none.
+    """Gateway that a command works on.
+
+    The database is made ready at its first use: a command that refuses its arguments needs none.
     """
 
     def __init__(self, config: Path | None, stack: AsyncExitStack) -> None:
-        """Read the settings from `config`. Resources are closed with the stack."""
         self._config = config
         self._stack = stack
         self._database: Database | None = None
@@ -75,7 +73,7 @@ class Installation:
         return await self._stack.enter_async_context(context)
 
     async def database(self) -> Database:
-        """Return the database; from then on the settings have its URL and the pepper."""
+        """Return the database; `settings` then have its URL and the pepper."""
         from gateway.cli.provision import connected, provisioned
 
         if self._database is None:
@@ -96,10 +94,6 @@ class Installation:
         return tenants(self.settings, await self.database(), access)
 
     async def admin(self, tenant: str) -> tuple[AdminServices, AdminCaller]:
-        """Return the services of the admin API, and the command as their caller for a tenant.
-
-        Raises `ResourceNotFound`.
-        """
         from gateway.admin.transactions import AdminCaller
         from gateway.store import tenants
         from gateway.wiring.admin import admin_services
@@ -116,10 +110,9 @@ Main: TypeAlias = "Callable[Concatenate[Installation, Params], Awaitable[None]]"
 def command(
     group: typer.Typer, name: str, more: Iterable[Parameter] = ()
 ) -> Callable[[Main[Params]], Main[Params]]:
-    """Add a coroutine function to a group of commands; `--config` says what its `Installation` is.
+    """Register a coroutine function; `--config` takes the place of its `Installation`.
 
-    Its other parameters are arguments and options, as typer reads them from a signature; it is
-    given those of `more` as `**options`.
+    Its other parameters are typer's; those of `more` arrive as `**options`.
     """
 
     def register(main: Main[Params]) -> Main[Params]:
@@ -151,7 +144,7 @@ def command(
 
 
 def user_name() -> str:
-    """Return the name of the user here, or the number of one who has none, as in containers."""
+    """Return the user's name, or the number of one without a name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -159,10 +152,7 @@ def user_name() -> str:
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end on uvloop.
-
-    SIGTERM before the server listens ends it cleanly, like Ctrl-C.
-    """
+    """Run on uvloop. SIGTERM before the server listens ends it cleanly, like Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

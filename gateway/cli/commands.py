@@ -1,6 +1,6 @@
-"""The command line: every command and its name.
+"""The command line.
 
-A command is imported when it is used: the list of all of them, and `--version`, need none.
+A command is imported when it is used: the list of all, and `--version`, need none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 class Entry(NamedTuple):
-    """Module and attribute of a command or group, and its line in the list of all commands."""
-
     module: str
     attribute: str
     help: str
@@ -150,10 +148,6 @@ def loaded(name: str) -> Any:
 
 
 class Commands(TyperGroup):
-    """Every command, imported when it is used. Values are compared with those there are, as typer
-    does with commands.
-    """
-
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {
@@ -177,7 +171,7 @@ class Commands(TyperGroup):
 
 
 def with_suggestion(message: str) -> str:
-    """Return the message in plain words, with the closest of the values that it lists."""
+    """Return a message of pydantic in plain words, with the closest of the values it lists."""
     match = _NONE_OF.fullmatch(message)
     if match is None:
         return _OF_TYPES.sub("expected ", message.removeprefix("Value error, "))

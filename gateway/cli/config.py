@@ -1,5 +1,3 @@
-"""`config`: is the configuration right, what can be set, an example to start from."""
-
 from __future__ import annotations
 
 import json
@@ -66,7 +64,6 @@ def print_example() -> None:
 
 
 def require_complete(settings: Settings) -> None:
-    """Raise one `ConfigError` that lists everything missing, each with its remedy."""
     gaps = list(_gaps(settings))
     if not gaps:
         return

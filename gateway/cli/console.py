@@ -1,5 +1,3 @@
-"""`console`: login links of the pages for operators."""
-
 from __future__ import annotations
 
 import json
@@ -24,8 +22,6 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 class LoginLink(WireModel):
-    """`console login-link`: who signs in, as what, and where."""
-
     name: DisplayName
     role: OperatorRole
     url: PrivateUrl

@@ -1,5 +1,3 @@
-"""`containers serve`: containers that run Python, for gateways elsewhere."""
-
 from __future__ import annotations
 
 import asyncio
@@ -7,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import PORT_MAX, Config, run
+from gateway.cli.command import Config, run
 from gateway.errors import ConfigError, StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
+from gateway.settings.sections import PORT_MAX
 from gateway.telemetry.logs import EventLog, configure_logging
 
 if TYPE_CHECKING:

@@ -1,5 +1,3 @@
-"""`db`: the schema of the database, and room in it."""
-
 from __future__ import annotations
 
 import json
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True)
 
 SHOWN_MAX: Final = 5
-"""Rows that are shown of one invariant; --json has all of them."""
+"""Rows of one invariant; --json has all."""
 
 
 @commands.command("upgrade")

@@ -1,10 +1,6 @@
-"""`demo`: a whole gateway on this machine, with nothing but this package.
+"""`demo`: a whole gateway, without a model.
 
-PostgreSQL is real, the gateway is real, the backend is scripted: it needs no GPU because there is
-no model in it. Its hosted tools have a site to search and an MCP server, which are real and on this
-machine, too. What is not installed is left out, and the demo says so.
-
-Each command that it prints is pasted as it stands, so it begins at column 0.
+Printed commands begin at column 0, so that they can be pasted.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ from gateway.admin.keys import AccountKeyCreate
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
-from gateway.app import create_admin_app, create_app
+from gateway.app import AdminGateway, create_app
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.command import PORT_MAX, run
+from gateway.cli.command import run
 from gateway.cli.page_index import PageSource, load
 from gateway.cli.provision import (
     ADMIN_KEY,
@@ -59,6 +55,7 @@ from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
+from gateway.settings.sections import PORT_MAX
 from gateway.store.schema import REVISION
 from gateway.store.tools import web_pages
 from gateway.telemetry.logs import configure_logging
@@ -88,7 +85,6 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 RUNNING_TIMEOUT_S = 1.0
-"""Seconds that a demo that runs already may take to accept a connection."""
 TENANT = "demo"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
@@ -103,7 +99,6 @@ CONSOLE_PORT: Final = 9000
 OPERATOR: Final = "demo"
 SCRIPTED: Final = "SCRIPTED: no GPU, no model"
 SITES_FILE: Final = "demo-site"
-"""Name of the file in the data folder with the addresses whose pages are in the index."""
 PAGES_MAX: Final = 50
 LABEL: Final = "workshop"
 TOOL_TIMEOUT_S: Final = 60.0
@@ -209,7 +204,6 @@ def _commands_of_running_demo() -> str | None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    # Without a configured port: the usual port, or the next that is free.
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
     return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), reports_taken=True)
@@ -218,8 +212,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _listeners(
     listening: ExitStack, settings: Settings
 ) -> tuple[socket.socket, socket.socket | None, Settings]:
-    # Returns the sockets of the gateway and its console, and the settings with their ports, which
-    # the console shows. None: the console's packages are not installed.
+    # None: the console's packages are not installed.
     listener = listening.enter_context(_listen(settings))
     server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
     if not _has("console"):
@@ -235,13 +228,12 @@ def _listeners(
 def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) -> list[Server]:
     if listener is None:
         return []
-    return [Server(create_admin_app(app.process), listener, settings.server)]
+    return [Server(AdminGateway(app.process), listener, settings.server)]
 
 
 async def _login_link(
     stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: terminal.Details
 ) -> str:
-    # Starts the console, which runs until the stack is closed. Returns "" without one.
     for console in consoles:
         await stack.enter_async_context(console)
         details.step(terminal.OK, "console", f"{console.url}/console")
@@ -252,7 +244,6 @@ async def _login_link(
 
 
 def _listen_at_one_of(ports: Sequence[int], *, reports_taken: bool = False) -> socket.socket:
-    # The first that is free; where none is, any other.
     for candidate in ports:
         try:
             return listen(HOST, candidate, BACKLOG)
@@ -286,7 +277,6 @@ def _settings(
 async def _database(
     stack: AsyncExitStack, settings: Settings, details: terminal.Details
 ) -> Settings:
-    # The embedded PostgreSQL is stopped with `stack`. Raises `DatabaseInUse`.
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -346,8 +336,6 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
 async def _project_key(
     accounts: Tenants, services: AdminServices, prices: Prices, models: Sequence[str]
 ) -> tuple[ApiKey, str]:
-    # The key of a second project, which sees nothing of the first and has low limits. Sets prices
-    # of the `models`.
     tenant = (await accounts.get(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
@@ -435,7 +423,6 @@ def _invite(first: str, more: str, login: str) -> None:
 
 
 def first_commands(environment: Path, model: str) -> str:
-    """Return commands that source `environment` and send a request with curl and with Python."""
     body = json.dumps({"model": model, "input": QUESTION, "stream": True})
     program = f"""\
 from openai import OpenAI
@@ -451,10 +438,6 @@ curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" 
 
 
 def more_commands(model: str, hosted: Sequence[Example]) -> str:
-    """Return commands that show other features of the gateway, each with a title.
-
-    `hosted` are the examples of the tools that are turned on.
-    """
     commands = [*_governance(model), *_agents_and_background(model)]
     commands += [(example.invitation, _python(example.script(model))) for example in hosted]
     return "".join(f"\n  {title}:\n\n{command}\n" for title, command in commands)
@@ -528,7 +511,7 @@ for event in client.responses.retrieve(first.response.id, stream=True, starting_
 
 @dataclass(frozen=True, slots=True)
 class DemoTools:
-    """The servers behind the tools; None where something that a tool needs is not installed."""
+    """Servers behind the tools; None: the extra is not installed."""
 
     site: Server | None
     workshop: Server | None
@@ -536,7 +519,6 @@ class DemoTools:
 
     @classmethod
     def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
-        # The sockets listen, and are closed with the stack.
         return cls(
             _server(listening, _site) if _has("web") else None,
             _server(listening, _workshop) if _has("mcp") else None,
@@ -545,11 +527,10 @@ class DemoTools:
 
     @property
     def servers(self) -> list[Server]:
-        # The site and the MCP server, if their extras are installed.
         return [server for server in (self.site, self.workshop) if server is not None]
 
     def sections(self) -> dict[str, Any]:
-        """Return settings that allow tools to reach only these two servers of this machine."""
+        """Return settings by which tools reach these two servers alone."""
         site = [self.site.url.removeprefix("http://")] if self.site is not None else []
         return {
             "web": {
@@ -569,17 +550,12 @@ class DemoTools:
         }
 
     async def start(self, stack: AsyncExitStack, settings: Settings) -> None:
-        """Start the servers, which run until the stack is closed, and index the site."""
         for server in self.servers:
             await stack.enter_async_context(server)
         if self.site is not None:
             await _fill_index(f"{self.site.url}/", settings, self.details)
 
     def examples(self, engine: str | None) -> list[Example]:
-        """Print which tools are turned on, and return an example of each.
-
-        `engine` is the engine that runs Python.
-        """
         site, workshop = self.site, self.workshop
         self._show("search", f"over {site.url}" if site else None, "web")
         self._show("python", f"in the engine {engine}" if engine else None, "sandbox")
@@ -599,10 +575,10 @@ class DemoTools:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question for a tool, and how what came of it reads in a line.
+    """Question for a tool.
 
-    `shown` is an expression of Python for what is worth printing of `r`, the response, and
-    `invitation` what stands above a program that prints it.
+    `shown` is Python for what to print of `r`, the response; `invitation` is the title of that
+    program.
     """
 
     name: str
@@ -614,10 +590,7 @@ class Example:
     include: tuple[str, ...] = ()
 
     def script(self, model: str) -> str:
-        """Return a program that sends the same request.
-
-        It contains no single quotes, because a shell command quotes it in them.
-        """
+        """Return a program without single quotes that sends the request."""
         body = {"model": model, "input": self.question, "tools": [self.tool]}
         if self.include:
             body["include"] = list(self.include)
@@ -629,7 +602,7 @@ r = OpenAI().responses.create(
 print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
-        """Send the request and print the result. Raises `StartupError` if the tool was not used."""
+        """Raise `StartupError` if the tool was not used."""
         from openai import OpenAIError
 
         started = time.perf_counter()
@@ -705,7 +678,6 @@ PLOT: Final = Example(
 
 
 def mcp_example(url: str) -> Example:
-    """Return an example that calls a tool that only reads and needs no approval."""
     tool = {
         "type": "mcp",
         "server_label": LABEL,

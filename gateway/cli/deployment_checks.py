@@ -1,4 +1,4 @@
-"""Checks of `doctor` around the gateway: PostgreSQL's server, clocks, listeners, the proxy."""
+"""Checks of `doctor` around the gateway."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ VERIFIED: Final = "verify-full"
 ENCRYPTED: Final = (VERIFIED, "verify-ca", "require")
 PROXY_TIMEOUT_S: Final = 120.0
 TOGETHER_S: Final = 0.001
-"""Events that are read within so long of each other came together."""
+"""Between events that came together."""
 LUMP_EVENTS: Final = 8
-"""Events that come together only after they were held back; no engine makes so many in one step."""
+"""No engine makes so many in one step."""
 SILENCE_S: Final = 0.1
 """Before a lump, for a proxy to be blamed: a very fast engine sends many in a row."""
 EVENTS_MIN: Final = 40
@@ -67,7 +67,7 @@ async def clock(_: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
-    """Return whether another clock is near enough to this one, which it is ahead of by `skew_s`."""
+    """Judge a clock that is `skew_s` ahead of this one."""
     if abs(skew_s) <= SKEW_MAX_S:
         return Finding(name, ok=True, detail=f"{whose} and this one agree")
     ahead = "ahead of" if skew_s > 0 else "behind"
@@ -80,7 +80,7 @@ def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
 
 
 def date_skew_s(date: str | None) -> float | None:
-    """Return how far the clock that wrote a Date header is ahead of ours; None: it says nothing."""
+    """Return how far the clock of a Date header is ahead of ours."""
     try:
         clock = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
@@ -146,7 +146,6 @@ async def tls(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 def encryption_finding(host: str, sslmode: str, facts: ServerFacts) -> Finding:
-    """Return whether the connection to the database is encrypted, and its server verified."""
     if sslmode == VERIFIED:
         return Finding("tls", ok=True, detail=f"to the database, {sslmode}")
     detail = f"to the database with sslmode={sslmode}: who is between could be the database"
@@ -216,7 +215,6 @@ async def _is_open(host: str, port: int) -> bool:
 
 
 async def proxy(subject: Subject) -> AsyncIterator[Finding]:
-    # Check the proxy between clients and the gateway. Only with `--through`.
     if subject.through is None:
         return
     from openai import AsyncOpenAI, OpenAIError
@@ -226,12 +224,17 @@ async def proxy(subject: Subject) -> AsyncIterator[Finding]:
         remedy = "Give a key with --key or OPENAI_API_KEY: keys create makes one."
         yield Finding("proxy", False, "there is no API key to ask it with", remedy)
         return
-    client = AsyncOpenAI(
-        base_url=f"{base_url}/v1",
-        api_key=subject.api_key,
-        max_retries=0,
-        timeout=PROXY_TIMEOUT_S,
-    )
+    try:
+        client = AsyncOpenAI(
+            base_url=f"{base_url}/v1",
+            api_key=subject.api_key,
+            max_retries=0,
+            timeout=PROXY_TIMEOUT_S,
+        )
+    except httpx2.InvalidURL as error:
+        remedy = "Give one such as https://gateway.example."
+        yield Finding("proxy", False, f"{base_url} is no URL: {error}", remedy)
+        return
     async with client:
         try:
             yield await _streamed(client)
@@ -259,7 +262,7 @@ async def _streamed(client: AsyncOpenAI) -> Finding:
 
 
 def stream_finding(times: Sequence[float]) -> Finding:
-    """Return whether the events of a stream, read at these seconds, came as they were made."""
+    """Judge by the times of events whether they were held back."""
     held, lump, began = 0, 1, times[0] if times else 0.0
     silent_s = began
     for before, now in pairwise([*times, float("inf")]):

@@ -1,5 +1,3 @@
-"""`doctor`: everything that must be right for a gateway to serve, looked at once."""
-
 from __future__ import annotations
 
 import json
@@ -78,7 +76,6 @@ _HELLO = ContextItem(
     role="user",
     parsed=Message(role="user", content=(InputText(text="Hello"),)),
 )
-"""Message in the prompt after which each model has to generate a token."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
 _PROXIED: dict[ProxiedKind, dict[str, object]] = {
@@ -129,7 +126,7 @@ def doctor(
 
 
 async def examine(config: Path | None, **options: Any) -> list[Finding]:
-    """Check everything that the settings turn on. An error in the configuration hides the rest.
+    """Run all checks; an error in the configuration hides the rest.
 
     `options` are fields of the `Subject`.
     """
@@ -157,7 +154,6 @@ async def _libraries(subject: Subject) -> AsyncIterator[Finding]:
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
-    # Yield each feature that needs libraries, their modules, and the command that installs them.
     tools = settings.tools
     core = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
     yield "grammars, schemas and sealing", core, "pip install --force-reinstall ."
@@ -310,19 +306,16 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """A backend with its description of itself and the models that it can serve."""
-
     backend: Backend
     engine: InferenceEngine
     listed: Mapping[str, Listed]
     served: Mapping[str, ServedModel]
     unusable: Unusable | None
     tasks: Mapping[str, Sequence[str]]
-    """Tasks of each declared model, by public id."""
+    """By the public id of a declared model."""
 
     @property
     def generating(self) -> list[str]:
-        # Public ids of the models that are probed for tokens.
         return [name for name in self.served if "generate" in self.tasks_of(name)]
 
     def tasks_of(self, model: str) -> Sequence[str]:
@@ -413,7 +406,6 @@ async def _backend(
 
 
 def _fault(probe: _Probed) -> tuple[str, str] | None:
-    # The problem of the backend and its remedy.
     if probe.unusable is not None:
         return probe.unusable.why, probe.unusable.remedy
     if not probe.listed:
@@ -513,7 +505,7 @@ async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelF
 
 
 async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
-    # Tasks whose requests are passed through. Raises `UpstreamError` when the backend refuses one.
+    # Tasks whose requests are passed through.
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
     kinds = [kind for kind in PATHS if kind in probe.tasks_of(model)]
@@ -533,7 +525,6 @@ async def _generate(  # noqa: PLR0913 - what is asked, and of whom
     *,
     prompt: Sequence[int] = (),
 ) -> None:
-    # Raises `UpstreamError`.
     is_text = format_.framing.is_text
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
@@ -564,4 +555,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""Checks in the order of the output; each yields its findings."""
+"""In the order of the output."""

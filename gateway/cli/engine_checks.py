@@ -1,5 +1,3 @@
-"""Checks of `doctor` on a backend beside its models: its clock, and the flags of its engine."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 PROMPT: Final = [*range(1_000, 1_128)]
-"""Ids of a prompt of several blocks of any engine's cache, which is sent twice."""
+"""Several blocks of any engine's cache."""
 _UNTOLD: Final = "it does not tell how much of a prompt it had cached: cached_tokens is 0"
 _NO_PRIORITIES: Final = "it takes no priorities, which gateway.yaml says it does"
 
@@ -28,7 +26,6 @@ _NO_PRIORITIES: Final = "it takes no priorities, which gateway.yaml says it does
 async def engine_findings(
     backend: Backend, engine: InferenceEngine, name: str | None, client: Client
 ) -> list[Finding]:
-    """Return findings about a backend that answers; `name` is one of its models, if it has any."""
     about = f"engine {backend.name}"
     try:
         findings = await _clock(backend, client)

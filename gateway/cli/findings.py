@@ -1,5 +1,3 @@
-"""Result of one check of `doctor`, and what all checks look at."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,16 +12,14 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.models.format import Formats
     from gateway.settings import Settings
-    from gateway.store.diagnostics import ServerFacts
 
     Check = Callable[["Subject"], AsyncIterator["Finding"]]
-    """Check of one subject. An error of this package that it raises ends `doctor`."""
-    DatabaseCheck = Callable[["Subject", ServerFacts], AsyncIterator["Finding"]]
+    """An error of this package that it raises ends `doctor`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check; `remedy` is empty where nothing is wrong."""
+    """Result of a check; `remedy` is empty where nothing is wrong."""
 
     name: str
     ok: bool
@@ -50,10 +46,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Subject:
-    """Object of the checks: complete `settings` and, once a check has loaded them, the `formats`.
+    """Object of the checks.
 
-    `through` is the URL of the proxy that clients use, `api_key` a key to ask through it with;
-    `replicas` is how many there are to be, where those that run now are not all.
+    `through` is the proxy's URL, `api_key` a key for it, `replicas` how many there will be. A check
+    sets `formats`.
     """
 
     settings: Settings
@@ -64,7 +60,6 @@ class Subject:
 
 
 def failed(name: str, error: GatewayError) -> Finding:
-    """Return the finding for a check that an error ended."""
     if isinstance(error, StartupError):
         remedy = error.remedy
     elif isinstance(error, StoreError):

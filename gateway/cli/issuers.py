@@ -1,7 +1,4 @@
-"""`issuers`: the issuers of tokens that a tenant trusts, and what their tokens may do.
-
-`operator-issuers`: issuers whose tokens name the tenant that they are for.
-"""
+"""`issuers` of a tenant, and `operator-issuers`, whose tokens name the tenant."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ async def _of_operators(gateway: Installation) -> OperatorIssuers:
 
 
 def _pairs(arguments: list[str] | None) -> list[tuple[str, str]]:
-    # Raises `InvalidRequest` for an argument that is no NAME=VALUE.
     pairs = []
     for one in arguments or ():
         name, equals, value = one.partition("=")

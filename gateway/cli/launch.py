@@ -1,8 +1,7 @@
-"""`launch`: a coding agent on this gateway, ready to work.
+"""`launch`: a coding agent on this gateway.
 
-The gateway is queried before the client is started: a clear error beats six retries of the client.
-Clients read its address from files of our own, never from the user's, and none of these files
-holds the key: they name the environment variable that does.
+The gateway is queried first: a clear error beats six retries of the client. Clients read files of
+our own, never the user's; these name the variable with the key.
 """
 
 from __future__ import annotations
@@ -23,21 +22,18 @@ from gateway.cli import terminal
 from gateway.cli.provision import API_KEY, BASE_URL, make_folder, saved_demo, write_private
 from gateway.errors import StartupError
 from gateway.settings import inherited, load_settings
+from gateway.settings.http_urls import whole_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores. The program that this process becomes would go on ignoring them, and
-so would all that it starts."""
+"""The client would inherit that, and so would all that it starts."""
 PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 _VENDOR_PREFIX: Final = "openai/"
 ASKING_TIMEOUT_S: Final = 10.0
-_URL: Final = re.compile(
-    r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{1,5})?(?P<path>(/[^?#\s]*)?)", re.IGNORECASE
-)
 _KEY: Final = re.compile(r"[!-~]+")
 _MAKE_KEY: Final = "An operator makes one with: harmony-gateway keys create"
 _START_ONE: Final = "Start one with: harmony-gateway demo. Or name yours with --url."
@@ -45,7 +41,7 @@ KEY_VARIABLE: Final = "HARMONY_GATEWAY_API_KEY"
 PROVIDER: Final = "harmony-gateway"
 CODEX_PROFILE: Final = "gateway"
 OUTPUT_TOKENS_MAX: Final = 32_000
-"""Tokens that opencode keeps free for an answer, unless the window is small."""
+"""What opencode keeps free for an answer, unless the window is small."""
 OUTPUT_SHARE: Final = 4
 
 _CODEX = """\
@@ -197,7 +193,7 @@ def _show(profile: Profile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """A model of the gateway, with its further names. `context_length` is in tokens."""
+    """Model of the gateway; `context_length` is in tokens."""
 
     id: str
     context_length: int
@@ -205,14 +201,11 @@ class OfferedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        # Its own id first.
         return (self.id, *self.aliases)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway that answered: a key that it takes, and the model to begin with."""
-
     base_url: str
     api_key: str
     model: str
@@ -220,13 +213,9 @@ class Target:
 
 
 def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
-    """Find the gateway, key and model to use.
+    """Return the gateway to use; what is not set is taken from this user's demo.
 
-    Missing arguments are those of this user's demo, if there is one; the default model is the
-    first.
-
-    The demo's key is sent to the demo only. Raises `StartupError` if no gateway answers, or if it
-    refuses the key or lacks the model.
+    The demo's key is sent to the demo only.
     """
     demo = saved_demo(data_dir)
     demo_url = demo.get(BASE_URL) or DEFAULT_BASE_URL
@@ -248,12 +237,13 @@ def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str 
 
 def _base_url(url: str) -> str:
     # Clients add their paths to `/v1`, which the user may leave out.
-    match = _URL.fullmatch(url)
-    if match is None:
+    try:
+        path = urlsplit(whole_url(url)).path
+    except ValueError as error:
         raise StartupError(
             f"{url} is no address of a gateway", remedy="Give one such as http://127.0.0.1:8000."
-        )
-    return url.rstrip("/") if match["path"].strip("/") else f"{url.rstrip('/')}/v1"
+        ) from error
+    return url.rstrip("/") if path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
@@ -329,15 +319,12 @@ def _chosen(offered: Sequence[OfferedModel], model: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A client's command line, its further environment, and the file that these lead it to."""
-
     path: Path
     text: str
     command: tuple[str, ...]
     environment: dict[str, str]
 
     def write(self) -> None:
-        """Write the file of the profile. Raises `StartupError` if that fails."""
         make_folder(self.path.parents[1])
         try:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)

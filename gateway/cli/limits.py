@@ -1,4 +1,4 @@
-"""`limits`, `budgets` and `prices`: what tenants, projects and keys may use, and what it costs."""
+"""`limits`, `budgets` and `prices`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OPTIONS: Final[dict[str, tuple[What, int]]] = {
     "background_running": ("background_running", 0),
     "background_queued": ("background_queued", 0),
 }
-"""Options of `limits set`: the quantity of each, and its window in seconds."""
+"""Quantities, and windows in seconds."""
 
 Project = Annotated[str | None, typer.Option(help="One of its projects, by its id.")]
 KeyId = Annotated[str | None, typer.Option("--key", help="One of its keys, by its id.")]

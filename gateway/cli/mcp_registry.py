@@ -1,4 +1,4 @@
-"""`mcp`: the MCP servers that requests may name by a label, and whether they answer."""
+"""`mcp`: servers that requests may name by a label."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def add(  # noqa: PLR0913 - each is an option
 
 
 def _checked(label: str, url: str, purposes: list[str]) -> str:
-    # Returns the purposes as they are stored. Raises `typer.BadParameter`.
+    # Returns the purposes as they are stored.
     if not LABEL.fullmatch(label):
         message = "expected 1 to 64 letters, digits, '_' and '-'"
         raise typer.BadParameter(message, param_hint="LABEL")
@@ -238,7 +238,7 @@ def _unknown(label: str) -> ResourceNotFound:
 async def answers(
     settings: Settings, database: Database, wanted: list[McpServer]
 ) -> dict[str, tuple[bool, str]]:
-    """Return by label whether each server answers, and what it offers or why it does not."""
+    """Return by label whether a server answers, and what it offers or why not."""
     if not wanted:
         return {}
     async with _sessions(settings, database) as room:

@@ -1,4 +1,4 @@
-"""`operators`: keys of those who run the gateway, for `/admin/v1` on the admin listener."""
+"""`operators`: keys for `/admin/v1` on the admin listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pages`: the local index, which `web_search` finds pages in."""
+"""`pages`: the local index of `web_search`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMES: Final = ("http://", "https://")
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """Source of pages: a URL, with up to `pages_max` pages, or a file or folder, cited by `url`."""
+    """A URL, with up to `pages_max` pages, or a file or folder, cited by `url`."""
 
     place: str
     url: str | None = None
@@ -149,10 +149,9 @@ async def load(
     quiet: bool = False,
     on_page: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Add pages to the index of a tenant, or to that of all tenants; return how many were added.
+    """Add pages to the index of a tenant (None: of all tenants); return how many.
 
-    Prints a line for each page; with `quiet` only for failures. Raises `StartupError`,
-    `StoreError`.
+    With `quiet` a line is printed only for a failure.
     """
     from gateway.tools.browser.index_loader import Loader
     from gateway.wiring.web import Workshop

@@ -1,7 +1,6 @@
-"""`plan`: from a load to replicas, the size of PostgreSQL, connections and settings.
+"""Each figure names its measurement.
 
-Each figure was measured, and names its measurement: docs/sizing.md has a table of them, which a
-test compares with this module.
+docs/sizing.md has a table of them, which a test compares with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _TURNS: Final = "300 turns of 2,100 and 640 tokens of English: "
 
 
 class Figure(NamedTuple):
-    """Figure to plan with; `source` names the measurement, by the letters of `make bench`."""
+    """Figure to plan with; `source` is a measurement of `make bench`, by its letter."""
 
     what: str
     value: float
@@ -64,23 +63,22 @@ FIGURES: Final = (
 
 _US: Final = 1e6
 _GIB: Final = 1024**3
-_MIB: Final = 1024**2
 _FREE: Final = 1.3
 """Room for dead rows, indexes that have grown, and sorting."""
 PENDING_LOG_MIB: Final = 32
 BODIES_MIB: Final = 64
 """For bodies that are read, and their prompts."""
 RESERVE: Final = 1.5
-"""Streams of a process when another one has ended, and load is not spread evenly."""
+"""For uneven load, and when another process has ended."""
 
 RATE_MAX: Final = 10**9
-"""The most streams, tokens, or tokens a second that are planned for."""
+"""Of streams, tokens, and tokens a second."""
 DAYS_MAX: Final = 36_500
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load to serve. `durable` is the share of responses in background."""
+    """Load; `durable` is the share in background."""
 
     streams: int
     tokens_per_s: float
@@ -93,7 +91,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Needs of a load. `cores` are those of all replicas together."""
+    """Needs of a load; `cores` of all replicas together."""
 
     replicas: int
     cores: float

@@ -1,5 +1,3 @@
-"""Provide what a command needs to work: an up-to-date database, the pepper, the demo's key."""
-
 from __future__ import annotations
 
 import os
@@ -26,7 +24,7 @@ BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
 ADMIN_KEY: Final = "OPENAI_ADMIN_KEY"
 PROJECT_KEY: Final = "DEMO_PROJECT_API_KEY"
-"""Name of the variable with the key of the demo's second project."""
+"""Of the demo's second project."""
 _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 
@@ -34,9 +32,8 @@ _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncIterator[Settings]:
     """Yield settings with the URL of a migrated database and with the pepper.
 
-    Without a database URL the embedded PostgreSQL runs during the block, and is migrated. With
-    `is_lasting` the server of another process is not used, because it may end before. Raises
-    `StartupError` and `StoreUnavailable`.
+    Without a URL the embedded PostgreSQL runs during the block; with `is_lasting` not that of
+    another process, which may end before.
     """
     if settings.database.url is None:
         with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
@@ -52,10 +49,7 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
 
 
 async def bring_up_to_date(settings: Settings) -> None:
-    """Migrate the embedded database if it needs it.
-
-    Only a migration imports Alembic, which takes long.
-    """
+    """Migrate the database if needed: only that imports Alembic, which takes long."""
     async with connected(settings) as database:
         if await database.revision() == REVISION and not await missing(database):
             return
@@ -67,8 +61,7 @@ async def bring_up_to_date(settings: Settings) -> None:
 async def require_schema(database: Database) -> None:
     """Raise `StartupError` for a schema that this release cannot serve from.
 
-    A newer release expands its schema before it contracts it, so this release can use it as long as
-    it has everything this one needs: a replica may be restarted in the middle of an upgrade.
+    A newer one will do if it lacks nothing: a replica may be restarted in the middle of an upgrade.
     """
     revision = await database.revision()
     if revision is None or is_older(revision):
@@ -92,9 +85,9 @@ async def require_schema(database: Database) -> None:
 
 @contextmanager
 def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
-    """Yield the URL of the embedded PostgreSQL, stopped at the end if it was started here.
+    """Yield the URL of the embedded PostgreSQL, which ends here if it was started here.
 
-    Raises `StartupError`: `DatabaseInUse` if `is_lasting` and another process runs the server.
+    Raises `DatabaseInUse` if `is_lasting` and another process runs it.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 
@@ -105,7 +98,6 @@ def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[s
 
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[Database]:
-    """Yield the database of `settings`, which must have its URL."""
     keys = keys_database(settings)
     keyring = new_keyring(settings, keys)
     database = connect(settings, keyring=keyring)
@@ -120,7 +112,6 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
-    """Yield the wrapped keys of tenants; None if nothing is sealed."""
     database = keys_database(settings)
     if database is None:
         yield None
@@ -134,10 +125,6 @@ async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
 
 
 def load_pepper(data_dir: Path) -> str:
-    """Return the pepper of the embedded database.
-
-    It is made on first use and readable by this user only.
-    """
     path = data_dir / "pepper"
     with suppress(FileExistsError):
         write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
@@ -146,7 +133,6 @@ def load_pepper(data_dir: Path) -> str:
 
 def make_folder(path: Path) -> None:
     # Other users can pass through the folder but not list it: PostgreSQL may run as another user.
-    # Raises `StartupError` if it cannot be made.
     try:
         path.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
@@ -157,7 +143,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
-    """Write a file that no other user can read at any time."""
+    """Write a file that nobody else can read at any time."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, mode=0o600)
@@ -173,12 +159,10 @@ def demo_file(data_dir: Path) -> Path:
 
 
 def demo_examples_file(data_dir: Path) -> Path:
-    # The commands of the demo that runs in this folder.
     return data_dir / "demo-examples.txt"
 
 
 def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
-    """Write `demo_file`, readable by this user only, and return its path."""
     path = demo_file(data_dir)
     lines = (f"export {name}={value}\n" for name, value in variables.items())
     write_private(path, "".join(lines))
@@ -186,7 +170,6 @@ def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
 
 
 def saved_demo(data_dir: Path) -> dict[str, str]:
-    """Return the variables of `demo_file`; none if the file is missing or not readable."""
     try:
         text = demo_file(data_dir).read_text(encoding="utf-8")
     except OSError:

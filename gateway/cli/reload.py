@@ -1,8 +1,7 @@
-"""SIGHUP: the configuration is read again, and what it changes takes effect while streams go on.
+"""SIGHUP: the configuration is read again, as a whole or not at all.
 
-A reload is done as a whole or not at all: where the file has a mistake, or changes a setting that
-is only read at the start, nothing changes, and the log says why. So a process always runs with one
-version of its file.
+So a process always runs with one version of its file: a mistake in it, or a change of what is only
+read at the start, changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ RELOADABLE: Final = frozenset(
         "log.format",
     }
 )
-"""Settings that a running process takes over. All others are read at its start only."""
+"""All others are read at the start only."""
 
 _log = EventLog(__name__)
 _SAME: Final = "everything stays as it was"
@@ -62,7 +61,7 @@ _PATHS: Final = tuple(variable.path for variable in variables(Settings))
 
 @contextmanager
 def hangups() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGHUP sets: a process that starts must not be ended by it."""
+    """Yield an event that SIGHUP sets; a process that starts must not be ended by it."""
     loop, hangup = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     try:
@@ -72,8 +71,6 @@ def hangups() -> Iterator[asyncio.Event]:
 
 
 class Reloads:
-    """Reads the configuration again with `load`, at each `hangup`."""
-
     def __init__(
         self, settings: Settings, load: Callable[[], Settings], hangup: asyncio.Event
     ) -> None:
@@ -109,7 +106,7 @@ class Reloads:
 
 
 def changed_settings(before: Settings, after: Settings) -> set[str]:
-    """Return the paths of settings that differ, such as `log.level`."""
+    """Return paths, such as `log.level`."""
 
     def value(settings: Settings, path: tuple[str, ...]) -> object:
         return reduce(getattr, path, settings)

@@ -1,4 +1,4 @@
-"""`serve`: the gateway; `simulate`: a scripted backend for trying things out."""
+"""`serve` and `simulate`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.app import create_admin_app, create_app
-from gateway.cli.command import PORT_MAX, Config, run
+from gateway.app import AdminGateway, create_app
+from gateway.cli.command import Config, run
 from gateway.cli.config import require_complete
 from gateway.cli.provision import provisioned
 from gateway.cli.reload import Reloads, hangups
@@ -20,6 +20,7 @@ from gateway.server.server import Server, listen, stopped_by_signals, until_stop
 from gateway.server.service_manager import READY, STOPPING, notify
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
+from gateway.settings.sections import PORT_MAX
 from gateway.telemetry.logs import EventLog, configure_logging
 from gateway.wiring.foundation import load_vocabulary
 
@@ -75,7 +76,6 @@ def _load_vocabulary() -> None:
 
 @contextmanager
 def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
-    # None: the admin API has no port of its own.
     admin = settings.admin
     if admin.port is None:
         yield None
@@ -99,7 +99,7 @@ async def _serve_gateway(
     log = EventLog(__name__)
     servers = [Server(app, listener, settings.server, app.process, websockets=settings)]
     if admin_listener is not None:
-        servers.append(Server(create_admin_app(app.process), admin_listener, settings.server))
+        servers.append(Server(AdminGateway(app.process), admin_listener, settings.server))
     with stopped_by_signals(*servers):
         async with AsyncExitStack() as stack:
             for server in servers:

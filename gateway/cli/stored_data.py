@@ -1,4 +1,4 @@
-"""`data` and `encryption`: the stored data of tenants, and the keys that seal it."""
+"""`data` and `encryption`."""
 
 from __future__ import annotations
 
@@ -179,8 +179,6 @@ async def export(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    # The file must not exist, and only its owner can read it. It is deleted if writing fails.
-    # Raises `OSError`.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         try:
             yield file

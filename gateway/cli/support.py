@@ -1,8 +1,6 @@
-"""`support`: a bundle of diagnostics for support, without secrets, content and tenants' names.
+"""`support`: diagnostics without secrets, content and tenants' names.
 
-Only selected data goes into a bundle: values of settings are shown by their type, lines of a log by
-their fields, and no row of a tenant is read. In the end every text is searched for the secrets of
-this installation.
+Only selected data goes in; then every text is searched for the secrets of this installation.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from gateway.cli.command import Config, run
 from gateway.cli.doctor import examine
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError
-from gateway.settings import Settings, load_settings
+from gateway.settings import Server, Settings, load_settings
 from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
@@ -53,21 +51,21 @@ commands = typer.Typer(no_args_is_help=True)
 
 METRICS_TIMEOUT_S: Final = 10.0
 SECRET_CHARS_MIN: Final = 4
-"""A secret that is shorter would be found in every text."""
+"""A shorter one would be found in every text."""
 _GONE: Final = "[removed]"
 _TENANT: Final = re.compile(r'(\btenant"?\s*[=:]\s*")[^"]*')
-"""The label of a metric, or the field of a line of a log, up to its value."""
+"""Label of a metric or field of a log line."""
 _LITERAL: Final = re.compile(r"true|false|null|[0-9][0-9.]*(?:[eE]-?[0-9]+)?")
 """Names that JSON also has without quotes."""
 _LOGGED: Final = frozenset(
     {*Fields.__annotations__, "event", "level", "timestamp", "logger", "stack"}
 ) - {"client", "client_request_id"}
-"""Fields of our own log lines, without the two that clients fill."""
+"""Without the two that clients fill."""
 _SECRETS: Final = re.compile(
     r"(?<=://)[^/\s@\"]+(?=@)|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]+"
     r"|\b(?:sk|whsec|hvs)[-_.][\w-]{8,}"
 )
-"""Credentials by how they look: in a URL, in a header, with the prefix of a kind of key."""
+"""Credentials in a URL, in a header, or with the prefix of a kind of key."""
 
 
 @commands.command("bundle")
@@ -107,7 +105,6 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    # Only its owner can read it, and an existing file is not overwritten.
     with (
         os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
         tarfile.open(fileobj=file, mode="w:gz") as archive,
@@ -157,8 +154,8 @@ async def _collected(
     parts["database.json"] = _json(await _tried(database))
     async with build_client() as client:
         parts["backends.json"] = _json(await _tried(lambda: _backends(settings, client)))
-        url = metrics_url or f"http://{settings.server.host}:{settings.server.port}/metrics"
-        parts["metrics.txt"] = str(await _tried(lambda: _metrics(url, client)))
+        metrics = await _tried(lambda: _metrics(metrics_url, settings.server, client))
+        parts["metrics.txt"] = str(metrics)
     redactor = Redactor(
         configured_secrets(settings),
         {} if tenant_names else names,
@@ -170,7 +167,7 @@ async def _collected(
 async def _tried(make: Callable[[], Awaitable[object]]) -> object:
     try:
         return await make()
-    except (GatewayError, OSError, httpx2.HTTPError) as error:
+    except (GatewayError, OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -202,9 +199,7 @@ def _settings(settings: Settings, config: Path | None) -> dict[str, Any]:
 
 
 def safe(value: object) -> object:
-    """Return a value of a setting without what may be secret: of URLs only the host, of free
-    mappings only how many entries they have.
-    """
+    """Return a setting without what may be secret: of a URL its host, of a mapping its size."""
     if isinstance(value, SecretStr):
         return "[set]"
     if isinstance(value, BaseModel):
@@ -283,13 +278,18 @@ async def _backends(settings: Settings, client: Client) -> object:
     return {"backends": descriptions, "faults": members.faults}
 
 
-async def _metrics(url: str, client: Client) -> str:
-    answer = await client.get(url, timeout=METRICS_TIMEOUT_S)
+async def _metrics(url: str | None, server: Server, client: Client) -> str:
+    address = url or httpx2.URL(scheme="http", host=server.host, port=server.port, path="/metrics")
+    answer = await client.get(address, timeout=METRICS_TIMEOUT_S)
     return answer.text if answer.status_code == 200 else f"GET /metrics: {answer.status_code}"
 
 
 class Redactor:
-    """Takes known secrets out of a text, what looks like one, and the words of `names`."""
+    """Filter of secrets, known ones and what looks like one.
+
+    Words of `names` are replaced by what they map to. Without `keeps_tenants` (the database is
+    away) every value that is called a tenant is removed.
+    """
 
     def __init__(
         self,
@@ -298,9 +298,6 @@ class Redactor:
         *,
         keeps_tenants: bool = True,
     ) -> None:
-        """`names` are replaced as whole words, by what they map to. Without `keeps_tenants`, as
-        where the database is away, every value that is called a tenant is removed.
-        """
         self._keeps_tenants = keeps_tenants
         long = {one for one in secrets if len(one) >= SECRET_CHARS_MIN}
         spelled = {

@@ -1,4 +1,4 @@
-"""`tenants`, `projects` and `keys`: who may call, and what an operator decides for one tenant."""
+"""`tenants`, `projects` and `keys`."""
 
 from __future__ import annotations
 
@@ -301,7 +301,6 @@ async def disable_key(
 
 
 def _times(record: object, *names: str) -> dict[str, str | None]:
-    # In ISO 8601.
     times: dict[str, datetime | None] = {name: getattr(record, name) for name in names}
     return {name: None if at is None else at.isoformat() for name, at in times.items()}
 
@@ -311,7 +310,6 @@ def _day(moment: str) -> str:
 
 
 def _state(row: dict[str, Any], *names: str) -> str | None:
-    # Return the first of these times that the row has.
     return next((f"{name} {_day(at)}" for name in names if (at := row[f"{name}_at"])), None)
 
 

@@ -1,7 +1,6 @@
 """Output for people: colours only on a terminal, NO_COLOR honoured, lines never broken.
 
-Expected trouble is one red line and what to do; only the unexpected has a traceback. rich is
-imported when there is something to show: a server, which shows nothing, would hold 5 MiB.
+rich is imported when there is something to show: a server would hold 5 MiB of it for nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _LISTS: Final = {
     "workload_identity_provider_id": "issuers list TENANT",
     "issuer_id": "operator-issuers list",
 }
-"""The command that lists the resources that a parameter names."""
+"""Command that lists what a parameter names."""
 _CREATE_TENANT: Final = "harmony-gateway tenants create NAME"
 
 
@@ -86,12 +85,10 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def show(text: str, *, end: str = "\n") -> None:
-    # Standard output.
     _console().print(text, end=end)
 
 
 def note(text: str) -> None:
-    # Standard error.
     _console(stderr=True).print(text)
 
 
@@ -114,22 +111,18 @@ def step(mark: str, name: str, detail: str, seconds: float | None = None) -> Non
 
 
 class Details:
-    """Steps that only a reader of every step wants."""
-
     def __init__(self, *, are_shown: bool) -> None:
         self._are_shown = are_shown
 
     def step(self, mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-        # Only if details are shown.
         if self._are_shown:
             step(mark, name, detail, seconds)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings, without frames.
+    """Print rows without cutting cells.
 
-    No cell is cut, however narrow the terminal is. Text of a backend or a page in a cell is one
-    line, without control characters.
+    Text from a backend or a page is one line, without control characters.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -150,10 +143,7 @@ def listing(
     *,
     as_json: bool,
 ) -> None:
-    """Print rows as JSON, or as a table.
-
-    Below each heading stands a field of the row, or what a function makes of the row.
-    """
+    """Print rows as JSON, or as a table of their fields, or of what functions make of a row."""
     if as_json:
         show(json.dumps(rows))
         return
@@ -165,7 +155,6 @@ def listing(
 
 
 def remedy_for(error: StoreError) -> str:
-    """Return what to do next. Only if no server answered does it ask whether one is running."""
     if isinstance(error, ContentSealed):
         return _SEALED
     if not error.state:
@@ -177,10 +166,6 @@ def remedy_for(error: StoreError) -> str:
 
 
 def remedy_for_request(error: RequestError) -> str:
-    """Return what to do next.
-
-    For a resource that does not exist that is the command that lists those that do.
-    """
     listing = _LISTS.get(error.param or "") if isinstance(error, ResourceNotFound) else None
     if listing is None:
         return "See the command's --help."
@@ -191,11 +176,10 @@ def remedy_for_request(error: RequestError) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts the progress of work that may take long.
+    """Yield a function that counts work.
 
-    On a terminal there is a bar, which is removed at the end. Elsewhere a line is written every
-    `PROGRESS_LINE_S`, whether or not anything was counted, so quick work writes none. Both are on
-    standard error.
+    A terminal shows a bar. Elsewhere a line is written every `PROGRESS_LINE_S`, whether or not
+    anything was counted, so quick work writes none. Both are on standard error.
     """
     console = _console(stderr=True)
     if not console.is_terminal:
@@ -235,7 +219,6 @@ def _ticking_lines(what: str, total: int | None) -> Iterator[Callable[[int], Non
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn this package's errors into two lines on standard error and a non-zero exit."""
     try:
         yield
     except StartupError as error:

@@ -1,5 +1,3 @@
-"""`usage`: the ledger: what was used, sent to others, and checked."""
-
 from __future__ import annotations
 
 import json

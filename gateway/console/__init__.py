@@ -5,4 +5,3 @@ from __future__ import annotations
 from typing import Final
 
 BASE: Final = "/console"
-"""Path that all of the console is below."""

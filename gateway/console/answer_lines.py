@@ -1,9 +1,9 @@
-"""A stream of the API's events → lines for the script of the Playground.
+"""Stream of the API's events → lines for the script of the Playground.
 
 A line is a JSON array: `["begin", id]` has the id of the response, `["add", html]` appends an item,
 `["text", index, text]` goes on with it, `["put", index, html]` replaces it, and `["end", html, id]`
-is the last; `id` is what the next question continues (null: nothing new is). The HTML is of
-templates, which escape all of it.
+is the last; `id` is what the next question continues (null: nothing new is). Templates escape all
+of the HTML.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     Line = tuple[object, ...]
 
 FILE: Final = "/playground/file"
-"""Path below /console of a file of a container."""
+"""Below /console."""
 JSON_CHARS_MAX: Final = 20_000
-"""Characters of an item of another type that are shown, as JSON."""
+"""Of an item of another type, shown as JSON."""
 _FILE_URL: Final = re.compile(r"/v1/containers/([A-Za-z0-9_]+)/files/([A-Za-z0-9_-]+)/content")
 _IMAGE_DATA: Final = re.compile(f"data:(?:{'|'.join(IMAGE_KINDS.values())});base64,[A-Za-z0-9+/=]+")
 _REASONS: Final = {
@@ -44,14 +44,12 @@ _CUT: Final = "The stream ended before the answer did. Repeat the question."
 
 
 class Block(NamedTuple):
-    """Labelled text of a tool's call."""
-
     label: str
     text: str
 
 
 class Citation(NamedTuple):
-    """Reference of an answer; `file` is the address of a file here, empty for other references."""
+    """Reference of an answer; `file` is the address of a file here."""
 
     title: str
     url: str
@@ -60,7 +58,7 @@ class Citation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownItem:
-    """An item of an answer. `text` is what goes on while it is generated."""
+    """Item of an answer; `text` grows while it is generated."""
 
     kind: str
     title: str = ""
@@ -74,9 +72,7 @@ class ShownItem:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of an answer: what it took, what went wrong, and what waits for the reader: calls for
-    their output, and calls of MCP tools for an approval.
-    """
+    """End of an answer; `calls` wait for output, `approvals` for the reader."""
 
     id: str = ""
     tone: str = ""
@@ -89,8 +85,6 @@ class Ending:
 
 
 class AnswerLines:
-    """The lines of one answer. `render` makes HTML of a block of the template and its view."""
-
     def __init__(self, render: Render, snippets: Sequence[Snippet]) -> None:
         self._render = render
         self._snippets = snippets
@@ -102,7 +96,6 @@ class AnswerLines:
         self._is_over = False
 
     def begin(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Take status and headers of the API's answer."""
         self._status = status
         for name, words in (
             (b"x-gateway-dropped-tools", "Not for this tenant, or not on: "),
@@ -112,7 +105,6 @@ class AnswerLines:
                 self._notes.append(f"{words}{headers[name].decode('latin-1')}")
 
     def feed(self, part: bytes, *, is_last: bool) -> bytes:
-        """Return the lines for the next part of the API's answer."""
         self._unread += part
         lines: list[Line] = []
         if self._status == 200:
@@ -204,7 +196,6 @@ class AnswerLines:
 
 
 def item_of(index: int, item: Json) -> ShownItem:
-    """Return what is shown of an output item of any type, finished or not."""
     status = item.get("status") or ""
     shown = _VIEWS.get(item["type"], _other)(item)
     return replace(shown, index=index, status="" if status == "completed" else status)
@@ -301,5 +292,4 @@ def _citations(parts: Sequence[Json]) -> list[Citation]:
 
 
 def file_address(container_id: str, file_id: str) -> str:
-    """Return the address of a container's file on the console."""
     return f"{BASE}{FILE}?{urlencode({'container': container_id, 'file': file_id})}"

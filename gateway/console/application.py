@@ -1,7 +1,6 @@
-"""The console as an ASGI application: sessions, roles, defence against forged requests, headers.
+"""The console as an ASGI application.
 
-Pages and acts are `gateway.console.pages`; nothing but what is in `_open_routes` is answered
-without a session.
+Nothing but what is in `_open_routes` is answered without a session.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, Resou
 from gateway.services.sign_in import ATTEMPT_S, Attempt
 from gateway.settings.console import is_loopback
 from gateway.tenancy.permissions import OPERATOR_ROLES
+from gateway.tenancy.policy import DAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -52,20 +52,19 @@ FORM_BYTES_MAX: Final = 65_536
 FORM_FIELDS_MAX: Final = 200
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 VERBATIM: Final = "text"
-"""The field whose white space counts: what is put into a model's mouth."""
+"""The field whose white space counts."""
 FRAGMENT: Final = "x-fragment"
-"""Header of a script's request for one block of a page."""
+"""Asks for one block of a page."""
 LOGOUT: Final = f"{BASE}/logout"
 TO_PROVIDER: Final = f"{LOGIN}/provider"
 CALLBACK: Final = f"{BASE}/callback"
-"""Where a provider of sign-ins sends browsers back to."""
 PREFERENCES: Final = f"{BASE}/preferences"
 STATIC: Final = f"{BASE}/static"
 STREAM: Final = f"{BASE}/stream"
 PREFERENCE_VALUES: Final = {"theme": ("auto", "light", "dark"), "times": ("relative", "utc")}
 COLOURS: Final = 4
 """Colours of installations besides that of production."""
-PREFERENCE_S: Final = 365 * 86_400
+PREFERENCE_S: Final = 365 * DAY_S
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -92,8 +91,9 @@ _USED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The cookie of sessions. Browsers send one with `__Host-` over TLS alone, and to its host
-    alone; over loopback there is no TLS.
+    """Cookie of sessions.
+
+    Browsers send `__Host-` over TLS alone; over loopback there is none.
     """
 
     secure: bool
@@ -112,10 +112,7 @@ class Cookie:
 
 
 class Console:
-    """ASGI application around another one: answers what is below /console, and passes on the rest.
-
-    `routes` are all of its routes, `acts` what changes something, by its path.
-    """
+    """ASGI application that answers below /console, in front of another one."""
 
     def __init__(  # noqa: PLR0913 - what it is in front of, and what its frame says
         self,
@@ -128,11 +125,7 @@ class Console:
         sign_in: SignIn | None = None,
         trusted_proxies: Sequence[Network] = (),
     ) -> None:
-        """Serve at `public_url` (an origin), or without one at addresses of this machine; `name`
-        is that of the installation.
-
-        Without `sign_in` there are login links only.
-        """
+        """Serve at the origin `public_url`, or without one at addresses of this machine."""
         self._app = app
         self._services = services
         self._sessions = services.sessions
@@ -223,7 +216,6 @@ class Console:
         return self._public_url or f"http://{request.url.netloc}"
 
     def _check_site(self, request: Request) -> None:
-        """Raise `PermissionDenied` unless a page of this origin sent the request."""
         site = request.headers.get("sec-fetch-site")
         if site is None:
             own = request.headers.get("origin") == self._origin(request)
@@ -240,7 +232,6 @@ class Console:
         return session
 
     async def _form(self, request: Request) -> dict[str, str]:
-        """Read the fields of a form. Raises `InvalidRequest` for what no form of ours sends."""
         body = await self._bodies.read(request.scope, request.receive)
         try:
             text = body.decode("ascii")
@@ -256,10 +247,6 @@ class Console:
         return {name: value if name == VERBATIM else value.strip() for name, value in pairs}
 
     async def _own_form(self, request: Request) -> tuple[Session, dict[str, str]]:
-        """Return session and form of a POST that a page of this session sent.
-
-        Raises `PermissionDenied`.
-        """
         self._check_site(request)
         session = await self._session(request)
         if session is None:

@@ -1,4 +1,4 @@
-"""All replicas as one: their snapshots, added up for the pages that show the moment."""
+"""Snapshots of all replicas, added up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Tone = Literal["", "warn", "bad"]
 
 BEHIND_S: Final = 3.0
-"""Age of a snapshot from which on its replica is shown as behind."""
+"""Older snapshots are of replicas that are behind."""
 STRIP_MAX: Final = 100
-"""Responses in flight that are shown: the oldest."""
+"""The oldest responses in flight."""
 MISHAPS_SHOWN: Final = 20
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 28
@@ -34,7 +34,7 @@ ENOUGH_SAMPLES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure with its last five minutes; `line` are points of an SVG polyline, empty: none."""
+    """Figure; `line` are points of an SVG polyline over its last five minutes."""
 
     label: str
     value: float
@@ -45,10 +45,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A backend, over all replicas. `used` is the part of its slots that is taken, in percent.
+    """Backend over all replicas; `used` percent of its slots are taken.
 
-    `running`, `waiting`, `kv` (percent of its cache) and `tokens_per_s` are what it says of itself;
-    None: it does not.
+    `running`, `waiting`, `kv` (percent of its cache) and `tokens_per_s` are its own figures, if it
+    has any.
     """
 
     name: str
@@ -67,7 +67,6 @@ class Tile:
 
     @property
     def says(self) -> list[str]:
-        """Return what it says of itself in words; a backend may say one thing without another."""
         figures = (
             (self.running, count, "{} running"),
             (self.waiting, count, "{} waiting"),
@@ -79,7 +78,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class MishapGroup:
-    """Responses that failed or were repaired alike: their number among the last, and the newest."""
+    """Failures or repairs of one code, and the newest."""
 
     code: str
     count: int
@@ -88,9 +87,9 @@ class MishapGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All replicas at one moment. `behind` of them have not written for some seconds.
+    """All replicas now; `behind` of them have not written for some seconds.
 
-    `tenants`: by name, how many requests wait for a backend, and how many do not.
+    `tenants`: name, requests that wait for a backend, and others.
     """
 
     replicas: Sequence[Json]
@@ -107,14 +106,12 @@ class Fleet:
 
     @property
     def live(self) -> str:
-        """Return the state of the picture in words."""
         size = len(self.replicas)
         words = f"live · {size} replica{'s' if size != 1 else ''}"
         return f"{words}, {self.behind} behind" if self.behind else words
 
 
 def fleet_of(snapshots: Sequence[Json]) -> Fleet:
-    """Add the snapshots of all replicas up."""
     responses = [
         {**one, "replica": snapshot["replica"]}
         for snapshot in snapshots

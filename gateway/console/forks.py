@@ -1,7 +1,6 @@
-"""Fork of a stored response: its context up to one of its items, as the beginning of a request.
+"""Fork of a stored response: its context up to an item.
 
-It shows what the response says, so it takes what reading that takes: `content.read`, and a reveal
-of the response with a reason, which its tenant's audit log has.
+It shows content, so it takes `content.read` and a reveal, which the tenant's audit log has.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
     from gateway.protocol.admin_bodies import Json
 
 ITEMS_MAX: Final = 1000
-"""Items of a context that a request refers to, at most."""
+"""Items that a request refers to."""
 PAGE_ITEMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A response that is continued behind output item `item`; None: behind the last."""
+    """Response that is continued behind output item `item`; None: behind the last."""
 
     response_id: str
     item: int | None
@@ -34,11 +33,7 @@ class Fork:
 
 
 async def find_fork(call: Call, response_id: str, item: str) -> Fork:
-    """Return a fork that the operator may make.
-
-    Raises `PermissionDenied` unless the response is revealed to them, `ResourceNotFound`, and
-    `InvalidRequest`.
-    """
+    """Raise `PermissionDenied` unless the response is revealed to the operator."""
     if not call.may("content.read"):
         raise PermissionDenied(
             "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
@@ -64,11 +59,10 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
 
 
 async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
-    """Return the parameters and the items of input that a request continues the fork with.
+    """Return parameters and items of a request that goes on from the fork.
 
     Behind the last item it continues the response itself; before it, it refers to each item of the
-    context, of which the API makes copies, with what tools returned to the model. Raises
-    `InvalidRequest` for an item that is not there, and a context that is too long.
+    context, which the API copies.
     """
     stored = call.services.operator.responses
     page = PageParams(limit=PAGE_ITEMS, order="asc")

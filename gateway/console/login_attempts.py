@@ -12,22 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAILURES_MAX: Final = 5
-"""Wrong links of one address within `WINDOW_S`."""
+"""Of one address within `WINDOW_S`."""
 WINDOW_S: Final = 60.0
 ADDRESSES_MAX: Final = 1_000
-"""Addresses that are remembered: those that failed last."""
+"""Those that failed last."""
 
 
 class LoginAttempts:
-    """Failed logins of this process, by the address of the browser."""
+    """Failed logins of this process, by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
-        """Raise `RateLimited` if an address has failed too often just now."""
         failures = self._failures.get(address or "", ())
         recent = [at for at in failures if self._clock() - at < WINDOW_S]
         if len(recent) >= FAILURES_MAX:

@@ -1,7 +1,7 @@
 """Sessions of the console, and the links that begin them.
 
 A row is a link until its one use, which gives it the hash of a new secret: so a link works once,
-and the session's secret was in no address. The database has hashes alone.
+and the session's secret was in no address.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
 LOGIN: Final = f"{BASE}/login"
 LINK_S: Final = 600
-"""Seconds in which a login link can be opened."""
 SESSION_S: Final = 12 * 3600
-"""Seconds after which a session ends, however much it is used."""
+"""However much it is used."""
 IDLE_S: Final = 3600
-"""Seconds without a request after which a session ends."""
+"""Without a request."""
 SEEN_EVERY_S: Final = 60
-"""Seconds between two times that it is written down that a session is used."""
+"""Between two notes that a session is used."""
 SECRET_BYTES: Final = 32
 AGENT_CHARS_MAX: Final = 200
 _PURPOSE: Final = "console:"
@@ -95,8 +94,6 @@ WHERE tenant_id = :nobody
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Origin of a login: address and program of the browser, and the id of the request."""
-
     address: str | None = None
     agent: str | None = None
     request_id: str | None = None
@@ -104,7 +101,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Session of an operator; `form_token` is in each of its forms."""
+    """Session of an operator; each of its forms has `form_token`."""
 
     id: UUID
     name: str
@@ -118,8 +115,6 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Session as its operator sees it in the list of their own."""
-
     id: UUID
     opened_at: datetime
     seen_at: datetime
@@ -128,14 +123,12 @@ class OpenSession:
 
 
 class Sessions:
-    """Sessions and login links of one database. All methods raise `StoreUnavailable`."""
-
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
         self._peppers = peppers
 
     async def create_link(self, name: str, role: OperatorRole) -> str:
-        """Return the token of a new link, which works once within `LINK_S`."""
+        """Return the token of a new link."""
         token = _new_secret()
         new = {"id": ids.new_uuid(), "name": name, "role": role, "link_s": float(LINK_S)}
         async with self._database.transaction(_NOBODY) as connection:
@@ -144,15 +137,13 @@ class Sessions:
         return token
 
     async def linked(self, token: str) -> Session | None:
-        """Return the session that a link would begin. None: it was used, has expired, or never
-        was.
-        """
+        """Return the session that a link would begin."""
         async with self._database.transaction(_NOBODY) as connection:
             row = await _one(connection, _LINK, {"hash": self._hash(token)})
         return None if row is None else Session(row.id, row.name, row.role)
 
     async def open(self, token: str, visitor: Visitor) -> tuple[Session, str] | None:
-        """Use a link: return its session and that one's secret. None as for `linked`."""
+        """Use a link. Return its session and that one's secret."""
         secret = _new_secret()
         parameters = {
             "hash": self._hash(token),
@@ -176,7 +167,6 @@ class Sessions:
         return opened[1]
 
     async def find(self, secret: str) -> Session | None:
-        # None: it ended, or never began.
         bounds = {"idle_s": float(IDLE_S), "seen_every_s": float(SEEN_EVERY_S)}
         async with self._database.transaction(_NOBODY) as connection:
             row = await _one(connection, _FIND, {"hash": self._hash(secret), **bounds})
@@ -187,21 +177,19 @@ class Sessions:
         return Session(row.id, row.name, row.role, _form_token(secret))
 
     async def open_among(self, secrets: Collection[str]) -> set[str]:
-        """Return those of sessions that have not ended, and note that these are used."""
+        """Return the secrets of open sessions, and note that these are used."""
         by_hash = {self._hash(secret): secret for secret in secrets}
         kept = {"nobody": EVERYONE, "hashes": list(by_hash), "idle_s": float(IDLE_S)}
         async with self._database.transaction(_NOBODY) as connection:
             return {by_hash[row.hash] for row in await connection.execute(_KEEP, kept)}
 
     async def own(self, session: Session, *, rows_max: int) -> list[OpenSession]:
-        """Return the open sessions of the same operator, the newest first."""
         parameters = {"name": session.name, "idle_s": float(IDLE_S), "rows_max": rows_max}
         async with self._database.transaction(_NOBODY) as connection:
             rows = await connection.execute(_OWN, {"nobody": EVERYONE, **parameters})
         return [OpenSession(*row) for row in rows]
 
     async def end(self, session: Session, session_id: UUID, visitor: Visitor) -> None:
-        """End a session of the operator, if it is one of theirs."""
         async with self._database.transaction(_NOBODY) as connection:
             if await _count(connection, _END, {"id": session_id, "name": session.name}):
                 await self._note(connection, "logout.succeeded", session, visitor, session_id)
@@ -223,7 +211,6 @@ class Sessions:
 
 
 def login_url(origin: str, token: str) -> str:
-    """Return the address of a login link at an origin."""
     return f"{origin}{LOGIN}?{urlencode({'token': token})}"
 
 

@@ -1,4 +1,4 @@
-"""Pages and their acts: what modules of `gateway.console.pages` offer, and are called with."""
+"""Interface of the modules of `gateway.console.pages`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that pages read and change through: those of the admin API, and sessions.
+    """Services of pages.
 
     `ownership`: whether tenants and backends can be changed here. `api_port` is where clients send
-    requests, `models` the ids of what is served. `is_ending`: this process drains.
+    requests.
     """
 
     operator: OperatorServices
@@ -45,10 +45,9 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Request for a page or an act, by an operator whose role has the permission for it.
+    """Request of an operator whose role has the permission for it.
 
-    `form` has the fields of a POST. `origin` is what the browser has in its address bar. `render`
-    makes the HTML of a block of a template, for a view. `connection` is the browser's.
+    `origin` is what the browser has in its address bar. `render` takes template, block and view.
     """
 
     session: Session
@@ -66,7 +65,6 @@ class Call:
         return Author(self.session.actor, self.visitor.address, self.visitor.request_id)
 
     def caller(self, tenant_id: TenantId) -> AdminCaller:
-        # For the services of a tenant's resources.
         return AdminCaller(
             tenant_id,
             None,
@@ -77,9 +75,9 @@ class Call:
 
     @property
     def api_url(self) -> str:
-        """Return the address for clients: that of the page, with the port of the API.
+        """Return the address for clients.
 
-        A proxy that ends TLS is taken to have both behind one name.
+        A proxy that ends TLS is taken to have console and API behind one name.
         """
         parts = urlsplit(self.origin)
         if parts.scheme == "https":
@@ -96,7 +94,7 @@ class Call:
 
 
 class Rendered(NamedTuple):
-    """Answer of an act that is a page itself, as one with a secret that is shown once."""
+    """Page as an answer, such as one with a secret that is shown once."""
 
     template: str
     title: str
@@ -104,20 +102,18 @@ class Rendered(NamedTuple):
 
 
 class Download(NamedTuple):
-    """A file instead of a page."""
-
     name: str
     media_type: str
     content: str
 
 
 Answer: TypeAlias = "str | Rendered | Response"
-"""Result of an act: a path below /console to go to, a page, or another response."""
+"""A path below /console to go to, a page, or another response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Act of operators with a permission (None: of all), by a POST to `path`."""
+    """POST to `path`; `permission` None: for all operators."""
 
     path: str
     permission: OperatorPermission | None
@@ -126,14 +122,12 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page at `path` below /console: `view` returns what `template` shows, the path of another
-    page to go to, a `Download`, or another response. `permission` is what it takes; None: nothing
-    but a session.
+    """Page at `path` below /console.
 
-    `fragments` are blocks of the template that a script may fetch alone. `icon` is that of
-    the page's link in the navigation; empty: it is reached from other pages. `shortcut` is the key
-    that goes there, after `g`. `live` reads the view for the stream that renews the template's
-    block `live`; it is the same for all who look.
+    `view` returns what `template` shows, the path of another page, a `Download`, or a response.
+    `permission` None: a session is enough. `fragments` are blocks that a script may fetch alone.
+    Without an `icon` it is not in the navigation; `shortcut` follows `g`. `live` reads the view of
+    the block `live`, which is streamed, the same to all who look.
     """
 
     path: str

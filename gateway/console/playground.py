@@ -1,7 +1,7 @@
-"""The Playground's way to the API: a key of a project, and requests with it.
+"""The Playground's way to the API.
 
-A request goes through the application that clients reach, with the same checks, limits and usage;
-nothing but its key is made here. The key stays in this process: no page and no cookie has it.
+A request goes through the application that clients reach, with the same checks, limits and usage.
+Its key stays in this process: no page and no cookie has it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import TenantPolicy
 
 KEY_S: Final = 600
-"""Seconds for which a key works."""
 KEY_TERMS: Final = AccountKeyCreate(
     name="Playground",
     scopes=("responses.write", "containers.read"),
@@ -51,7 +50,7 @@ _FILE_HEADERS: Final = frozenset({b"content-length", b"content-disposition"})
 
 @dataclass(frozen=True, slots=True)
 class PlaygroundKey:
-    """Key of a session for one project; `caller` is who had it made. `ends_at` is a Unix time."""
+    """Session's key for one project; `ends_at` is a Unix time."""
 
     caller: AdminCaller
     project_id: str
@@ -61,7 +60,7 @@ class PlaygroundKey:
 
 
 class PlaygroundKeys:
-    """Keys in use, one for each session at most. Those of other replicas are in their memory."""
+    """Keys of this process, one a session at most."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -69,17 +68,14 @@ class PlaygroundKeys:
         self._changes = asyncio.Lock()
 
     def find(self, session: Session, project_id: str | None = None) -> PlaygroundKey | None:
-        """Return the session's key if it works now, and is of this project (None: of any)."""
+        """Return the session's key if it works, and is of this project (None: of any)."""
         key = self._by_session.get(session.id)
         if key is None or key.ends_at <= time.time() or project_id not in {None, key.project_id}:
             return None
         return key
 
     async def get(self, session: Session, caller: AdminCaller, project_id: str) -> PlaygroundKey:
-        """Return the session's key of a project; make it if there is none that works.
-
-        Raises as `Keys.create_unowned` does.
-        """
+        """Return the session's key of a project; make it if none works."""
         async with self._changes:
             if (key := self.find(session, project_id)) is not None:
                 return key
@@ -100,7 +96,6 @@ class PlaygroundKeys:
             return key
 
     async def end(self, session: Session) -> None:
-        """Disable the key of a session, if it has one."""
         async with self._changes:
             await self._end(session.id)
 
@@ -114,15 +109,13 @@ class PlaygroundKeys:
 
 @dataclass(frozen=True, slots=True)
 class Playground:
-    """The application that clients reach, keys for it, and the tools that a tenant may use."""
-
     app: ASGIApp
     keys: PlaygroundKeys
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
 
 
 class _Connection:
-    """The browser's connection, of which the API writes nothing by itself: it is rewritten."""
+    """Connection to which the API writes nothing by itself: its answer is rewritten."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -138,7 +131,7 @@ class _Connection:
 
 
 class _ApiAnswer(Response):
-    """The API's answer to a request, rewritten on its way; a browser that leaves ends it, too."""
+    """The API's answer, rewritten; a browser that leaves ends it."""
 
     def __init__(
         self, app: ASGIApp, key: PlaygroundKey, *, path: str, body: bytes | None = None
@@ -188,8 +181,6 @@ class _ApiAnswer(Response):
 
 
 class StreamedAnswer(_ApiAnswer):
-    """Answer to a question, as lines for the script of the page."""
-
     def __init__(self, app: ASGIApp, key: PlaygroundKey, body: bytes, lines: AnswerLines) -> None:
         super().__init__(app, key, path=CREATE, body=body)
         self._lines = lines
@@ -211,9 +202,7 @@ class StreamedAnswer(_ApiAnswer):
 
 
 class Cancellation(_ApiAnswer):
-    """Cancellation of a response. It need not be there: where tenants want that, a request ends
-    with its client. So nothing is answered.
-    """
+    """Cancellation, which answers nothing: the response may have ended with its client."""
 
     def __init__(self, app: ASGIApp, key: PlaygroundKey, response_id: str) -> None:
         super().__init__(app, key, path=f"{CREATE}/{response_id}/cancel", body=b"")
@@ -230,8 +219,6 @@ class Cancellation(_ApiAnswer):
 
 
 class FileAnswer(_ApiAnswer):
-    """A file that a program of the model wrote: an image, or a download."""
-
     def __init__(self, app: ASGIApp, key: PlaygroundKey, container_id: str, file_id: str) -> None:
         path = f"/v1/containers/{container_id}/files/{file_id}/content"
         super().__init__(app, key, path=path)

@@ -1,6 +1,6 @@
-"""Fields of the Playground's form → the body of a request to the API.
+"""Fields of the Playground's form → the body of a request.
 
-What the API checks is not checked here: it says what is wrong, and what to do.
+What the API checks is not checked here.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted_tools import HostedFamily
 
 OUTPUT: Final = "output:"
-"""Beginning of the name of a field with the output of a function's call, whose id follows."""
+"""Before a call's id: the name of the field with its output."""
 APPROVAL: Final = "approval:"
-"""Beginning of the name of a field with the answer to a request for approval, whose id follows."""
+"""Before an approval's id: the name of the field with the answer."""
 HOSTED: Final[dict[HostedFamily, Json]] = {
     "web_search": {"type": "web_search"},
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
 }
-"""Tools that the form has a box for. Those of MCP servers are written as JSON."""
+"""With a box in the form."""
 SHOWN: Final[dict[HostedFamily, str]] = {
     "web_search": "web_search_call.action.sources",
     "code_interpreter": "code_interpreter_call.outputs",
 }
-"""Values of `include`, for the fields that the page shows."""
+"""Values of `include`."""
 SCHEMA_NAME: Final = "answer"
 DIGITS_MAX: Final = 15
-"""Digits of a number of a form, at most: all such numbers can be written as JSON."""
+"""All such numbers can be written as JSON."""
 TEXTS: Final = ("model", "instructions", "service_tier")
-"""Fields that are parameters as they stand."""
+"""Parameters as they stand."""
 
 
 def input_of(form: Mapping[str, str]) -> list[Json]:
-    """Return outputs of calls, approvals and the question. Raises `InvalidRequest` without any."""
     items: list[Json] = [
         {"type": "function_call_output", "call_id": name.removeprefix(OUTPUT), "output": value}
         for name, value in form.items()
@@ -62,17 +61,13 @@ def input_of(form: Mapping[str, str]) -> list[Json]:
 
 
 def number(text: str, param: str, refusal: str) -> int:
-    """Return the number that a field has. Raises `InvalidRequest` with the refusal."""
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
         raise InvalidRequest(refusal, param=param)
     return int(text)
 
 
 def body_of(form: Mapping[str, str], context: Mapping[str, Any], items: Sequence[Json]) -> Json:
-    """Return the request; `context` has the parameters that it continues something with.
-
-    Raises `InvalidRequest` for a field that cannot be read.
-    """
+    """Return the request; `context` has parameters to continue something with."""
     body: Json = {name: form[name] for name in TEXTS if form.get(name)}
     if effort := form.get("effort"):
         body["reasoning"] = {"effort": effort}

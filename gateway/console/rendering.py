@@ -1,7 +1,7 @@
-"""Templates, and the forms that values have in them.
+"""Templates and their filters.
 
-What a page shows may come from a client or a model: everything is escaped, and characters that hide
-or reorder text are shown by their numbers.
+What a page shows may come from a client or a model: all is escaped, and characters that hide or
+reorder text are shown by their numbers.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ _HIDING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
-"""Controls, directions of writing, joiners and other characters without a width, and surrogates."""
+"""Controls, directions of writing, characters without a width, and surrogates."""
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _COMPACT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def visible(value: object) -> object:
-    """Return a text with the numbers of its invisible characters, any other value as it is."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return _HIDING.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", value)
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time with its largest unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms" if seconds > 0 else "< 1 s"
     size, unit = next((size, unit) for size, unit in _SPANS if seconds >= size)
@@ -45,7 +43,6 @@ def duration(seconds: float) -> str:
 
 
 def ago(second: float) -> str:
-    """Return how long ago a Unix time is, or in how long it will be."""
     past_s = time.time() - second
     if abs(past_s) < 1:
         return "now"
@@ -65,7 +62,6 @@ def count(number: float) -> str:
 
 
 def compact(number: float) -> str:
-    """Return a number with three digits at most, and its power of a thousand."""
     for size, unit in _COMPACT:
         if abs(number) >= size:
             scaled = number / size
@@ -74,16 +70,13 @@ def compact(number: float) -> str:
 
 
 def short_id(public_id: str) -> str:
-    """Return the prefix of an id and its last characters, which tell it from its neighbours."""
+    """Return prefix and last characters, which tell an id from its neighbours."""
     prefix, mark, rest = public_id.partition("_")
     return f"{prefix}_…{rest[-8:]}" if mark and len(rest) > 12 else public_id
 
 
 class Templates:
-    """Templates of the console. A page is a template, a fragment one of its blocks."""
-
     def __init__(self, **shared: object) -> None:
-        """Give all templates the values in `shared`."""
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER),
             autoescape=True,

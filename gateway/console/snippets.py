@@ -1,5 +1,3 @@
-"""How clients are set up with this gateway: a text for each, to be pasted as it stands."""
-
 from __future__ import annotations
 
 import json
@@ -10,19 +8,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
-"""Variable of the environment with the key, which OpenAI's SDKs read."""
+"""Read by OpenAI's SDKs."""
 
 
 class Snippet(NamedTuple):
-    """Text that sets a client up; `where` says where it is pasted."""
-
     client: str
     where: str
     text: str
 
 
 def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
-    """Return the snippets for an address that ends in `/v1`, a key and a model."""
+    """Return a snippet for each client; `base_url` ends in `/v1`."""
     environment = f"export OPENAI_BASE_URL={shlex.quote(base_url)}\n" + (
         f"export OPENAI_API_KEY={shlex.quote(key)}"
     )
@@ -68,7 +64,7 @@ def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
 
 
 def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]:
-    """Return a request as programs make it, with a key of the reader's environment."""
+    """Return a request as programs make it."""
     indented = json.dumps(body, indent=2, ensure_ascii=False)
     arguments = "".join(f"    {name}={value!r},\n" for name, value in body.items())
     return [

@@ -1,5 +1,3 @@
-"""Limits and budgets as pages show them, and the forms that set them."""
-
 from __future__ import annotations
 
 import re
@@ -26,7 +24,7 @@ LIMIT_FIELDS: Final = {
     "max_requests_per_1_day": "Requests a day",
     "max_concurrent_responses": "Responses at once",
 }
-"""Limits that a form sets: the names that the admin API has for them, and their labels."""
+"""Names in the admin API, and labels."""
 _EXTRAS: Final = frozenset({"max_concurrent_responses"})
 _MONTH: Final = "month"
 DOLLARS_MAX: Final = 10**8
@@ -34,7 +32,7 @@ DOLLARS_MAX: Final = 10**8
 
 @dataclass(frozen=True, slots=True)
 class ShownLimit:
-    """A limit in words; `used` of it is in use or reserved, `percent` at most 100."""
+    """Limit in words; `used` is in use or reserved."""
 
     what: str
     model: str
@@ -46,10 +44,9 @@ class ShownLimit:
 
 @dataclass(frozen=True, slots=True)
 class ShownBudget:
-    """A budget, and what is spent of it, in dollars or tokens; `percent` is at most 100.
+    """Budget in dollars or tokens; `reserved` is for requests under way.
 
-    `reserved` is for requests under way, empty: nothing. At `runs_out_at` (a Unix time) nothing is
-    left if spending goes on like this; None: in this interval it does not come to that.
+    At `runs_out_at` (a Unix time) nothing is left if spending goes on like this.
     """
 
     interval: str
@@ -114,7 +111,7 @@ def _digits(text: str) -> str:
 
 
 async def set_limits(call: Call, owner: LimitOwner) -> None:
-    """Set the limits of a form; an empty field takes a limit away. Raises `InvalidRequest`."""
+    """Set the limits of a form; an empty field takes one away."""
     main: dict[str, Any] = {}
     extras: dict[str, Any] = {}
     for name in LIMIT_FIELDS:
@@ -127,10 +124,7 @@ async def set_limits(call: Call, owner: LimitOwner) -> None:
 
 
 async def set_budget(call: Call, owner: LimitOwner) -> None:
-    """Set the budget a month of a form, in dollars; an empty field takes it away.
-
-    Raises `InvalidRequest`.
-    """
+    """Set the monthly budget of a form; an empty field takes it away."""
     budgets, text = call.services.tenant.spend_limits, call.form.get("dollars", "").lstrip("$")
     if not text:
         await budgets.remove_budget(owner, "usd", _MONTH)

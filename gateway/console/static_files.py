@@ -1,4 +1,4 @@
-"""Scripts and styles, under names with a digest of their content, so that browsers keep them."""
+"""Scripts and styles; browsers keep them, for their names have digests of their content."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _TYPES: Final = {
 
 
 class StaticFiles:
-    """The files, in memory: they are few, and small."""
+    """Files in memory: they are few, and small."""
 
     def __init__(self, base: str) -> None:
-        """Serve them below the path `base`."""
         self._base = base
         self._names: dict[str, str] = {}
         self._files: dict[str, tuple[bytes, str]] = {}
@@ -39,7 +38,6 @@ class StaticFiles:
         return f"{self._base}/{self._names[name]}"
 
     def response(self, name: str) -> Response:
-        """Return a file. Raises `ResourceNotFound`."""
         if name not in self._files:
             raise ResourceNotFound(f"There is no file '{shown(name)}'.")
         content, media_type = self._files[name]

@@ -1,7 +1,7 @@
-"""Live fragments over server-sent events: rendered once a second for all who look.
+"""Live fragments over server-sent events, rendered once for all viewers.
 
-Nobody's task renders them: of the viewers that wait for the next version one does it for all, and
-where that one leaves, another. Without viewers nothing is read and nothing is rendered.
+No task renders them: of the viewers that wait for the next version one does it for all, and where
+that one leaves, another.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
-"""Seconds without a change after which a comment keeps the connection open."""
+"""Without a change, after which a comment keeps the connection open."""
 VIEWERS_MAX: Final = 50
 """Streams of one process."""
 CHECK_S: Final = 60.0
-"""Seconds between two looks which sessions of viewers have ended."""
+"""Between two looks for sessions that have ended."""
 _HEARTBEAT: Final = b":\n\n"
 
 
 class Topic:
-    """Versions of one fragment; `render` returns its HTML."""
+    """Versions of one fragment."""
 
     def __init__(
         self, render: Callable[[], Awaitable[str]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # `clock` gives seconds and never goes back.
         self._render = render
         self._clock = clock
         self._rendering = asyncio.Lock()
@@ -43,7 +42,7 @@ class Topic:
         self._html = ""
 
     async def after(self, number: int) -> tuple[int, str]:
-        """Return the first version behind that of this number, with its own number."""
+        """Return the first version after `number`, with its own number."""
         async with self._rendering:
             if self.number <= number:
                 await asyncio.sleep(max(0.0, self._due - self._clock()))
@@ -54,17 +53,15 @@ class Topic:
 
 
 class Streams:
-    """Streams of this process, by the paths of their pages."""
-
     def __init__(
         self,
         topics: Mapping[str, Topic],
         is_ending: Callable[[], bool],
         open_among: Callable[[Collection[str]], Awaitable[Collection[str]]],
     ) -> None:
-        """Serve `topics` until `is_ending`: browsers then connect to another replica.
+        """Serve until `is_ending`: browsers then connect to another replica.
 
-        `open_among` returns which of some sessions' secrets are of open ones.
+        `open_among` returns the secrets of open sessions.
         """
         self._topics = topics
         self._is_ending = is_ending
@@ -74,12 +71,10 @@ class Streams:
         self._viewers: Counter[str] = Counter()
 
     def require_room(self) -> None:
-        """Raise `RateLimited` if as many look as may."""
         if self._viewers.total() >= VIEWERS_MAX:
             raise RateLimited(f"{VIEWERS_MAX} people look at this replica already.")
 
     async def follow(self, path: str, secret: str) -> AsyncIterator[bytes]:
-        """Yield the events of a topic while the session with this secret is open."""
         topic, shown = self._topics[path], ""
         # The page is newer than what there is.
         number = topic.number

@@ -1,1 +1,1 @@
-"""An embedded PostgreSQL for development: its programs, its process, its data folder."""
+"""An embedded PostgreSQL for development."""

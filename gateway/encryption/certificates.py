@@ -1,5 +1,3 @@
-"""Look at certificates; whether one is trusted is TLS's to say."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -29,16 +29,12 @@ MAGIC: Final = b"\xffhg1"
 """No JSON and no UTF-8 begins with its first byte, and no vocabulary has the id of its four."""
 PLAIN_KEY: Final = 0
 FRAMES: Final = b"\x02"
-"""The version byte of a log in frames."""
 _LOG: Final = b"log"
 _NUMBER_BITS_MAX: Final = 63
 
 
 class ContentCipher:
-    """The keys of one tenant. Immutable, shared by threads.
-
-    Seals with the key `sealing`, opens with all; plain values are returned as they are.
-    """
+    """The keys of one tenant. Immutable, shared by threads."""
 
     __slots__ = ("_keys", "_own", "_tenant", "sealing", "seals")
 
@@ -50,9 +46,8 @@ class ContentCipher:
         self._keys = keys
         self._own = keys.get(sealing)
         self.seals = self._own is not None
-        """False if what is written stays plain."""
         self.sealing = sealing
-        """The number of the key that seals; `PLAIN_KEY`: new values stay plain."""
+        """Number of the key that seals; `PLAIN_KEY`: none does."""
 
     @overload
     def seal(self, value: bytes, column: str, *row: Place) -> bytes: ...
@@ -62,9 +57,6 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return a value as it is stored in this column of the row with this key; None stays
-        None.
-        """
         if value is None:
             return None
         if self._own is None:
@@ -82,7 +74,6 @@ class ContentCipher:
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """Return all stored forms of a name, plain and under each key, to look it up."""
         forms = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -97,9 +88,6 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed` if it
-        cannot.
-        """
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -113,7 +101,7 @@ class ContentCipher:
     def lacks(self, stored: bytes) -> bool:
         """Return True if any of these values, which may be joined, needs a missing key.
 
-        The key may have been made since. Rarely, plain bytes look like a sealed value.
+        Rarely, plain bytes look like a sealed value.
         """
         at = stored.find(MAGIC)
         while at >= 0:
@@ -134,10 +122,6 @@ class ContentCipher:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Encrypt packed entries as one frame if the tenant's content is sealed; else return them.
-
-        `response` is the 16 bytes of its id.
-        """
         if self._own is None:
             return entries
         head = _number(self.sealing) + _number(epoch) + _number(first_entry)
@@ -180,23 +164,22 @@ class ContentCipher:
 
 
 def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
-    """Frame packed entries without encryption, so that they can be joined with sealed frames."""
+    """Frame packed entries without encryption, to be joined with sealed frames."""
     head = _number(PLAIN_KEY) + _number(epoch) + _number(first_entry)
     return FRAMES + _number(len(head) + len(entries)) + head + entries
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """Return the key number of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
     if stored[:4] == MAGIC:
         return frozenset([_read_number(stored, 4)[0]])
     return frozenset([PLAIN_KEY])
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """Return the key numbers of a log; `PLAIN_KEY` for plain frames and a log not in frames.
+    """Return the key numbers of a log.
 
-    A value that is no log may begin with the same byte as a framed log: the caller must know which
-    of the two it has. Raises `ValueError`.
+    A value that is no log may begin with the same byte, so the caller must know which of the two it
+    has.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))

@@ -1,16 +1,16 @@
 """Cache of the unwrapped data keys of tenants.
 
-A tenant's keys are fetched once, however many tasks wait for them, and fetched again before they
-are `fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. A
-key that is newer than the last fetch is fetched when something that it sealed is read (`renew`).
-While the provider of wrapping keys is unavailable, cached keys are used until they are `stale_s`
-old; requests of tenants without cached keys fail at once for `retry_s` after each failed fetch.
+A tenant's keys are fetched once, however many tasks wait for them, and again before they are
+`fresh_s` old, so that a destroyed, renewed or withdrawn key takes effect in every process. While
+the provider is away, cached keys are used until they are `stale_s` old, and requests without cached
+keys fail at once for `retry_s` after a failed fetch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,23 +31,19 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
-"""Seconds until the keys of a tenant are fetched again after a refusal."""
+"""Pause before the keys of a tenant are fetched again after a refusal."""
 RENEWED_S: Final = 1.0
-"""Seconds until a missing key is looked for again."""
+"""Pause before a missing key is looked for again."""
 CONCURRENT_FETCHES_MAX: Final = 16
-"""Tenants whose keys one process fetches at once."""
 SETTLED_MARGIN_S: Final = 60.0
 """Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
-"""For all tenants, where nothing is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """A data key as it is kept. `wrapped` is empty once it was destroyed.
-
-    `provider` and `key_ref` say who unwraps it, with which of its keys. `retired_at`: it opens, and
-    seals nothing more.
+    """A data key. `wrapped` is empty once it was destroyed; a retired one opens, and seals no
+    more.
     """
 
     number: int
@@ -64,39 +60,37 @@ class WrappedKey:
 
 
 class KeyProvider(Protocol):
-    """Service that wraps data keys. Raises `StoreUnavailable` when it is unavailable for now, and
+    """Service that wraps data keys. Raises `StoreUnavailable` when it is unavailable for now,
     `ContentSealed` when it refuses for good.
     """
 
     @property
     def name(self) -> str:
-        """Return the value of `WrappedKey.provider` for keys of this provider."""
+        """Return the value of `WrappedKey.provider`."""
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
         """Wrap a data key for this tenant alone; return it and the name of the wrapping key."""
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """Return the data key that `wrap` wrapped."""
+        """Return the data key."""
 
     async def close(self) -> None:
         """Close connections and files."""
 
 
 class KeyStore(Protocol):
-    """Store of wrapped keys. Raises `StoreError`s."""
+    """Store of wrapped keys."""
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
         """Return all keys of a tenant, by number, destroyed ones included."""
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store a key. Raises `StoreConflict` where one has that number."""
+        """Store a key; earlier ones are retired. Raises `StoreConflict`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use, and all
-    it writes is sealed. Otherwise only tenants that were given a key have one.
-    """
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use."""
 
     seals_all: bool = False
     fresh_s: float = 300.0
@@ -112,10 +106,7 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Cached state of a tenant since `at`: its cipher, or why it has none.
-
-    `renew_at`: before then the keyring does not load the keys again to look for one that it lacks.
-    """
+    """A cipher, or why there is none. No missing key is looked for before `renew_at`."""
 
     at: float
     cipher: ContentCipher | None = None
@@ -131,8 +122,10 @@ class Keyring:
         store: KeyStore | None = None,
         providers: Iterable[KeyProvider] = (),
         policy: KeyringPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # The first provider wraps new keys. Without a store nothing is sealed.
+        self._clock = clock
         self._store = store
         self._providers: Mapping[str, KeyProvider] = {one.name: one for one in providers}
         self.policy = policy or KeyringPolicy()
@@ -140,16 +133,14 @@ class Keyring:
         self._asking: dict[TenantId, asyncio.Task[None]] = {}
         self._at_once = asyncio.Semaphore(CONCURRENT_FETCHES_MAX)
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
-        """Earliest time of the next request for keys of tenants whose last request failed."""
         self._down: dict[str, float] = {}
-        """Earliest time of the next request to key services, and for their keys, that failed."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
     async def ready(self, tenants: Iterable[TenantId]) -> None:
         """Load the keys of these tenants, or the reason why there are none, which `of` raises.
 
-        Raises `StoreUnavailable`; keys loaded before stay usable, so that writers can go on.
+        After `StoreUnavailable` keys loaded before stay usable, so that writers can go on.
         """
         if not self.is_on:
             return
@@ -159,17 +150,14 @@ class Keyring:
                 raise failure
 
     async def usable(self, tenants: Collection[TenantId]) -> frozenset[TenantId]:
-        """Load the keys of several tenants; return those for whom `ready` and `of` do not raise."""
+        """Load keys; return the tenants for whom `ready` and `of` do not raise."""
         if not self.is_on:
             return frozenset(tenants)
         failures = await self._ask_each([one for one in tenants if not self._is_at_hand(one)])
         return frozenset(one for one in tenants if one not in failures and self.find(one))
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
-        """Load the keys of several tenants; one without keys does not hold up the others.
-
-        Keys loaded before stay usable. Use `find` to get the ciphers.
-        """
+        """Load keys; a tenant without keys does not hold up the others (`find`)."""
         if not self.is_on:
             return
         waiting = [one for one in tenants if not self._is_at_hand(one)]
@@ -179,13 +167,12 @@ class Keyring:
         await self._ask_each([one for one in waiting if one not in self._retry_at])
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
-        """Load the keys of a tenant again where its cipher `lacks` one.
+        """Load the keys of a tenant again where its cipher `lacks` one, made by another process.
 
-        Another process may have sealed with a newer key. A key that is still missing is not looked
-        for again within `RENEWED_S`. Raises `StoreUnavailable`.
+        A key that is still missing is not looked for again within `RENEWED_S`.
         """
         for _ in range(2):
-            held, now = self._held.get(tenant_id), _now()
+            held, now = self._held.get(tenant_id), self._clock()
             if held is None or held.cipher is None or not lacks(held.cipher):
                 return
             if now < held.renew_at:
@@ -197,12 +184,11 @@ class Keyring:
             # A fetch that was under way may have begun before the key was made.
         held = self._held.get(tenant_id)
         if held is not None and held.cipher is not None and lacks(held.cipher):
-            self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
+            self._held[tenant_id] = replace(held, renew_at=self._clock() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Return the tenants whose keys are unavailable now because their provider is.
-
-        The keys are requested in the background.
+        """Return the tenants whose keys are unavailable now because their provider is; request
+        them.
         """
         unavailable = []
         for tenant_id in list(self._retry_at):
@@ -215,7 +201,7 @@ class Keyring:
     def of(self, tenant_id: TenantId) -> ContentCipher:
         """Return the cipher of a tenant that is `ready`.
 
-        Raises `ContentSealed` where its keys are gone, and `StoreUnavailable` where they are not
+        Raises `ContentSealed` where its keys are gone, `StoreUnavailable` where they are not
         loaded.
         """
         if not self.is_on:
@@ -244,7 +230,7 @@ class Keyring:
         if held is None:
             return False
         self._held.move_to_end(tenant_id)
-        age_s = _now() - held.at
+        age_s = self._clock() - held.at
         fresh_s = REFUSED_S if held.cipher is None else self.policy.fresh_s
         if age_s <= fresh_s / 2:
             return True
@@ -254,11 +240,10 @@ class Keyring:
         return False
 
     def _refresh(self, tenant_id: TenantId) -> None:
-        if not self._is_asking(tenant_id) and _now() >= self._retry_at.get(tenant_id, 0):
+        if not self._is_asking(tenant_id) and self._clock() >= self._retry_at.get(tenant_id, 0):
             self._begin(tenant_id)
 
     async def close(self) -> None:
-        """Forget all keys, and close the providers."""
         self._held.clear()
         self._retry_at.clear()
         for asking in list(self._asking.values()):
@@ -277,7 +262,7 @@ class Keyring:
         for tenant_id, outcome in zip(tenants, outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
                 held = self._held.get(tenant_id)
-                if held is None or _now() - held.at > self.policy.stale_s:
+                if held is None or self._clock() - held.at > self.policy.stale_s:
                     failures[tenant_id] = outcome
             elif outcome is not None:
                 raise outcome
@@ -286,7 +271,7 @@ class Keyring:
     async def _ask(self, tenant_id: TenantId) -> None:
         asking = self._asking.get(tenant_id)
         if asking is None or asking.done():
-            if _now() < self._retry_at.get(tenant_id, 0):
+            if self._clock() < self._retry_at.get(tenant_id, 0):
                 raise StoreUnavailable("the keys of a tenant could not be had a moment ago")
             asking = self._begin(tenant_id)
         await asyncio.shield(asking)
@@ -306,13 +291,13 @@ class Keyring:
 
     async def _fetch(self, tenant_id: TenantId) -> None:
         async with self._at_once:
-            at = _now()
+            at = self._clock()
             try:
                 held = _Held(at, await self._cipher(tenant_id))
             except ContentSealed as error:
                 held = _Held(at, refusal=f"{error}")
             except StoreUnavailable:
-                self._retry_at[tenant_id] = _now() + self.policy.retry_s
+                self._retry_at[tenant_id] = self._clock() + self.policy.retry_s
                 _shorten(self._retry_at, self.policy.tenants_max)
                 raise
         self._retry_at.pop(tenant_id, None)
@@ -339,10 +324,6 @@ class Keyring:
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
-        """Make and store a key for a tenant.
-
-        Raises `StoreConflict` where the number is taken, and `StoreUnavailable`.
-        """
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
         async with self._unless_down(provider.name):
@@ -352,7 +333,6 @@ class Keyring:
         return key
 
     async def unwrap(self, tenant_id: TenantId, key: WrappedKey) -> bytes:
-        """Return the secret of a key. Raises `ContentSealed` and `StoreUnavailable`."""
         provider = self._providers.get(key.provider)
         if provider is None:
             raise ContentSealed(f"its key was wrapped by {key.provider!r}, which is not configured")
@@ -363,18 +343,14 @@ class Keyring:
     async def _unless_down(self, service: str) -> AsyncIterator[None]:
         # A service that failed a moment ago is not asked: not every tenant waits for its timeout.
         # Raises `StoreUnavailable`.
-        if _now() < self._down.get(service, 0):
+        if self._clock() < self._down.get(service, 0):
             raise StoreUnavailable(f"{service} did not answer a moment ago")
         try:
             yield
         except StoreUnavailable:
-            self._down[service] = _now() + self.policy.retry_s
+            self._down[service] = self._clock() + self.policy.retry_s
             raise
         self._down.pop(service, None)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
@@ -383,4 +359,3 @@ def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
 
 
 OFF: Final = Keyring()
-"""Nothing is sealed."""

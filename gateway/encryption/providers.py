@@ -1,11 +1,6 @@
-"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS.
-
-Requests to key services have a deadline, and answers a bound; there are no redirects, and no proxy
-from outside.
-"""
-
 from __future__ import annotations
 
+import asyncio
 import binascii
 import hashlib
 import hmac
@@ -38,16 +33,15 @@ SERVER_FAULT: Final = 500
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 _UNKNOWN_CALLER: Final = "missing client token"
-"""Error of Vault with `REFUSED` for a missing token, in releases that distinguish it from a wrong
-one."""
+"""Vault's error for a missing token, in releases that distinguish it; the status is `REFUSED`."""
 REFUSALS: Final = frozenset(
     {
         *("DisabledException", "NotFoundException", "KMSInvalidStateException"),
         *("InvalidCiphertextException", "IncorrectKeyException", "InvalidKeyUsageException"),
     }
 )
-"""KMS's errors about the key, or about the wrapped key. All others may pass, or are about the
-caller: credentials that have expired, a policy, a clock that is wrong."""
+"""KMS's errors about the key. All others may pass, or are about the caller: expired credentials, a
+policy, a wrong clock."""
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 _REMEDY: Final = (
     "Make a key with `harmony-gateway encryption new-key >> FILE`, and let nobody else read it:"
@@ -57,12 +51,11 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 
 class FileKeys:
-    """Keys in a file of the operator's: for one machine, and for deployments that mount secrets.
+    """Keys in a file of the operator's.
 
     A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
-    wraps, all of them unwrap. A file that was changed is read again before its next use: another
-    process, such as `encryption rotate`, may have wrapped keys with a new one. A file that cannot
-    be read any more counts as a provider that is away.
+    wraps, all of them unwrap. A changed file is read again before its next use: `encryption rotate`
+    may have wrapped keys with a new one. An unreadable file counts as a provider that is away.
     """
 
     name: Final = "file"
@@ -78,7 +71,6 @@ class FileKeys:
         return key.seal(secret, _bound_to(tenant_id)), first
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """Unwrap as `KeyProvider` describes. Raises `ContentSealed`."""
         key = self._current().get(key_ref)
         if key is None:
             raise ContentSealed(f"the key file has no key {key_ref!r}")
@@ -147,9 +139,8 @@ def _read(path: Path) -> dict[str, DataKey]:
 
 
 class KeyServiceClient:
-    """Client that sends JSON to one service. Raises `StoreUnavailable` while that cannot answer."""
-
     def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_s),
             headers={"accept-encoding": "identity"},
@@ -160,18 +151,22 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
+        """Return the status (below 500) and the JSON object, empty where it is none.
 
-        Raises `StoreUnavailable`.
+        Raises `StoreUnavailable` while the service cannot answer.
         """
         try:
-            async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+            # The client's timeout bounds each part of the exchange, not all of it.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream("POST", url, content=body, headers=headers) as answer,
+            ):
                 content = bytearray()
                 async for piece in answer.aiter_bytes():
                     content += piece
                     if len(content) > ANSWER_BYTES_MAX:
                         raise StoreUnavailable("the key service answers with too much")
-        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise StoreUnavailable(
                 f"the key service does not answer: {type(error).__name__}"
             ) from error
@@ -188,10 +183,10 @@ class KeyServiceClient:
 
 
 class VaultTransit:
-    """HashiCorp Vault, or OpenBao: the transit secrets engine, with a derived key.
+    """HashiCorp Vault, or OpenBao: the transit secrets engine.
 
-    `context` is the tenant: the key must have been made with `derived=true`, so that a wrapped key
-    of one tenant cannot be unwrapped for another.
+    The key must have been made with `derived=true`, so that a wrapped key of one tenant, the
+    `context`, cannot be unwrapped for another.
     """
 
     name: Final = "vault-transit"
@@ -244,8 +239,6 @@ class VaultTransit:
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """An access key. `session_token` is of temporary ones."""
-
     access_key_id: str
     secret_access_key: str
     session_token: str = ""
@@ -253,8 +246,6 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsScope:
-    """Region and service that a signature is for."""
-
     region: str
     service: str
 
@@ -269,11 +260,9 @@ def signed_headers(  # noqa: PLR0913 - what is signed
     scope: AwsScope,
     at: datetime,
 ) -> dict[str, str]:
-    """Sign a POST with AWS Signature Version 4, as far as KMS needs it; return the headers.
+    """Return headers with AWS Signature Version 4, as far as KMS needs it.
 
-    The headers are in lower case, with date, token and signature. `at` is in UTC. The libraries
-    that have it are botocore (14 MB, with the models of all services), or need a newer Python than
-    the oldest that is supported here; it is tested with the vectors that AWS publishes.
+    Libraries that do it are botocore (14 MB), or need a newer Python than we support.
     """
     parts = urlsplit(url)
     moment = at.strftime("%Y%m%dT%H%M%SZ")
@@ -302,9 +291,8 @@ def signed_headers(  # noqa: PLR0913 - what is signed
 
 
 class AwsKms:
-    """AWS KMS: `Encrypt` and `Decrypt`, bound to the tenant by the encryption context.
-
-    It speaks the JSON protocol of the service (`TrentService`); errors are known by their `__type`.
+    """AWS KMS: its JSON protocol (`TrentService`), bound to the tenant by the encryption
+    context.
     """
 
     name: Final = "aws-kms"

@@ -1,5 +1,3 @@
-"""Storage of responses: the row at the start of a run; body, items and usage at its end."""
-
 from __future__ import annotations
 
 import asyncio
@@ -53,27 +51,24 @@ if TYPE_CHECKING:
 
 FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
-"""Seconds between two commits of beginnings: the first token of a response waits for one."""
+"""The first token of a response waits for a commit."""
 COMMIT_INTERVAL_S: Final = 0.01
-"""Seconds between two commits of other rows: a transaction costs as much as a dozen rows of it, so
-that at more than a hundred rows a second several share one."""
+"""A transaction costs as much as a dozen rows of it."""
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a response that is written together with others, at most. One with more bytes, or with
-more items than `TOGETHER_ITEMS_MAX`, is written alone."""
+"""A larger response is written alone."""
 DEFECTS: Final = (ValueError, TypeError, LookupError)
-"""Exceptions that a damaged row or log raises when it is read, or one of another release."""
+"""Raised when a row or log is read that is damaged, or of another release."""
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The name under which this process claims responses, and the lease that it claims them for.
+    """Name under which this process claims responses, and the lease of claims.
 
-    `commit_wait_s` is how long the end of a foreground response waits for a database that is away,
-    because its client waits with it. That of a durable one waits `claim_wait_s`: as long as the
-    database is away nobody can take it over.
+    A foreground response waits `commit_wait_s` for the database at its end, because its client
+    waits; a durable one `claim_wait_s`, since nobody can take it over meanwhile.
     """
 
     owner: str
@@ -129,10 +124,7 @@ class Archive:
                 group.create_task(helper.run())
 
     async def flush(self) -> None:
-        """Write the usage lines, deposits and tool calls that `run` has left.
-
-        Book nothing after that.
-        """
+        """Write the rows that `run` has left. Book nothing after that."""
         async with asyncio.TaskGroup() as group:
             for late in (self._meter, self._deposits, self._audit):
                 group.create_task(late.flush(wait_s=self.ownership.commit_wait_s))
@@ -140,8 +132,8 @@ class Archive:
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.
 
-        Raises `StoreUnavailable`, and what the request may not do: `ConversationLocked`, and
-        `InvalidRequest` for an approval that does not count.
+        Raises `StoreUnavailable`, `ConversationLocked`, and `InvalidRequest` for a useless
+        approval.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(
@@ -153,11 +145,10 @@ class Archive:
     async def accept(
         self, spec: RunSpec, key: IdempotencyKey | None, *, owned: bool
     ) -> Claim | None:
-        """Record a durable response with everything that any replica needs to generate it.
+        """Record a durable response; unless it is `owned` it is queued, and None is returned.
 
-        With `owned` it is claimed for this process at once. Otherwise it is queued, None is
-        returned, and any replica with capacity claims it. Raises `StoreUnavailable`, `KeyTaken`,
-        `RateLimited` when too many responses of its tenant are queued, and what `begin` raises.
+        Raises `StoreUnavailable`, `KeyTaken`, `RateLimited` when too many of its tenant are queued,
+        and what `begin` raises.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
@@ -178,8 +169,8 @@ class Archive:
     async def queue(self, spec: RunSpec) -> Claim | None:
         """Record a background response that this process has capacity for.
 
-        It is claimed for this process, unless other responses of its tenant come first: then it is
-        queued, and None is returned. Raises as `accept` does.
+        If others of its tenant come first it is queued, and None is returned. Raises as `accept`
+        does.
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
@@ -201,12 +192,10 @@ class Archive:
         claim: Claim,
         rest: LogRow | None,
     ) -> None:
-        """Commit the end of a response in one transaction.
+        """Commit the end of a response; `rest` is the unwritten part of a durable log.
 
-        `rest` is the part of its durable log that is not written yet, and is committed with the
-        end; None if the response has no durable log. While the database is unavailable, tries again
-        for a limited time, then raises `StoreUnavailable`; a commit whose outcome was lost is safe
-        to repeat. Raises `ClaimLost` when another process continues or has ended the response.
+        Retries for a limited time, then raises `StoreUnavailable`; a commit whose outcome was lost
+        is safe to repeat. Raises `ClaimLost` when another process continues or has ended it.
         """
         row = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
@@ -218,11 +207,7 @@ class Archive:
             self._announce(Notice("log", (claim.uuid,)))
 
     async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
-        """Store what this process generated of a foreground response that another process ended.
-
-        Waits for the database as `finish` does; after that the row is kept in memory and written
-        later. Raises no database error.
-        """
+        """Store the end of a foreground response that another process has ended, now or later."""
         end = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
             await self._with_retries(
@@ -237,8 +222,7 @@ class Archive:
     ) -> None:
         """Queue the end of a foreground response that could not be committed.
 
-        The database was unavailable, or nobody knows whether the response was recorded (`claim` is
-        None). Its client learns the end now; its row, if there is one, will say the same.
+        Without a `claim` nobody knows whether it was recorded.
         """
         epoch = FIRST_EPOCH if claim is None else claim.epoch
         end = self._endings.finished_row(spec, finished, fold, epoch=epoch, rest=None)
@@ -256,12 +240,10 @@ class Archive:
         self._meter.put(tenant_id, line)
 
     def audit(self, spec: RunSpec, attempt: Attempt) -> None:
-        """Record a call of a hosted tool. Never waits; the row is written later."""
         called = row_mapping.tool_call_row(spec, attempt, replica=self.ownership.owner)
         self._audit.put(spec.principal.tenant_id, called)
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the approvals of a response that is not stored. Raises as `begin` does."""
         tenant_id = spec.principal.tenant_id
         async with self._database.transaction(tenant_id) as connection:
             await tool_calls.use_approvals(
@@ -281,10 +263,9 @@ class Archive:
         return seal.encode()
 
     async def secrets(self, claim: Claim) -> dict[str, dict[str, str]]:
-        """Return the secrets of a response that this process claimed.
+        """Return the secrets of a claimed response. Raises `StoreUnavailable`.
 
-        The result is empty if none are stored or their key is gone; MCP servers then refuse the
-        calls. Raises `StoreUnavailable`.
+        Empty if their key is gone; MCP servers then refuse the calls.
         """
         sealed = await responses.load_secrets(self._database, claim.tenant_id, claim.uuid)
         if sealed is None:

@@ -1,5 +1,3 @@
-"""Parts that all runs of a process share: the sources of tokens, threads, claims and tools."""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import HostedTools
 
     AskApproval = Callable[[TenantId, str, bytes], Awaitable[None]]
-    """Function that records a request to the user (tenant, id of the request, digest of the call)
-    before the response ends. Two requests count as one. Raises `StoreUnavailable`."""
+    """Records a request to the user (tenant, request id, digest of the call) before the response
+    ends; safe to repeat. Raises `StoreUnavailable`."""
 
 CLOSE_WAIT_S: Final = 30.0
-"""Seconds that a cancelled call may take to end before its tools are closed all the same."""
+"""For a cancelled call to end before its tools are closed all the same."""
 
 T = TypeVar("T")
 
@@ -35,10 +33,8 @@ T = TypeVar("T")
 class TokenSource(Protocol):
     """Source of tokens: the pool of backends.
 
-    `generate` returns when the generation has ended, or the sink has enough. `avoid`
-    names backends to use only if no other is left, `attempts_max` how many may be tried (None: as
-    many as the pool tries for a new request). Raises `UpstreamError`: `UpstreamFailed` after the
-    first chunk, any other before it; and what the sink raises.
+    `generate` uses backends in `avoid` if no other is left. Raises `UpstreamFailed` after the first
+    chunk, any other `UpstreamError` before it; and what the sink raises.
     """
 
     async def generate(
@@ -52,22 +48,20 @@ class TokenSource(Protocol):
 
 
 class RunningCalls:
-    """The calls that a process runs, each in a task of its own, which may outlive its run."""
+    """Calls of tools in tasks of their own, which may outlive their run."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_draining = False
-        """True if others go on with the durable responses: nothing more is begun for one here."""
+        """Others go on with the durable responses, for which nothing more is begun here."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start `work` in a task that no caller has to wait for."""
         task = start_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         return task
 
     async def close(self) -> None:
-        """Cancel the remaining calls and wait, for a limited time, until they have ended."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -81,14 +75,10 @@ class RunningCalls:
 
 
 class Executor(Protocol):
-    """Threads for the work of runs that would hold up the event loop."""
-
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
 
 class Abandonable(Protocol):
-    """A run, as the `ClaimKeeper` that renews its claim knows it."""
-
     @property
     def spec(self) -> RunSpec: ...
 
@@ -96,7 +86,7 @@ class Abandonable(Protocol):
 
 
 class ClaimKeeper(Protocol):
-    """The lease keeper: it renews the claims of runs, and abandons a run that lost its claim."""
+    """Renews the claims of runs, and abandons a run that lost its claim."""
 
     def hold(self, claim: Claim, run: Abandonable) -> None: ...
 
@@ -107,12 +97,9 @@ class ClaimKeeper(Protocol):
 
 @dataclass(slots=True)
 class Engine:
-    """Parts that all runs of a process share; of these, `run_time_max_s` may change.
+    """Parts that all runs of a process share; only `run_time_max_s` may change.
 
-    `tools` is None where this process runs no tools; it may still go on with responses of a replica
-    that runs them. `replica` is its name. `ask_approval` is None where no tool needs approval.
-    `continues_preambles` tells whether a model goes on after a turn that is only a preamble
-    (`OutputGuard`).
+    Without `tools` it may still go on with responses of a replica that has some.
     """
 
     tokens: TokenSource

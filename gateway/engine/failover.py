@@ -1,13 +1,9 @@
 """Failover of a response whose backend fails: go to another, wait for one, or give up.
 
-There is one layer of retries for each part of a model call, never one inside of another:
-
-* before the first id the pool tries several backends for one request, at no cost;
-* after it one backend at a time is tried, with the prompt and all ids so far. That is a hop;
-  `hops_max` of them are made for a response, counted from its log, so that takeovers do not reset
-  the count. A backend that refuses has done no work, and is no hop;
-* a backend that took the request and was gone without a new id may have been brought down by it:
-  `losses_max` of them in a row end the response, so that it does not walk through the fleet.
+Each part of a model call has one layer of retries: before the first id the pool's; after it hops,
+one backend at a time with the prompt and all ids so far, counted from the log so that takeovers do
+not reset them. A backend that was gone without a new id may have been brought down by the request,
+which must not walk through the fleet (`losses_max`).
 """
 
 from __future__ import annotations
@@ -34,11 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HopPolicy:
-    """Bounds of the failover of one response: hops, losses and waiting times.
-
-    `hop_wait_s` is how long a foreground response that has begun waits for a backend to go on,
-    `upstream_wait_s` how long a background response waits for one at any time. Between two looks
-    lie up to `pause_s`, doubled each time up to `pause_max_s`.
+    """Bounds of one response. Foreground ones that have begun wait `hop_wait_s`, background ones
+    `upstream_wait_s`.
     """
 
     hops_max: int = 3
@@ -50,8 +43,6 @@ class HopPolicy:
 
 
 class Failover:
-    """Failures of the backends of one response, and the decision whether to try again."""
-
     __slots__ = ("_losses", "_observer", "_policy", "_refusals", "_refused_at", "_spec", "left")
 
     def __init__(self, spec: RunSpec, policy: HopPolicy, observer: Observer) -> None:
@@ -87,10 +78,7 @@ class Failover:
             await self._wait_for_a_backend(error, fold)
 
     def check_hops(self, error: UpstreamFailed, fold: Fold) -> None:
-        """Reset the counters after a backend broke off.
-
-        Raises `error` when no other may continue.
-        """
+        """Count anew after a backend broke off; raise `error` if no other may continue."""
         self.begin()
         self._check_count(error, fold)
 

@@ -1,9 +1,4 @@
-"""Writes that follow the answer to the client: usage of unstored responses, ends of stored ones,
-and the audit of hosted tools.
-
-Whoever puts a row waits for nothing. While the database is away rows are kept, for a time and up to
-a size; what cannot be kept is in the log of this process, with its numbers.
-"""
+"""Writes that follow the answer to the client, and are repeated while the database is away."""
 
 from __future__ import annotations
 
@@ -39,17 +34,13 @@ _log = EventLog(__name__)
 
 
 RETRY_PAUSE_S: Final = 0.2
-"""Seconds between two attempts to write to a database that is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateBounds:
-    """Bounds of one queue of rows: how much waits, for how long, and how often it is written.
+    """Bounds of one queue of rows; `size_max` is lines of usage, or bytes of ends.
 
-    `size_max` is in what the queue counts: lines of usage, or bytes of ends. While the database is
-    away a row waits for `patience_s`, and is given up when the next attempt fails. One write takes
-    `batch_rows_max` rows at most. The next begins `interval_s` after it began, or, where it failed,
-    `retry_pause_s` after its end.
+    While the database is away a row is kept for `patience_s`.
     """
 
     size_max: int
@@ -72,12 +63,9 @@ class _Waiting(Generic[Row]):
 
 
 class LateWriter(ABC, Generic[Row]):
-    """Writer of rows, in the order in which they came. Writing a row twice has no other effect than
-    writing it once.
+    """Writer of rows in their order; writing one twice must do nothing.
 
-    A row that comes while no write is under way is written at once; rows that come within the
-    interval after it are written together. Rows of tenants whose keys cannot be had now are written
-    apart, after those that wait already: they hold up nobody else's.
+    Rows of tenants whose keys cannot be had now wait apart, and hold up nobody else's.
     """
 
     def __init__(
@@ -88,9 +76,7 @@ class LateWriter(ABC, Generic[Row]):
         bounds: LateBounds = USAGE_BOUNDS,
         usable: Usable | None = None,
     ) -> None:
-        """Write rows with `record`, which raises `StoreUnavailable`. `usable` is `Keyring.usable`,
-        for rows that are sealed.
-        """
+        """Write with `record`, which raises `StoreUnavailable`; `usable` is for sealed rows."""
         self._record: Callable[[Sequence[tuple[TenantId, Row]]], Awaitable[None]] = record
         self._metrics = metrics
         self._bounds = bounds
@@ -99,15 +85,11 @@ class LateWriter(ABC, Generic[Row]):
             self._write_or_pause, size_max=bounds.batch_rows_max, interval_s=bounds.interval_s
         )
         self._size = 0
-        """Size of the rows that wait or are being written, in the unit of `LateBounds.size_max`."""
+        """Of rows that wait or are being written."""
         self._is_over = False
-        """True if nobody writes any more."""
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
-        """Queue a row to be written soon.
-
-        Never waits. If the queue is full or the process ends, the row is only logged.
-        """
+        """Queue a row. If the queue is full or the process ends, it is only logged."""
         size = self._size_of(row)
         if self._is_over or self._size + size > self._bounds.size_max:
             why = "the process ends" if self._is_over else "too much waits for the database"
@@ -122,7 +104,7 @@ class LateWriter(ABC, Generic[Row]):
         await self._waiting.run()
 
     async def flush(self, *, wait_s: float) -> None:
-        """Write the remaining rows within `wait_s` seconds and log those that are left then."""
+        """Write the remaining rows within `wait_s` seconds, and log the others."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while rows := self._waiting.take():
             if await self._write_or_put_back(rows):
@@ -204,8 +186,6 @@ class LateWriter(ABC, Generic[Row]):
 
 
 class UsageMeter(LateWriter[UsageLine]):
-    """Writer of the usage of unstored responses (`store.usage_lines.record_all`)."""
-
     @override
     def _log_loss(self, row: UsageLine, error: Exception) -> None:
         _log.error(
@@ -218,8 +198,6 @@ class UsageMeter(LateWriter[UsageLine]):
 
 
 class ToolAudit(LateWriter[AuditedCall]):
-    """Writer of the audit of hosted tools (`store.tools.tool_calls.record_all`)."""
-
     @override
     def _log_loss(self, row: AuditedCall, error: Exception) -> None:
         _log.error(
@@ -236,9 +214,7 @@ class ToolAudit(LateWriter[AuditedCall]):
 class Deposits(LateWriter[FinishedResponse]):
     """Writer of ends of foreground responses that clients have seen and rows do not hold yet.
 
-    A response that is to be stored may end while the database is away, or another process that
-    took its owner for dead may have ended it. Its client gets the end all the same, so this end is
-    written as soon as the database takes it.
+    The database was away, or another process took this one for dead and ended them.
     """
 
     def __init__(
@@ -280,7 +256,7 @@ class Deposits(LateWriter[FinishedResponse]):
 async def deposit(database: Database, tenant_id: TenantId, end: FinishedResponse) -> bool:
     """Write how a foreground response ended here, even if another process has ended it meanwhile.
 
-    Returns False if the response was deleted or ended in another way. Safe to repeat. Raises
+    Returns False if it was deleted or ended in another way. Safe to repeat. Raises
     `StoreUnavailable`.
     """
     try:

@@ -26,16 +26,14 @@ if TYPE_CHECKING:
     from gateway.telemetry.tracing import Tracing
 
 _TIERS: Final = {-1: "flex", 0: "default"}
-"""Tiers by the priority of their requests; any other is `priority`."""
+"""By priority; any other is `priority`."""
 
 MISHAPS_MAX: Final = 20
 _log = EventLog(__name__)
 
 
 class Mishap(NamedTuple):
-    """Response that failed or was repaired: when in unix seconds, by which code or rule, and whose
-    it is. `backend` was asked last. A response that is not stored has no page.
-    """
+    """Response that failed or was repaired, `at` unix seconds; only a `stored` one has a page."""
 
     at: int
     code: str
@@ -47,20 +45,14 @@ class Mishap(NamedTuple):
 
 
 class Observer:
-    """Counter, logger and tracer of what happens in runs. `tracing` None: nothing is traced."""
-
     def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
         self._tracing = tracing
         self.failures: deque[Mishap] = deque(maxlen=MISHAPS_MAX)
-        """Responses that failed last."""
         self.repairs: deque[Mishap] = deque(maxlen=MISHAPS_MAX)
-        """Repairs of the output of models, the last ones."""
 
     def begin_detached(self, name: str, spec: RunSpec) -> Span | None:
-        """Begin the trace of a run that no request to this process waits for, and make its span the
-        current one: `background`, or a `takeover` from another replica.
-        """
+        """Begin and enter the span of a `background` run or a `takeover`."""
         if self._tracing is None:
             return None
         described = {
@@ -76,10 +68,7 @@ class Observer:
         self._metrics.first_token(model=spec.model, seconds=seconds, trace_id=trace_id)
 
     def failed(self, spec: RunSpec, error: Exception) -> None:
-        """Count and log an error that ended a run.
-
-        Errors that the caller has to mend (`RequestError`) are reported to the caller alone.
-        """
+        """Count and log an error that ended a run; a `RequestError` is the caller's."""
         if isinstance(error, RequestError):
             return
         # Refusals by the database are counted there.
@@ -114,7 +103,6 @@ class Observer:
         _log.error("a hosted tool failed", **_names(spec), error=error)
 
     def hopped(self, spec: RunSpec, hop: Hop) -> None:
-        """Report that another backend or replica continues a turn that one before it began."""
         self._metrics.hopped(hop.reason)
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(
@@ -125,7 +113,6 @@ class Observer:
         )
 
     def backend_left(self, spec: RunSpec, error: UpstreamError) -> None:
-        # The backend broke off or could not continue.
         _log.warning("a backend is left", **_names(spec), upstream=error.upstream, error=error)
 
     def constrained(self, upstream: str, *, is_constrained: bool) -> None:
@@ -133,13 +120,11 @@ class Observer:
         self._metrics.bound_turn(upstream, "constrained" if is_constrained else "held")
 
     def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
-        """Report that the output guard took back `voided` ids of a turn because of `rule`."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
         self.repairs.append(_mishap(spec, int(time.time()), rule, upstream))
         _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
     def output_violated(self, spec: RunSpec, error: OutputViolation) -> None:
-        # The model broke the output rules again after all repairs.
         _log.warning("a model does not obey", **_names(spec), code=error.code)
 
     def claim_lost(self, spec: RunSpec, epoch: int) -> None:
@@ -147,7 +132,6 @@ class Observer:
         _log.info("a response is left to others", **_names(spec), epoch=epoch)
 
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
-        """Report the end of a run with its final token counts."""
         usage, model = fold.usage, spec.model
         if finished.status == "failed":
             backend = backend_of(fold.timeline.moments)

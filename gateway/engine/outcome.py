@@ -1,5 +1,3 @@
-"""Marks, and the last entry of a log from the way in which its run ended (`at`: Unix seconds)."""
-
 from __future__ import annotations
 
 import time
@@ -39,9 +37,8 @@ VIOLATIONS: Final = {
     BACKEND_LOST: "The model server was lost in the middle of an output that has to be in a "
     "format, and no other could complete what it had begun. Please try again.",
 }
-"""Messages about a model that does not obey, with what to do, by the code of the failure."""
 _OUR_FAULT: Final = {BACKEND_LOST}
-"""Codes that are OpenAI's `server_error` to clients: they try again by themselves."""
+"""OpenAI's `server_error` to clients: they try again by themselves."""
 
 
 def now() -> int:
@@ -50,15 +47,11 @@ def now() -> int:
 
 
 def marked(step: Step, place: str = "") -> Mark:
-    """Return the mark of a step that happens now."""
     return Mark(step, time.time_ns() // 1_000_000, place)
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
-    """Return the outcome of a turn that ended without an error.
-
-    It is never an empty `completed`: without visible output the response failed.
-    """
+    """Return the outcome of a turn that ended without an error; never an empty `completed`."""
     if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
         # A response that was cut would have continued with more room.
         return Finished("incomplete", at, reason="max_output_tokens")
@@ -75,10 +68,6 @@ def violated(code: str, at: int) -> Finished:
 
 
 def broken(error: Exception, at: int) -> Finished:
-    """Return the failure of a response whose backend failed.
-
-    The message tells clients what to do; operators find the cause in the log.
-    """
     match error:
         case ContextOverflow():
             return _failed(

@@ -1,42 +1,16 @@
 """Decisions about a turn that does not go as the request demands. No I/O.
 
-A decision is made from the rules, the fold and the last repair alone. All of these follow from the
-log, so another replica that goes on decides the same.
+Decisions follow from the log alone, so another replica that continues decides the same. A repair
+takes ids back that nobody has seen, ends the turn and opens another one behind what is left
+(`_prefill_after`); those of `WITHIN_TURN` do not end it, those of `CUT_OFF` end the response.
 
-A repair takes ids back that nobody has seen, ends the turn and opens another one, which goes on
-with what is left:
+No turn follows a call, after which the client has something to do, or an answer. A turn that ended
+by itself is followed by another if it has nothing that the client can use, and (once) if it has
+only a preamble, though tools may be called.
 
-| what happened                                | rule                        | the next turn opens |
-|----------------------------------------------|-----------------------------|---------------------|
-| a call that may not be made                  | `call_not_allowed`          | the answer          |
-| a second call where one is allowed           | `second_call`               | (nothing is needed) |
-| an answer where a call is required           | `prose_for_call`            | the call            |
-| an answer that cannot become JSON            | `not_json`                  | the answer          |
-| a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
-| the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
-| a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
-| an answer that does not match its format     | `invalid_structured_output` | the answer          |
-| the reasoning budget is used up              | `reasoning_budget`          | the answer          |
-| one thought after another                    | `thinks_on`                 | the answer          |
-| a preamble too long, where a call is required | `preamble_too_long`        | the call            |
-
-Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
-`grammar_failed`. Two end the response: `repetition` and `too_many_messages`.
-
-A turn that ended by itself and is none of these may be followed by another one, which adds more:
-if it has nothing that the client can use, and (once, `continues_preambles`) if it has no more than
-a preamble, though tools may be called. Nothing is taken back then.
-
-If a call is required and missing, the next turn opens the call instead. After a call no other turn
-is needed: the client has something to do. Nor is one after an answer, which would be followed by
-another answer.
-
-A call whose arguments are free is continued (`said_anew`) if it ends in the middle of its JSON.
-
-The browser and Python refuse wrong arguments themselves, and their result tells the model so; so
-does a tool of an MCP server, once no repair is left. A call that the gateway answers ends
-its turn, whatever the model closed it by. The rules are those of the fold, which may change with
-each of them (`Fold.rules`); budget and repairs are those of the whole response.
+Hosted tools refuse wrong arguments in a result for the model; those of MCP servers, once no repair
+is left. A hosted call ends its turn, whatever the model closed it by. Rules may change with each of
+them (`Fold.rules`); budget and repairs are those of the whole response.
 """
 
 from __future__ import annotations
@@ -70,25 +44,21 @@ PREAMBLE_ONLY: Final = "preamble_only"
 REPETITION: Final = "repetition"
 TOO_MANY_MESSAGES: Final = "too_many_messages"
 CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
-"""Rules after whose repair the response ends, as if it had come to its limit."""
+"""The response ends, as if it had come to its limit."""
 BEGUN_ANEW: Final = "begun_anew"
-"""Rule of a repair: another backend goes on, from the beginning of a message that nobody has
-seen."""
+"""Another backend repeats a message that nobody has seen."""
 BODY_REGENERATED: Final = "said_anew"
-"""Rule of a repair: the part of a body that nobody has seen is generated again, though somebody may
-have seen its beginning."""
+"""The unseen part of a body is generated again, though its beginning may have been seen."""
 GRAMMAR_FAILED: Final = "grammar_failed"
-"""Rule of a repair: an engine could not go on with its grammar, so nobody gets one for the rest of
-the turn."""
+"""An engine failed in its grammar: none is used for the rest of the turn."""
 WITHIN_TURN: Final = frozenset({BEGUN_ANEW, BODY_REGENERATED, GRAMMAR_FAILED})
-"""Rules after whose repair the open turn goes on."""
+"""The open turn goes on after these repairs."""
 
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
 INVALID_TOOL_CALL: Final = "invalid_tool_call"
 INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
 BACKEND_LOST: Final = "backend_lost"
-"""Code of a failure: a backend broke off in the middle of what its grammar bound, and nobody could
-complete it."""
+"""A backend broke off in what its grammar bound, and no other could complete it."""
 FAILURES: Final = {
     "call_not_allowed": INVALID_TOOL_CALL,
     "second_call": INVALID_TOOL_CALL,
@@ -98,33 +68,28 @@ FAILURES: Final = {
     INVALID_TOOL_CALL: INVALID_TOOL_CALL,
     INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
 }
-"""The error code of a response that was repaired in vain, by the rule of the last repair."""
+"""Error codes of responses that were repaired in vain, by the last rule."""
 
 LOOP_CHECK_IDS: Final = 64
-"""Number of further ids after which a turn is searched for loops again."""
+"""Ids between two searches for loops."""
 WRITABLE_IDS_MAX: Final = 4096
-"""The most ids written to the log at once: to parse them takes a millisecond or two."""
+"""Written to the log at once: parsing them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
-"""Number of ids, at most, whose repetition over and over is taken for a loop."""
+"""Longest repetition that is taken for a loop."""
 MESSAGES_MAX: Final = 12
-"""Number of the message with which a turn ends if it still lacks what is demanded: a model that may
-not answer yet may think and think instead.
-"""
+"""A turn that lacks what is demanded ends here: a model that may not answer yet may think on and
+on."""
 BUDGET_TURNS_MAX: Final = 2
-"""Turns that may end because of the budget: one after which the model may call a tool or answer,
-and, if it thinks on, one after which its answer is opened."""
+"""After the first the model may call a tool or answer, after the second its answer is opened."""
 
 _FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
-"""Number of turns that may end by each of these rules, beside those that are repaired."""
+"""Turns that may end by each rule without counting as repaired."""
 
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 
 
 class OutputViolation(GatewayError):
-    """Failure of a model to do what the request demands, after all repairs.
-
-    `code` is that of the failed response.
-    """
+    """Failure of a model to do what the request demands, after all repairs."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"the model did not do what was demanded of it: {code}")
@@ -133,13 +98,9 @@ class OutputViolation(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """Bounds of the work that makes a model keep to the output rules.
+    """Bounds of one response. `repeated_tokens_max` and `preamble_tokens_max`: 0 is never.
 
-    `repairs_max` turns of a response may be ended because of what they say. A header of more than
-    `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
-    a response ends (0: never), and once it has more than `messages_max` messages. Where a call is
-    required, it is opened behind a preamble of `preamble_tokens_max` (0: never). With `refusals`
-    the model may refuse to answer in a format.
+    `refusals`: the model may refuse to answer in a format.
     """
 
     repairs_max: int = 3
@@ -163,8 +124,7 @@ class GuardLimits:
 class TurnEnding:
     """End of the open turn: by itself, with a repair (`rule`), or with the whole response.
 
-    A repair takes back all ids from position `start` on (None: none), counted in prefill and
-    output; `is_written` if the log has it already. `failure` is the code of a response that fails.
+    A repair takes back all ids from position `start` on, counted in prefill and output.
     """
 
     finish: FinishReason = FinishReason.CUT
@@ -175,8 +135,6 @@ class TurnEnding:
 
 
 class OutputGuard:
-    """Guard of one response's output. `rules` are those with which the response begins."""
-
     __slots__ = (
         "_can_violate", "_continues_preambles", "_format", "_is_free", "_joins_header", "_limits",
         "_loop_ids_min", "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks",
@@ -198,10 +156,10 @@ class OutputGuard:
         self._continues_preambles = continues_preambles
         self._format = format_
         self.text_ids = format_.text_ids
-        """Ids of text. All other ids are markers."""
+        """All other ids are markers."""
         self._reasoning_budget = reasoning_budget
         self.has_checks = rules.answer is not None or rules.checks_calls
-        """True if some bodies are checked before they are done."""
+        """Some bodies are checked before they are done."""
         self._loop_ids_min = (
             limits.repeated_tokens_max + PERIOD_IDS_MAX
             if limits.repeated_tokens_max
@@ -231,7 +189,7 @@ class OutputGuard:
     def passes(self, ids: Sequence[int], output_count: int) -> bool:
         """Return True if ids of a body are text that may be written without an inspection.
 
-        `output_count` counts the output ids of the turn, these included.
+        `output_count` includes these ids.
         """
         if not self._is_free:
             return False
@@ -246,9 +204,7 @@ class OutputGuard:
         )
 
     def writable(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
-        """Return how many ids from `at` on may be written before the next `inspect`.
-
-        Returns 0 if the budget for reasoning, or for a preamble to a call, is used up.
+        """Return how many ids from `at` on may be written before `inspect`; 0: a budget is used up.
 
         A marker stands alone, so that no decision depends on how the ids are cut into chunks. Where
         nothing is demanded, the first header of a turn stands as a whole.
@@ -299,17 +255,14 @@ class OutputGuard:
         return self._reasoning_budget is not None and self._budget_left(fold) < 0
 
     def out_of_budget(self, fold: Fold) -> TurnEnding:
-        """Return the ending of a turn whose next id would exceed a budget.
-
-        The budget is that for reasoning, or for the preamble to a call.
-        """
+        """Return the ending of a turn that exceeds the budget for reasoning, or for a preamble."""
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
         return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
     def inspect(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
         """Return how the open turn has to end, as written so far; None if it continues.
 
-        `header` is the position of its next id, if a header is open or has just ended.
+        `header` is the next id's position in or right behind a header.
         """
         rules = self._rules_of(fold)
         if self._can_violate and (violation := fold.violation) is not None:
@@ -421,11 +374,7 @@ class OutputGuard:
         )
 
     def faulty(self, fold: Fold, body: Body) -> TurnEnding:
-        """Return the ending of a turn whose body does not match the request.
-
-        If nobody has seen its end because no backend vouched for it, or if it broke off, the unseen
-        part can be generated again (`BODY_REGENERATED`).
-        """
+        """Return the ending of a turn whose body does not match the request."""
         rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
         start = None
         if self._repairs_left(fold) > 0 and not body.seen:
@@ -437,10 +386,9 @@ class OutputGuard:
         return TurnEnding(rule=rule, start=start)
 
     def is_left_to_tool(self, fold: Fold, body: Body) -> bool:
-        """Return True if a faulty body is a call that its tool refuses, so that it is not repeated.
+        """Return True for a faulty call that its tool refuses in a result for the model.
 
-        The tool tells the model the reason. A readable call that the user has to approve would go
-        to the user instead.
+        A readable call that the user has to approve would go to the user instead.
         """
         tool = self._rules_of(fold).tools.get(body.name) if body.kind == "call" else None
         if tool is None or not tool.is_hosted or not self.faulty(fold, body).failure:
@@ -448,7 +396,6 @@ class OutputGuard:
         return tool.kind is SegmentKind.MCP_CALL or not is_object(body.text)
 
     def after_repair(self, fold: Fold, rule: str) -> TurnEnding:
-        """Return how the turn, or the whole response, ends whose last repair is in the log."""
         if rule in CUT_OFF:
             return TurnEnding(FinishReason.LENGTH)
         if fold.called or fold.place.answered:
@@ -459,10 +406,7 @@ class OutputGuard:
         return TurnEnding(FinishReason.LENGTH) if failure is None else TurnEnding(failure=failure)
 
     def restart_position(self, fold: Fold) -> int | None:
-        """Return from which position another backend had better repeat the open turn.
-
-        A grammar cannot begin where the turn stands. None if the turn continues there.
-        """
+        """Return where another backend begins again, since a grammar cannot begin inside a body."""
         place = fold.place
         self._rules_of(fold)
         if not self._can_violate or not (place.where is Where.HEADER or self._checks(place)):
@@ -490,8 +434,8 @@ class OutputGuard:
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """Return the ids that open the next turn; None if nothing is left to do.
 
-        `rule` is the rule of the repair that ended the last turn, if one did. A turn that ended by
-        itself without anything that the client can use is followed by one more (recovery rule R10).
+        `rule` is that of the repair that ended the last turn (recovery rule R10 for one without
+        output).
         """
         last = fold.turns[-1].finish
         if last is FinishReason.CUT:
@@ -521,10 +465,7 @@ class OutputGuard:
         return _stops(fold) == 1 and self._repairs_left(fold) > is_beside_format
 
     def shortcoming(self, fold: Fold) -> str | None:
-        """Return the error code of a response that ended by itself without something demanded.
-
-        None if nothing is missing or the last turn ended in another way.
-        """
+        """Return the error code of a response that ended by itself without something demanded."""
         if fold.last_finish is not FinishReason.STOP:
             return None
         if self.lacks_call(fold):

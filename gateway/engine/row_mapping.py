@@ -1,5 +1,3 @@
-"""Rows of a run, as they are stored at its start and at its end. No I/O."""
-
 from __future__ import annotations
 
 import hashlib
@@ -58,14 +56,10 @@ if TYPE_CHECKING:
 
 
 QUEUED: Final = pack([Queued()])
-"""The log of a response that waits for its turn."""
 
 
 def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
-    """Return the first row of a response whose log stays in its owner's memory.
-
-    `fields` are added to it.
-    """
+    """Return the first row of a response whose log stays in its owner's memory."""
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
@@ -95,11 +89,10 @@ def durable_row(
     secrets: bytes | None = None,
     approvals: Approvals = (),
 ) -> NewResponse:
-    """Return the first row of a durable response, with everything a replica needs to generate it.
+    """Return the first row of a durable response.
 
-    `lease` holds the owner that has claimed it and the seconds of its lease. With `waits` it is
-    queued, or begins at once under that owner if its tenant's policy allows. `secrets` are those of
-    the request, sealed, and `approvals` those that it uses up.
+    `lease` is an owner and seconds. With `waits` it is queued, or begins at once under that owner
+    if its tenant's policy allows.
     """
     fields: dict[str, Any] = {
         "durable": True,
@@ -153,10 +146,7 @@ def _metering_of(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Finished attempt at a call, as operators see it: without arguments and result.
-    `output_bytes` is the size of what the model reads of the result, `hosts` are those to which
-    the call sent something.
-    """
+    """Finished attempt at a call, as operators see it; `output_bytes` is what the model reads."""
 
     call: ToolCall
     outcome: str
@@ -184,7 +174,6 @@ def _approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]
 
 
 def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
-    """Return the audit row of one attempt at a call of a hosted tool."""
     call = attempt.call
     approval, request_id = _approval_of(spec, call)
     called = AuditedCall(
@@ -213,7 +202,7 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
-    """Return True if other processes need the secrets that the request gave for MCP servers."""
+    """Return True if other processes need the request's secrets for MCP servers."""
     grants = spec.head.grants
     return (
         spec.durable and grants is not None and any(server.has_secrets for server in grants.servers)
@@ -222,7 +211,7 @@ def has_kept_secrets(spec: RunSpec) -> bool:
 
 @dataclass(slots=True)
 class LogReading:
-    """A log as far as it was read: its first `entries` are folded."""
+    """A log whose first `entries` are folded."""
 
     fold: Fold
     entries: int = 0
@@ -234,8 +223,6 @@ class LogReading:
 
 
 class Endings:
-    """Maker of the rows of responses that end."""
-
     def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
         self._format_of = format_of
         self._new_fold_for = new_fold_for
@@ -249,10 +236,7 @@ class Endings:
         epoch: int,
         rest: LogRow | None,
     ) -> FinishedResponse:
-        """Return the last row of a response that its owner ends.
-
-        `rest` is the part of its log that is not written yet; None if it has no durable log.
-        """
+        """Return the last row of a response that its owner ends; `rest` is unwritten log."""
         added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
             # The input of a durable one was stored when it was accepted.
@@ -277,8 +261,7 @@ class Endings:
     def reading(self, stored: StoredResponse) -> LogReading:
         """Return a reader at the beginning of the log of a durable response.
 
-        Raises `ValueError`, `TypeError` or `LookupError` for a log that is damaged or of another
-        release.
+        Raises `ValueError`, `TypeError` or `LookupError` for a damaged log, or another release's.
         """
         if stored.fold_version not in FOLD_VERSIONS:
             raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
@@ -291,9 +274,9 @@ class Endings:
         rest: Sequence[LogRow],
         finished: Finished,
     ) -> FinishedResponse:
-        """Return the last row of a durable response that a process other than its owner ends.
+        """Return the last row of a durable response that another process than its owner ends.
 
-        The row is made from the log; `rest` is the part not read yet. Raises as `reading` does.
+        `rest` is the unread part of its log. Raises as `reading` does.
         """
         await reading.add(rest)
         check_complete(reading.entries, stored.next_entry)
@@ -335,7 +318,7 @@ def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelForma
 
 
 def row_without_log(stored: StoredResponse, finished: Finished) -> FinishedResponse:
-    """Return the last row of a response whose log is lost, without output and usage."""
+    """Return the last row of a response whose log is lost."""
     outcome = Outcome(
         status=finished.status,
         error={"code": finished.code, "message": finished.message} if finished.code else None,
@@ -357,7 +340,6 @@ def _may_have_secrets(stored: StoredResponse) -> bool:
 
 
 def output_context(rendered: RenderedItem) -> ContextItem:
-    """Return an output item as the context of the next turn holds it."""
     item = cast("dict[str, Any]", rendered.item)
     context = ContextItem(
         kind=cast("Kind", item["type"]),
@@ -380,7 +362,6 @@ def output_context(rendered: RenderedItem) -> ContextItem:
 
 
 _APPROVAL_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})
-"""MCP approval requests, and the calls that they are about."""
 
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:

@@ -1,13 +1,8 @@
 """Everything a run needs, decided before it starts, and the state with which others go on.
 
-Any replica can go on with a durable response, with what its row has. The request and the times are
-columns of their own, and so is the prompt; the plan is the rest. It
-is JSON, in which a release may add fields that older ones do well without. A change that they must
-not overlook gets another version: then they leave the response to those that know it.
-
-The request is JSON, too: `echo`, `binding`, `messages` and `grants` of the head. What the request
-demands of the output is not kept: it follows from the echo and the grants. Nor are its secrets:
-they are sealed in a table of their own.
+The plan is what has no column of its own, as JSON. A release may add fields that older ones do well
+without; otherwise `PLAN_VERSION` changes, and they leave the response alone. Output rules are not
+kept: they follow from echo and grants.
 """
 
 from __future__ import annotations
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
 
 PLAN_VERSION: Final = 1
-"""Raised by a release whose plans others must not go on with: they leave the response alone."""
 _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
@@ -51,37 +45,17 @@ _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 class RunSpec:
     """Specification of one response to generate.
 
-    `added` are the items this request brought, rendered: they are stored with the output. There
-    are none where nobody asks for them again, or once they are stored.
-    `sampling.max_tokens` already fits into the model's context window, in which there is room for
-    `window_left` ids behind the prompt (None: that is not known to be more); with 0 the model is
-    not asked. `root_created_at` (unix seconds) is when the first response of the chain was
-    created; it pins the date in the prompt.
+    `added` are the rendered items of this request, stored with the output; none once they are
+    stored. `inherited` are those before them, where an unstored response is continued.
+    `sampling.max_tokens` fits into the context window; with 0 the model is not called.
+    `window_left` is ids behind the prompt (None: unknown). `root_created_at` (unix seconds) is the
+    chain's, and pins the date in the prompt. `share_weight` is in hundredths.
 
-    `rules` are what the request demands of the output, `checker` knows whether a body meets them.
-    `reasoning_budget` is how many tokens the model may think, None: as many as it likes. `priority`
-    is that of `TokenRequest`, `share_weight` the tenant's when it was accepted, in hundredths.
-
-    `compacted` is what its log begins with, if its context was compacted for it; then come the
-    `listings` of MCP servers. `secrets` are what the request gave to be sent to these, by label:
-    they are in no log, and nothing but the tools is told them. `approvals` are the answers to
-    requests for approval that are used up when it begins: their ids, and what they were made for.
-    `tool_state` is what its context has for hosted tools, which goes on if it uses none itself.
-    `tool_values` is what they keep of an unstored one for those that continue it.
-    `route` is where its context was generated, and then where it is itself.
-
-    `inherited` are the items before `added`, where somebody goes on with the response though it is
-    not stored; otherwise None.
-
-    `durable`: its log is kept in the database, so that any replica can go on with it and show it.
-    `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
-    of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
-    of one that was taken over only its row knows. `charge` is what its key was charged for it.
-    `template_state` is what the format of the model has learned of its servers
-    (`ModelFormat.template_state`), `opens_thought` is that of its `Prompt`. `who` is who asked for
-    it, as its usage line says. `image_holds` count the bytes of images that were fetched for its
-    prompt, for as long as it is there. `traceparent` names the span of its request, for whoever
-    goes on with it; empty where none is recorded.
+    `secrets` are for MCP servers, by label, and in no log. `approvals` are ids and digests of
+    calls, used up at the start. `tool_values` are kept for those that continue an unstored
+    response. `conversation` gets the response at its end; only its row knows it after a takeover.
+    `image_holds` count the bytes of images while this exists. `traceparent` is the span of its
+    request.
     """
 
     principal: Principal
@@ -126,7 +100,6 @@ class RunSpec:
 
 
 def plan_of(spec: RunSpec) -> bytes:
-    """Return the encoded plan that another process needs to generate an accepted response."""
     fields = {
         "version": PLAN_VERSION,
         "sampling": {name: getattr(spec.sampling, name) for name in _SAMPLING},
@@ -162,7 +135,7 @@ def plan_of(spec: RunSpec) -> bytes:
 
 
 def request_of(head: ResponseHead) -> bytes:
-    """Encode what a row stores of the request: the parts of the head that have no column."""
+    """Encode the parts of the head that have no column."""
     binding = None
     if (bound := head.binding) is not None:
         # The database driver's UUIDs are a class of its own, and orjson knows no such class.
@@ -195,10 +168,7 @@ def who_of(plan: bytes) -> Metering:
 
 
 def charged_of(plan: bytes) -> dict[str, Any] | None:
-    """Return what the key was charged at acceptance, as `Charge.packed` encodes it.
-
-    None if nothing was charged. Raises as `inputs_of` does.
-    """
+    """Return the charge at acceptance as `Charge.packed` encodes it. Raises as `inputs_of` does."""
     charged: dict[str, Any] | None = _read_fields(plan).get("charged")
     return charged
 
@@ -206,8 +176,8 @@ def charged_of(plan: bytes) -> dict[str, Any] | None:
 def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     """Return the specification of a response that another process accepted.
 
-    None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
-    damaged plan.
+    None for a plan of another version. A damaged one raises `ValueError`, `TypeError` or
+    `LookupError`.
     """
     plan: dict[str, Any] = orjson.loads(claimed.plan)
     if plan["version"] != PLAN_VERSION:
@@ -281,7 +251,6 @@ def _listings(fields: dict[str, Any]) -> tuple[ToolsListed, ...]:
 
 
 def head_of(stored: StoredResponse) -> ResponseHead:
-    """Return the part of a stored response that was known before a token was generated."""
     return _head(stored.request, stored.uuid, stored.created_at, stored.background)
 
 

@@ -1,8 +1,7 @@
 """Run of a response, top to bottom: prompt → backend → log → (commit) → the last event.
 
-Whatever happens, the log ends with exactly one `Finished`, and what `store: true` promised is
-committed before a reader sees the end. The exception is a run that is abandoned: then another
-replica has written, or will write, that end, and this one writes nothing more.
+The log ends with exactly one `Finished`, and what `store: true` promised is committed before a
+reader sees it; if the run is abandoned, another replica does so.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
     from gateway.store.claims import Claim
 
 _WHOLE: Final = frozenset({"completed", "incomplete"})
-"""Statuses of responses that count for the estimate of how long answers are."""
+"""Statuses that count for the estimate of how long answers are."""
 
 
 class Run:
-    """Attempt to generate one response, or to go on with one. Call it once.
+    """Attempt to generate one response, from where its log ends. Call it once.
 
-    What the log says already is where it goes on. `claim` is None for a response that is not
-    recorded yet, or never: then the run itself records it, if it is to be stored.
+    Without a `claim` the run records the response itself, if it is to be stored.
     """
 
     __slots__ = (
@@ -58,11 +56,10 @@ class Run:
         # `requested_at` is the time of the request in seconds of `time.perf_counter`; None: now.
         self.spec = spec
         self.claim = claim
-        """The right to write for the response; None until it is recorded."""
         self.begun = OnceEvent()
-        """Event: the response is recorded as `store: true` promises, or the log says why not."""
+        """The response is recorded as `store: true` promises, or the log says why not."""
         self.first_token_s: float | None = None
-        """Seconds from the request to the first id; None if another replica received it."""
+        """Seconds since the request; None if another replica received it."""
         self._journal = journal
         self.live = journal.live
         self._engine = engine
@@ -85,10 +82,7 @@ class Run:
         return time.perf_counter() - self._requested_at
 
     async def produced(self, within_s: float) -> None:
-        """Wait for the first output or the end, `within_s` seconds at most.
-
-        Raises the error that made the run fail before any output.
-        """
+        """Wait for the first output or the end. Raises the error of a run without output."""
         is_produced = await self.live.produced.within(within_s)
         if is_produced and self.failure is not None and not self.live.fold.output_tokens:
             raise self.failure
@@ -100,25 +94,17 @@ class Run:
         return None if self._turns is None else self._turns.running_call
 
     def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
-        """End the generation if it still runs; the output so far is committed and shown."""
+        """End the generation; the output so far is committed and shown."""
         self._cancelled = self._cancelled or because
         self._stop()
 
     def abandon(self) -> None:
-        """Stop without recording an end, because the response belongs to another replica.
-
-        From here on nothing is written, the backend is stopped, and readers are released to look
-        elsewhere. The database decides about an end that is being committed already.
-        """
+        """Stop without recording an end, because the response belongs to another replica."""
         self._journal.abandon()
         self._stop()
 
     def settle(self) -> None:
-        """Charge the key for what the run used.
-
-        If a durable response continues elsewhere, the replica that ends it settles: the charge is
-        stored with the run state.
-        """
+        """Charge the key for the run, unless another replica continues and settles."""
         charge, fold = self.spec.charge, self.live.fold
         if charge is None:
             return

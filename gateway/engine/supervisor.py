@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     Release = Callable[[Sequence[Claim]], Awaitable[None]]
 
 SHARE_OF_FREE: Final = 4
-"""Multiple of the free capacity that one tenant may use, as with the dynamic thresholds of shared
-switch buffers (Choudhury and Hahne): one tenant alone has up to four fifths of all capacity, two
-have up to four ninths each."""
+"""Multiple of the free capacity that one tenant may use (dynamic thresholds, Choudhury and Hahne):
+one alone has up to four fifths of all, two four ninths each."""
 
 _log = EventLog(__name__)
 
 
 class LogChannel(Protocol):
-    """Channel of a run's entries into its durable log."""
-
     async def flushed(self) -> int: ...
 
     def close(self) -> None: ...
@@ -42,11 +39,7 @@ class LogChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Claim and log channel of a run with which other replicas can go on.
-
-    `is_claimed`: the run has a slot among the claimed ones, so it takes no place of the requests
-    that come here.
-    """
+    """Run with which other replicas can go on; `is_claimed`: it takes no place of requests here."""
 
     claim: Claim
     channel: LogChannel
@@ -61,11 +54,7 @@ class _Running:
 
 
 class Supervisor:
-    """Owner of runs: starts them, bounds their number, and ends or hands them over on a drain.
-
-    Draining has two stages. `begin_drain` hands the durable runs over to other replicas, and lets
-    foreground ones go on. `drain` ends what is left.
-    """
+    """Starts runs, bounds their number, and ends or hands them over on a drain."""
 
     def __init__(
         self,
@@ -86,14 +75,13 @@ class Supervisor:
         self._calls_wait_s = calls_wait_s
         self._flush_wait_s = flush_wait_s
         self._prepared: Counter[TenantId] = Counter()
-        """Number of runs of requests to this process that are being prepared, by tenant."""
+        """Runs of requests to this process that are being prepared."""
         self._of_tenants: Counter[TenantId] = Counter()
-        """Number of runs of requests to this process that are running, by tenant."""
+        """Those that are running."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
-        """Number of claimed runs: this process looked for them, no request to it began them."""
+        """Runs that this process claimed, without a request to it."""
         self.is_draining = False
-        """True if the process is about to end: nothing more is claimed."""
 
     @property
     def runs(self) -> list[Run]:
@@ -107,12 +95,7 @@ class Supervisor:
 
     @contextmanager
     def admitted(self, tenant_id: TenantId) -> Iterator[None]:
-        """Reserve capacity while a run is prepared; start the run before the block ends.
-
-        Raises `RateLimited` when this process has its maximum of runs, prepared or running, or the
-        tenant has more than its share of the rest: `SHARE_OF_FREE` times the free capacity. So one
-        tenant can never use all of it, however much it sends.
-        """
+        """Reserve capacity, or raise `RateLimited`; start the run before the block ends."""
         free = self.in_flight_max - self._prepared.total() - self.in_flight
         own = self._prepared[tenant_id] + self._of_tenants[tenant_id]
         if free <= 0 or own >= SHARE_OF_FREE * free:
@@ -133,7 +116,6 @@ class Supervisor:
         durable: Durable | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Start a run that continues to its end without the caller, and call `on_end` then."""
         task = start_task(run())
         self._running[task] = _Running(run, durable, on_end)
         if durable is None or not durable.is_claimed:
@@ -154,12 +136,10 @@ class Supervisor:
             running.on_end()
 
     async def begin_drain(self) -> None:
-        """Claim nothing more, and hand the durable runs over to other replicas.
+        """Claim nothing more, and hand the durable runs over before their leases lapse.
 
-        Returns when they have stopped here and may be claimed: at once, not when a lease lapses. A
-        run whose call of a hosted tool must not be repeated stays until that call has ended, for
-        `calls_wait_s` at most: another replica could only tell the model that the outcome of the
-        call is unknown.
+        A call that must not be repeated may end first: others could only tell the model that its
+        outcome is unknown.
         """
         self.is_draining = self._calls.is_draining = True
         leaving = {task: one for task, one in self._running.items() if one.durable is not None}
@@ -196,8 +176,7 @@ class Supervisor:
     async def drain(self) -> None:
         """Hand over the durable runs and end the others as failed; return when that is committed.
 
-        The server has let open streams finish before it ends the application, so the grace period
-        of the remaining runs is over.
+        The server has let open streams finish before.
         """
         await self.begin_drain()
         for one in self._running.values():

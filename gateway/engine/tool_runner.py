@@ -1,18 +1,14 @@
 """Tools that the gateway runs itself, between two turns of a response.
 
-    TurnEnded(stop)                   the turn ended with a call of such a tool
-      → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
-                                        its prompt: prompt, turns, call, result
-
-A call that the user approved is run in the same way before the first turn.
+    TurnEnded(stop) → ToolStarted → (commit) → run [→ ToolHandle] → ToolEnded → TurnStarted
 
 A call leaves this process only when the log has its beginning, and nobody else may go on with the
-response. So another replica that finds no end knows that the call may have had effects:
+response. So a replica that takes over knows that a call without an end may have had effects:
 
-| it finds                       | it does                                               |
+| the log has                    | it                                                    |
 |--------------------------------|-------------------------------------------------------|
 | no beginning                   | runs the call                                         |
-| a beginning and a handle       | asks whoever executes it; if nobody knows, as below   |
+| a beginning and a handle       | asks the executor; if that does not know, as below    |
 | a beginning, and it may repeat | runs it again, once                                   |
 | a beginning                    | tells the model that nobody knows what came of it     |
 | an end                         | goes on with the next turn                            |
@@ -35,6 +31,7 @@ import orjson
 
 from gateway.concurrency import OnceEvent
 from gateway.engine.engine import CLOSE_WAIT_S
+from gateway.engine.late_writes import RETRY_PAUSE_S
 from gateway.engine.outcome import marked
 from gateway.engine.row_mapping import Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
@@ -68,11 +65,9 @@ if TYPE_CHECKING:
     ToolWork = Coroutine[Any, Any, ToolResult | None]
 
 ATTEMPTS_MAX: Final = 2
-"""Attempts at a call that may be repeated, at most."""
+"""Of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
-"""Characters of a result, at most, that is tokenised without a thread."""
-RETRY_PAUSE_S: Final = 0.2
-"""Seconds between two attempts to record a request to the user while the database is away."""
+"""Of a result that is tokenised without a thread."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "
@@ -90,11 +85,11 @@ NOTES: Final[Mapping[str | None, str]] = {
     "calls": "\n[No more tools can be called in this response. Answer with what you know.]",
     "failures": "\n[This failed too often. It cannot be called any more in this response.]",
 }
-"""Notes to the model at the end of a result, by what is withdrawn (`Withdrawal`)."""
+"""Notes to the model behind results, by what is withdrawn (`Withdrawal`)."""
 
 
 class ToolRunner:
-    """The calls of one response that the gateway runs. All it knows of them is in the log."""
+    """Calls of one response that the gateway runs, from what the log says."""
 
     __slots__ = (
         "_call", "_claim", "_engine", "_fold", "_format", "_hosts", "_journal", "_room", "_session",
@@ -125,12 +120,11 @@ class ToolRunner:
         self._hosts: set[str] = set()
         """Hosts that `_call` sent something to."""
         self.running: OnceEvent | None = None
-        """Event: the call has ended that runs now and must not be run twice; None: none does."""
+        """Set when the running call has ended, if it must not be run twice."""
 
     async def run_due_call(self) -> bool:
-        """Run the hosted call that the last turn ended with, and write its result.
+        """Run the hosted call that the last turn ended with; False if there was none.
 
-        Returns False if there was none: a call of the client's function is left to the client.
         Raises `ClaimLost`.
         """
         due = self._fold.hosted.call
@@ -157,8 +151,8 @@ class ToolRunner:
     async def ask_approval(self) -> None:
         """Record the approval request, if the last turn ended with one.
 
-        Waits for the database as long as the response may take. Raises `StoreUnavailable` if the
-        response is not durable, because no other process would continue it.
+        Raises `StoreUnavailable` if the response is not durable: no other process would continue
+        it.
         """
         call, ask = self._fold.approval_request, self._engine.ask_approval
         if call is None or ask is None:
@@ -365,10 +359,7 @@ async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Encode fields for the log; no fields give empty bytes.
-
-    Values that JSON cannot hold are replaced, because the call has had its effect.
-    """
+    """Encode fields for the log, also what JSON cannot hold: the call had its effect."""
     if not fields:
         return b""
     try:

@@ -1,14 +1,3 @@
-"""Model call, carried from backend to backend until it ends.
-
-The parser and the fold just go on: to them a hop is nothing but a pause. `failover` decides about
-a backend that fails, `output_guard` about a model that violates the request's rules; their
-decisions are written into the log here.
-
-    TurnRunner      the model calls of one run
-    TurnSink        the output of one attempt at a turn, written into the log
-    PastTurns       the ids of finished turns, for the next prompt
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -70,24 +59,22 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""Tools, at most, for whose calls a constraint is built without a thread: with more of them that
-takes a millisecond."""
+"""Tools for whose calls a constraint is built without a thread."""
 INLINE_IDS: Final = 512
-"""Ids, at most, that are rendered without a thread: more take a few milliseconds."""
+"""Rendered without a thread: more take a few milliseconds."""
 INLINE_CHECK_CHARS: Final = 4096
-"""Characters of a body, at most, that is checked without a thread."""
+"""Of a body that is checked without a thread."""
 ANSWER_IDS_MIN: Final = 256
-"""Ids of the context window that are kept for the answer: results of tools do not fill them."""
+"""Ids of the context window that results of tools leave for the answer."""
 PIECES_MAX: Final = 32
-"""Pieces of a chunk, at most, that are written before the event loop has its turn: a piece is a
-marker or a run of text, and takes up to a tenth of a millisecond."""
+"""Markers and runs of text that are written before the event loop has its turn; each takes up to a
+tenth of a millisecond."""
 
 
 class TurnRunner:
-    """The model calls of one run. All it knows of them it reads from the log.
+    """Model calls of one run, from what the log says.
 
-    `epoch` tells the requests of this replica from those of one before it. `on_first_token` is
-    called when the first id of an attempt comes.
+    `epoch` tells the requests of this replica from those of one before it.
     """
 
     __slots__ = (
@@ -126,10 +113,8 @@ class TurnRunner:
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
-        """Recovery from failures of backends; None until one fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
-        """Runner of hosted tools; None where the response may use none."""
         if spec.head.grants is not None:
             self._tools = ToolRunner(
                 spec,
@@ -158,7 +143,7 @@ class TurnRunner:
         self._cached_tokens = 0
         self._usage: ReportedUsage | None = None
         self._start: TurnStarted | None = None
-        """The beginning of a turn that is not written yet."""
+        """Beginning of a turn, until it is written."""
 
     @property
     def _may_bind(self) -> bool:
@@ -178,8 +163,7 @@ class TurnRunner:
     async def complete(self) -> None:
         """Call the model, from where the log ends, until nothing is left to do.
 
-        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` if the model breaks its output
-        rules after all repairs.
+        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` after all repairs.
         """
         fold, tools = self._fold, self._tools
         if fold.rules.grammars:
@@ -223,10 +207,7 @@ class TurnRunner:
             self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
-        """Take back the part of the open message that exceeds the reasoning budget.
-
-        The response ends here, and that part must not be shown as reasoning. Raises `ClaimLost`.
-        """
+        """Take back reasoning beyond the budget: the response ends here. Raises `ClaimLost`."""
         turn = self._fold.open_turn
         if turn is not None and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
@@ -381,7 +362,6 @@ class TurnRunner:
             ending = self.guard.out_of_budget(self._fold)
         while ending.rule != BODY_REGENERATED:
             if ending.rule:
-                # Take back what must not be shown.
                 if not ending.is_written:
                     self._repair(turn, ending.start, ending.rule)
                 ending = self.guard.after_repair(self._fold, ending.rule)
@@ -615,26 +595,21 @@ class TurnRunner:
 
 @dataclass(slots=True, eq=False)
 class PastTurns:
-    """The finished turns of one response, rendered once each. `new_parser` makes their parsers.
+    """Finished turns of one response, rendered once each.
 
-    A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
-    as output of the model, and stays id for id as it is.
+    A tool's result is input: it is not parsed as output of the model, and stays id for id as it is.
     """
 
     _format: ModelFormat
     _new_parser: Callable[[], TokenParser]
     _threads: Executor
     ids: list[int] = field(default_factory=list)
-    """Ids of all finished turns, as a backend gets them behind the prompt."""
+    """As a backend gets them behind the prompt."""
     _turns: int = 0
     _generated: int = 0
     _results: int = 0
 
     async def update(self, finished: Sequence[Turn]) -> None:
-        """Render the finished turns that are new since the last call.
-
-        Finished turns do not change.
-        """
         new = finished[self._turns :]
         if not new:
             return
@@ -662,7 +637,7 @@ class PastTurns:
         return [*self.ids, *last.prefill, *last.output_ids]
 
     def generated_with(self, last: Turn) -> int:
-        """Count the ids that all turns add behind the prompt, without the results of tools.
+        """Count the ids behind the prompt, without the results of tools.
 
         Finished turns count as generated or as rendered, whichever is more.
         """
@@ -675,12 +650,9 @@ class PastTurns:
 
 
 class TurnSink:
-    """The token sink of one attempt at a turn (`gateway.generation.TokenSink`): it writes what the
-    backend says into the log, up to where the turn is to end.
+    """Token sink of one attempt at a turn, which writes the log up to where the turn is to end.
 
-    `on_first_chunk` is called with the first chunk, before any of it is written; from then on a
-    turn is open in the log. `on_first_token` is called when the first id comes. What is written
-    raises `ClaimLost` once the log is another's.
+    Writing raises `ClaimLost` once the log is another's.
     """
 
     __slots__ = (
@@ -702,13 +674,12 @@ class TurnSink:
         # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
         self.usage: ReportedUsage | None = None
-        """Usage that the server of a turn of text reported."""
+        """Of a turn of text, from its server."""
         self.ending: TurnEnding | None = None
-        """End of the turn by the gateway; None while it lets the backend go on."""
+        """End of the turn by the gateway."""
         self.finish: FinishReason | None = None
-        """Reason for which the backend ended the turn; None until it does."""
+        """End of the turn by the backend."""
         self.cached_tokens = 0
-        """Number of ids of the prompt that the backend had read before."""
         self._journal = journal
         self._output_ids: Sequence[int] = ()
         # The live log replaces its fold only while it finishes, when no turn runs.
@@ -723,10 +694,6 @@ class TurnSink:
         self._written = 0
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Write the ids of a chunk.
-
-        Return False if nothing more may be sent before `room` has returned.
-        """
         ids = chunk.ids
         if (
             self._in_body
@@ -744,10 +711,7 @@ class TurnSink:
         return not self._journal.is_full
 
     async def room(self) -> bool:
-        """Wait until every chunk is written and the database has caught up.
-
-        Return False if the gateway ends the turn. Raises `ClaimLost`.
-        """
+        """Wait until every chunk is written and the database has caught up. Raises `ClaimLost`."""
         while (chunk := self._unwritten) is not None:
             await asyncio.sleep(0)
             self._write(chunk)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
@@ -29,15 +30,21 @@ class Notifier:
     """
 
     def __init__(
-        self, send: Send, *, pause_s: float = PAUSE_S, followed_s: float = FOLLOWED_S
+        self,
+        send: Send,
+        *,
+        pause_s: float = PAUSE_S,
+        followed_s: float = FOLLOWED_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # `send` is `store.notices.notify` of a database.
         self._send = send
+        self._clock = clock
         self._pause_s = pause_s
         self._followed_s = followed_s
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
         self._followed: dict[UUID, float] = {}
-        """End times in the loop's time, earliest first."""
+        """End times, earliest first."""
         self._own_requests: dict[UUID, float] = {}
         """Until when own requests to follow are expected back here; lost ones expire. Earliest
         first.
@@ -61,7 +68,7 @@ class Notifier:
     def committed(self, responses: Collection[UUID]) -> None:
         if not self._followed:
             return
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         watched = tuple(one for one in responses if self._followed.get(one, now) > now)
         if watched:
             self._send_soon(Notice("log", watched))
@@ -72,7 +79,7 @@ class Notifier:
         self._note(self._followed, [one for one in responses if own.pop(one, None) is None])
 
     def _note(self, until: dict[UUID, float], responses: Iterable[UUID]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         for response in responses:
             until.pop(response, None)
             until[response] = now + self._followed_s

@@ -1,9 +1,8 @@
 """Jobs of the ledger: add usage lines up, and compare them with the sums made of them.
 
-Every process runs them; of several, the first to come does the work. A replica that dies loses the
-spending of about a second that it had not reported; a price that was set a moment ago may be
-missed; people change rows by hand. The lines are the truth. Their excess over the reports of
-replicas becomes the row of the replica '' of a meter (below zero: replicas reported too much).
+A replica that dies loses the spending of about a second; a new price may be missed; people change
+rows by hand. The lines are the truth: their excess over the reports of replicas becomes the row of
+the replica '' of a meter (below zero: replicas reported too much).
 
 All statements are raw SQL: they compare whole tables, group by group.
 """
@@ -42,17 +41,12 @@ _log = EventLog(__name__)
 ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
-"""Seconds into the past over which lines, sums and responses are compared. Lines are kept for as
-long, at least (`ledger.lines_s`)."""
+"""Age of what is compared. Lines are kept for as long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
-"""Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
-"""Differences of each kind that one round logs."""
 
 
 class Adding:
-    """The job that adds lines of usage up to sums."""
-
     def __init__(
         self,
         database: Database,
@@ -94,10 +88,6 @@ class Adding:
 
 
 class Reconciliation:
-    """Job that compares lines with responses, sums and budgets, and corrects sums and the spending
-    of budgets.
-    """
-
     def __init__(
         self,
         database: Database,
@@ -120,11 +110,9 @@ class Reconciliation:
                 group.create_task(job)
 
     async def forget(self) -> None:
-        """Remove the spending of intervals that ended long ago."""
         await forget_spending(self._database, datetime.now(UTC))
 
     async def round(self, *, repairs: bool = True) -> Differences:
-        """Find disagreements; recompute sums and the spending of budgets from their lines."""
         database, now = self._database, datetime.now(UTC)
         corrected: list[Correction] = []
         if repairs:
@@ -162,14 +150,14 @@ class Reconciliation:
 
 
 TOLERATED_SHARE: Final = 0.001
-"""Share of the spending by which record and lines may differ: a response that ends just now may be
-recorded a moment before its line is visible."""
+"""Share by which record and lines may differ: a response may be recorded a moment before its line
+is visible."""
 SETTLED_S: Final = 60.0
-"""Age in seconds of lines that count as missing in the record: replicas report once a second."""
+"""Age of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62
-"""Days that ended intervals are kept, so that the month before can be looked up."""
+"""Age of intervals that are removed; the month before can be looked up."""
 SILENT_S: Final = 86_400.0
-"""Seconds without a write of a meter after which an absent process counts as gone."""
+"""Age of a meter's last write from which an absent process counts as gone."""
 
 _UNMETERED: Final = Statement("""
 SELECT r.tenant_id, r.id
@@ -302,8 +290,6 @@ DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
 
 
 class Correction(NamedTuple):
-    """Correction of a meter from `recorded`, its spending so far, to `truth`, that of the lines."""
-
     tenant_id: UUID
     meter: str
     truth: int
@@ -312,12 +298,9 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Differences of the last `back_s` seconds, up to a bound of each kind.
-
-    `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
-    hours of tenants whose sums differ from their lines. `unbilled` counts responses that failed
-    without a line: mostly foreground ones whose process was lost with their usage. `corrected` are
-    the meters whose recorded spending was corrected.
+    """Differences, up to a bound of each kind. `unmetered` responses have output and no line;
+    `unbilled` failed without a line, mostly foreground ones whose process was lost with their
+    usage.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()
@@ -334,7 +317,6 @@ class Differences:
 
 
 async def compare(database: Database, *, back_s: float, rows_max: int) -> Differences:
-    """Compare lines with responses and sums."""
     async with database.runs_transaction() as connection:
         parameters = {"back_s": back_s, "rows_max": rows_max}
         unmetered = await connection.execute(_UNMETERED, parameters)
@@ -399,8 +381,7 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
 async def forget_spending(database: Database, now: datetime) -> None:
     """Remove spending and firings of intervals that ended long ago.
 
-    In endless intervals, the spending of processes that are gone becomes one row per meter. Raises
-    `StoreError`.
+    In endless intervals, the spending of gone processes becomes one row per meter.
     """
     forever = begins("none", now)
     bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": forever}

@@ -1,8 +1,7 @@
 """Usage lines as others get them: records in JSON lines, CSV and CloudEvents, page by page.
 
-A record always has the same fields in order. `VERSION` counts what readers have to know of: fields
-are added at the end without a new one. The same lines always make the same events with the same
-ids, so that a receiver who is sent a batch again sees that it has it.
+Fields are added at the end without a new `VERSION`. The same lines always make the same events with
+the same ids, so that a receiver recognises a repeated batch.
 """
 
 from __future__ import annotations
@@ -58,19 +57,16 @@ _FIELDS: Final[dict[str, Callable[[Row], Any]]] = {
     "tx": lambda row: row.tx,
 }
 FIELDS: Final = (*_FIELDS, *sorted(_FIGURES))
-"""The fields of every record, in order."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """Return the exported record of a line that `store.ledger.cursors` read."""
     record = {name: read(row) for name, read in _FIELDS.items()}
     return record | {name: row[name] for name in sorted(_FIGURES)}
 
 
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
-    """Encode records as lines of text. `has_head`: CSV begins with the column names."""
     if form == "jsonl":
         return b"".join(one_line(orjson.dumps(one)) + b"\n" for one in records)
     text = io.StringIO()
@@ -83,7 +79,6 @@ def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: boo
 
 
 def trailer(form: Format, next_cursor: str) -> bytes:
-    """Return the last line of a page, which has the cursor of the next one."""
     if form == "jsonl":
         return orjson.dumps({"next_cursor": next_cursor, "version": VERSION}) + b"\n"
     return f"# next_cursor={next_cursor} version={VERSION}\n".encode()
@@ -109,7 +104,6 @@ def cursor_of(place: LinePosition) -> str:
 
 
 def place_of(cursor: str | None) -> LinePosition:
-    """Return the position that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
         return LinePosition()
     match = _CURSOR.fullmatch(cursor)
@@ -125,10 +119,7 @@ def place_of(cursor: str | None) -> LinePosition:
 async def export(
     database: Database, cursor: str | None, form: Format, *, lines_max: int = PAGE_LINES_MAX
 ) -> AsyncIterator[bytes]:
-    """Yield lines of text; the last has the next cursor, the same one at the end of the data.
-
-    Raises `InvalidRequest` and `StoreUnavailable`.
-    """
+    """Yield lines of text; the last has the next cursor. Raises `InvalidRequest`."""
     place, left, has_head = place_of(cursor), lines_max, True
     while left > 0:
         rows_max = min(left, READ_LINES_MAX)

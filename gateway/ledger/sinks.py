@@ -1,7 +1,7 @@
-"""Send usage lines to sinks, over HTTP.
+"""Delivery of usage lines to sinks, over HTTP.
 
-A sink that answers anything but success gets the same batch again, later and with the same ids. The
-gateway stops a sink that refuses a batch for good until an operator has looked.
+A sink that fails gets the same batch again, with the same ids. One that refuses a batch for good is
+stopped until an operator has looked.
 """
 
 from __future__ import annotations
@@ -28,24 +28,20 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 TIMEOUT_S: Final = 30.0
-"""Seconds until a sink has to answer."""
 LEASE_S: Final = 4 * TIMEOUT_S
-"""After which another process may take over a batch."""
 INTERVAL_S: Final = 15.0
 LINES_MAX: Final = 500
 PAUSE_MAX_S: Final = 300.0
-"""Longest pause between two attempts at a sink that fails."""
 AGAIN: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that pass, or that pass once the operator has mended a secret."""
 _EXCERPT_CHARS_MAX: Final = 200
 
 
 class CloudEventsSink:
-    """Client of a sink: posts a whole batch at once, as `application/cloudevents-batch+json`."""
-
-    def __init__(self, sink: Sink, *, source: str) -> None:
+    def __init__(self, sink: Sink, *, source: str, timeout_s: float = TIMEOUT_S) -> None:
         self.name = sink.name
         self._sink = sink
+        self._timeout_s = timeout_s
         # No redirects, and no proxies or credentials from the environment.
         self._client = httpx2.AsyncClient(
             headers={"user-agent": f"harmony-gateway/{__version__}"},
@@ -55,10 +51,7 @@ class CloudEventsSink:
         self._source = source
 
     async def send(self, batch: LineBatch) -> None:
-        """Send a batch, or the rest of it.
-
-        Raises `SinkFailed`, and `SinkRefused` where a retry would not help.
-        """
+        """Send a batch. Raises `SinkFailed`, and `SinkRefused` where a retry would not help."""
         events = cloud_events(batch.lines, source=self._source, customers=self._sink.customers)
         status, text = await self._post(orjson.dumps(events))
         if not 200 <= status < 300:
@@ -71,15 +64,19 @@ class CloudEventsSink:
         if self._sink.secret is not None:
             headers["authorization"] = f"Bearer {self._sink.secret.get_secret_value()}"
         try:
-            async with self._client.stream(
-                "POST", self._sink.url, content=body, headers=headers, timeout=TIMEOUT_S
-            ) as answer:
+            # The client's timeout bounds each part of the exchange, not all of it.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream(
+                    "POST", self._sink.url, content=body, headers=headers, timeout=self._timeout_s
+                ) as answer,
+            ):
                 text = b""
                 async for piece in answer.aiter_bytes():
                     text += piece
                     if len(text) > 4 * _EXCERPT_CHARS_MAX:
                         break
-        except httpx2.HTTPError as error:
+        except (TimeoutError, httpx2.HTTPError) as error:
             raise SinkFailed(f"{self.name}: {type(error).__name__}") from error
         return answer.status_code, text.decode("utf-8", "replace")[:_EXCERPT_CHARS_MAX]
 
@@ -88,8 +85,6 @@ class CloudEventsSink:
 
 
 class Delivery:
-    """Job that sends lines to one sink."""
-
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
         database: Database,
@@ -128,7 +123,6 @@ class Delivery:
             await self._sink.close()
 
     async def round(self) -> int:
-        """Send all lines that are ready, and return their number."""
         lines = 0
         while sent := await self._send_next():
             lines += sent

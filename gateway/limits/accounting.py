@@ -1,11 +1,9 @@
 """Counts of one process for all limits: two gates of a request, its settlement, and figures.
 
-Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
-Gate 2 is before the request to a backend, when the prompt's length is known: tokens and money, with
-an estimate of the output. When the response has ended, its usage replaces the estimate, once.
-
-Nothing here waits or uses a database. If a slice has not enough, and its row may have more, a gate
-reports this, and the caller tries the gate again after the row was read.
+Gate 1 is before anything is read. Gate 2 is before the request to a backend, when the prompt's
+length is known, with an estimate of the output, which the usage replaces. Nothing waits or uses a
+database: if a slice has not enough, and its row may have more, the caller reads the row and tries
+the gate again.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Used(NamedTuple):
-    """Amounts that a response used. `is_whole`: it was answered to its end."""
+    """Usage of a response. `is_whole`: it was answered to its end."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -55,8 +53,6 @@ NOTHING_USED = Used()
 
 
 class TokenCharge(NamedTuple):
-    """Tokens that were taken from one bucket."""
-
     name: str
     what: What
     bucket: Bucket
@@ -64,14 +60,12 @@ class TokenCharge(NamedTuple):
 
 
 class SpendCharge(NamedTuple):
-    """Amount that was reserved on one meter."""
-
     meter: SpendMeter
     reserved: int
 
 
 class Charge:
-    """The charge of one request. Not more than one of `settle` and `hand_over` counts."""
+    """Charge of one request. Only the first of `settle`, `hand_over` and `leave` counts."""
 
     __slots__ = (
         "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "stored",
@@ -90,11 +84,9 @@ class Charge:
         self.price: Price | None = None
         self.stored: StoredCharge | None = None
         self.headers: Headers = ()
-        """Rate-limit headers of the answer, as it was admitted."""
         self.is_open = True
 
     def settle(self, used: Used) -> None:
-        # A second call changes nothing.
         if self.is_open:
             self.is_open = False
             self._books.settle(self, used)
@@ -105,13 +97,10 @@ class Charge:
         # Another process settles the charge; this one only releases its reservations.
         if self.is_open:
             self.is_open = False
-            self._books.hand_over(self)
+            self._books.release(self)
 
     def leave(self) -> bool:
-        """Do the same, but keep what it may spend set aside until `give_back_spending`.
-
-        Return False if nothing is set aside.
-        """
+        """Release its places, but keep its spending reserved. Return False if it has none."""
         if not self.is_open:
             return False
         self.is_open = False
@@ -124,9 +113,7 @@ class Charge:
             one.meter.reserved -= one.reserved
 
     def packed(self) -> dict[str, Any] | None:
-        """Return as JSON what another process needs to settle the charge; None if that is
-        nothing.
-        """
+        """Return as JSON what another process needs to settle the charge."""
         if not self.tokens and not self.spend:
             return None
         return {
@@ -145,28 +132,24 @@ K = TypeVar("K")
 ALPHA: Final = 0.02
 """Weight of the latest answer."""
 FACTOR: Final = 1.5
-"""Multiple of the expected tokens that is reserved, so that few answers are longer."""
+"""Multiple of the expected tokens, so that few answers are longer."""
 LEAST: Final = 256
 AT_FIRST: Final = 1_024
-"""While fewer than `FIRST` answers are known."""
+"""Tokens until `FIRST` answers are known."""
 FIRST: Final = 20
 KEPT: Final = 4_096
 
 
 class Estimates(Generic[K]):
-    """Moving averages by key, of those that were used last."""
-
     def __init__(self) -> None:
         self._means: OrderedDict[K, tuple[int, float]] = OrderedDict()
 
     def reserve(self, key: K, most: int) -> int:
-        """Return the output tokens to reserve for a request that may produce `most`."""
         count, mean = self._means.get(key, (0, 0.0))
         expected = AT_FIRST if count < FIRST else max(LEAST, int(FACTOR * mean))
         return min(expected, most)
 
     def learn(self, key: K, tokens: int) -> None:
-        """Add the length of an answer to the average."""
         count, mean = self._means.pop(key, (0, 0.0))
         weight = max(ALPHA, 1 / (count + 1))
         self._means[key] = count + 1, mean + weight * (tokens - mean)
@@ -177,15 +160,13 @@ class Estimates(Generic[K]):
 BUSY_WAIT_S: Final = 1.0
 """Retry-after where too many responses are in progress; the true wait is not known."""
 ATTEMPTS_MAX: Final = 3
-"""Attempts of one request at one gate: other requests may take the tokens that came for it."""
+"""Attempts at one gate: other requests may take the tokens that came for it."""
 NEAR_THE_CAP: Final = 0.95
-"""The part of a budget from which on all the output that a request may have is reserved, so that
-its end is exact."""
+"""Part of a budget after which a request's maximal output is reserved, so that the end is exact."""
 FORGOTTEN_S: Final = 120.0
-"""Seconds without use after which an empty bucket is forgotten."""
 JITTER: Final = 0.2
 REFUSED_FACTOR: Final = 10
-"""Times a limit of requests may be refused for it, before nothing of it is let through."""
+"""Multiple of a request limit that may be refused in a minute before a client has to pause."""
 
 T = TypeVar("T")
 Key = tuple[UUID, str]
@@ -193,8 +174,6 @@ Key = tuple[UUID, str]
 
 
 class GateObserver(Protocol):
-    """Observer of the gates, for metrics."""
-
     def limit_refused(self, what: str) -> None: ...
 
     def limit_would_refuse(self, what: str) -> None: ...
@@ -203,16 +182,12 @@ class GateObserver(Protocol):
 
 
 class Cost(NamedTuple):
-    """Amount that a request takes from one bucket."""
-
     limit: Limit
     bucket: Bucket
     amount: float
 
 
 class Caller(NamedTuple):
-    """A caller: the `terms` of its key, the requested model, and the tier."""
-
     tenant_id: UUID
     project: UUID
     terms: Terms
@@ -221,8 +196,6 @@ class Caller(NamedTuple):
 
 
 class Gates:
-    """The limits of all tenants, as one process counts them."""
-
     def __init__(
         self,
         *,
@@ -245,20 +218,17 @@ class Gates:
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
         self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
-        """Requests in progress in this process, by the limit that counts them."""
         self.elsewhere: dict[Key, int] = {}
-        """Reports of the other processes at the last round, by key: requests in progress, spending
-        set aside, bytes added to storage; only of keys that this process reported as well."""
+        """Counts of other processes at the last round, of keys that this one reported, too:
+        requests in progress, reserved spending, bytes added to storage."""
         self.needs_round = False
-        """A request waits for the reports of other processes."""
         self._places_used: dict[Key, float] = {}
         self.prices = Prices()
         self.nobody = UUID(int=0)
         self.lacks_price = False
-        """Something without a price was used: perhaps there is one by now."""
+        """Something unpriced was used; it may have a price by now."""
 
     def reports(self) -> dict[Key, int]:
-        """Return the requests in progress here, by every limit used lately."""
         now = self._clock()
         gone = [key for key, at in self._places_used.items() if now - at > FORGOTTEN_S]
         for key in gone:
@@ -267,7 +237,7 @@ class Gates:
         return {key: self.places.get(key, 0) for key in self._places_used}
 
     def live_buckets(self) -> Iterator[tuple[Key, Bucket]]:
-        """Yield the buckets that were used lately, and forget the others."""
+        """Yield buckets used lately, and forget the others."""
         now = self._clock()
         for (tenant_id, name), bucket in _all(self._buckets):
             if not bucket.held and not bucket.is_pending and now - bucket.used_at > FORGOTTEN_S:
@@ -276,7 +246,7 @@ class Gates:
                 yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
-        """Yield the meters that were used lately or have unwritten spending; forget the others."""
+        """Yield meters used lately or not yet written, and forget the others."""
         now = self._clock()
         for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
@@ -293,17 +263,14 @@ class Gates:
         return 0.0 if bucket is None else bucket.held
 
     def spending(self, key: Key, now: datetime) -> tuple[int, int]:
-        """Return this process's spending of a meter in the interval of `now`, and its
-        reservations.
-        """
         tenant_id, name = key
         meter = self._meters.get(tenant_id, {}).get(name)
         return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
-        """Admit a request at gate 1; None: ask the rows first, then make the next attempt.
+        """Admit a request at gate 1; None: read the rows, then make the next attempt.
 
-        Raises `RateLimited`, after `ATTEMPTS_MAX` in any case.
+        Raises `RateLimited`, after `ATTEMPTS_MAX` instead of None.
         """
         if not attempt and self._refused:
             self._check_refused(caller, rules)
@@ -326,10 +293,10 @@ class Gates:
     def reserve(
         self, charge: Charge, caller: Caller, rules: Rules, size: tuple[int, int], attempt: int = 0
     ) -> bool:
-        """Reserve at gate 2 for `size`: a request's input tokens, and its maximum of output tokens.
+        """Reserve at gate 2 for `size`: input tokens, and output tokens at most. False: as
+        `enter`'s None.
 
-        False: ask the rows first, then make the next attempt. Raises `RateLimited`; the charge
-        stays open then.
+        Raises `RateLimited`; the charge stays open then.
         """
         tokens_in, most = size
         expected = self._estimates.reserve((caller.project, caller.model), most)
@@ -355,9 +322,8 @@ class Gates:
         return True
 
     def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
-        """Return the charge of a response that another process admitted, to be settled here.
-
-        Raises `ValueError`, `TypeError` or `LookupError` for damaged data.
+        """Return the charge of a response that another process admitted. Raises `ValueError`,
+        `TypeError` or `LookupError` for damaged data.
         """
         charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
         tokens, buckets = [], self._buckets[tenant_id]
@@ -375,8 +341,8 @@ class Gates:
         return charge
 
     def settle(self, charge: Charge, used: Used) -> None:
-        """Replace the charge's reservations by the usage. A charge calls it once."""
-        self._release(charge)
+        """Replace the reservations by the usage. Each charge calls it once."""
+        self.release(charge)
         spent = used.input_tokens + used.output_tokens
         amounts = {
             "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
@@ -398,11 +364,7 @@ class Gates:
             # Forgotten meanwhile, it is made anew: one without a reservation counts as unused.
             self._meter(meters, meter).spend(cost if meter.unit == "usd" else spent, at)
 
-    def hand_over(self, charge: Charge) -> None:
-        self._release(charge)
-
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
-        """Take one slot of a concurrency limit. Raises `RateLimited`."""
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
@@ -411,7 +373,6 @@ class Gates:
         self.places[key] += 1
 
     def give_up_place(self, tenant_id: UUID, name: str) -> None:
-        """Release a slot that `place` or `enter` took."""
         key = (tenant_id, name)
         left = self.places[key] - 1
         if left:
@@ -423,7 +384,7 @@ class Gates:
         for name in charge.places:
             self.give_up_place(charge.tenant_id, name)
 
-    def _release(self, charge: Charge) -> None:
+    def release(self, charge: Charge) -> None:
         self.give_up_places(charge)
         charge.give_back_spending()
 
@@ -555,7 +516,6 @@ class Gates:
         raise refusal
 
     def _refusals_of(self, limit: Limit) -> float:
-        # Per minute.
         return max(1.0, self._refused_factor * limit.rate * MINUTE_S)
 
     def _check_refused(self, caller: Caller, rules: Rules) -> None:
@@ -641,9 +601,9 @@ def _cost(price: Price, used: Used) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Counts of the database, beside those of this process: `levels` of the buckets that were ever
-    used, as they are filled by now; `under_way` and `spent` of the other processes; `written`: the
-    spending that this process wrote, because it forgets meters that nobody uses.
+    """Counts of the database. `levels` of buckets are as they are filled by now; `under_way` and
+    `spent` are of other processes; `written` is this process's spending, because it forgets idle
+    meters.
     """
 
     levels: Mapping[Key, float] = field(default_factory=dict)
@@ -655,8 +615,6 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class LimitFigure:
-    """A limit, what is left of it, and in how many seconds all of it is (None: nobody knows)."""
-
     limit: Limit
     remaining: int
     reset_s: float | None
@@ -664,10 +622,6 @@ class LimitFigure:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFigure:
-    """A budget in the interval of now: what is spent, and what requests under way may take beside
-    it, in its unit; `resets_at` None: never.
-    """
-
     budget: Budget
     spent: int
     reserved: int
@@ -678,10 +632,7 @@ class BudgetFigure:
         return max(0, self.budget.cap - self.spent)
 
     def runs_out_at(self, now: datetime) -> datetime | None:
-        """Return when nothing remains if spending goes on as in the interval so far.
-
-        None: not before the interval ends.
-        """
+        """Return when nothing remains if spending goes on as so far; None: not in this interval."""
         if self.resets_at is None or self.spent <= 0:
             return None
         if not self.remaining:
@@ -696,14 +647,11 @@ class BudgetFigure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of all limits and budgets that bind a key."""
-
     limits: tuple[LimitFigure, ...] = ()
     budgets: tuple[BudgetFigure, ...] = ()
 
     @property
     def tightest(self) -> BudgetFigure | None:
-        """Return the enforced money budget with the least left."""
         binding = [
             one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
         ]
@@ -713,11 +661,7 @@ class Figures:
 def figures_of(
     gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
 ) -> Figures:
-    """Return the figures of a tenant from this process's `gates` and the reports of the others.
-
-    None includes what other processes have taken from a bucket in advance, for the next second: the
-    whole installation may have that much more left.
-    """
+    """Return a tenant's figures, without what other processes hold for the next second."""
     return Figures(
         tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
         tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),
@@ -753,5 +697,4 @@ def _of_budget(
 
 
 def interval_starts(terms: Terms, now: datetime) -> dict[str, datetime]:
-    """Return the start of the current interval of each budget, by meter."""
     return {one.meter: begins(one.interval, now) for one in terms.budgets}

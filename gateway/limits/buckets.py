@@ -1,12 +1,10 @@
 """Token buckets: the slice of a shared one that a process has, and buckets of one process alone.
 
-A shared bucket is a row: it fills at a rate, up to its capacity, by the database's clock. A process
-takes from its slice. It refills the slice from the row when a request does not fit, and once a
-second with its share: the demand of the second before. It gives unused tokens back. So several
-processes together cannot exceed the limit: each token is in one slice only.
-
-A request may use more than it took ahead: then the slice is below zero, and later the row is, too,
-down to minus its capacity. Nothing fits until that debt is paid.
+A shared bucket is a row, which fills by the database's clock. A process takes from its slice, and
+refills that from the row when a request does not fit, and once a second with the demand of the
+second before; it gives unused tokens back. Each token is in one slice only, so processes together
+cannot exceed the limit. A request that uses more than it reserved leaves a debt, down to minus the
+capacity; nothing fits until that is paid.
 
 Reads and refusals are cheap, but must not be free: each process has buckets of its own for them.
 """
@@ -27,15 +25,15 @@ IDLE_S: Final = 3.0
 SHARE_S: Final = 1.0
 """Seconds of demand that a slice holds."""
 SHARE_LEAST: Final = 0.05
-"""The smallest share, as a part of the rate."""
+"""Smallest share, as part of the rate."""
 SPACING_S: Final = 0.02
-"""Seconds between two statements for more because a request does not fit."""
+"""Seconds between two statements for requests that do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Entry of a bucket in the next statement: `change` is the amount that goes back to its row
-    (below zero: use beyond the slice), `want` the amount that the process requests.
+    """Entry of a bucket in the next statement: `change` goes back to its row (below zero: overuse),
+    `want` is requested.
     """
 
     rate: float
@@ -45,9 +43,8 @@ class Ask:
 
 
 class Bucket:
-    """The slice. Amounts are units of charge, times seconds of a clock that never goes back.
-
-    `held` may be used now. While the database is away (`detached`), it fills by itself.
+    """Slice of a shared bucket. `held` may be used now; while the database is away (`detached`), it
+    fills by itself.
     """
 
     __slots__ = (
@@ -84,8 +81,8 @@ class Bucket:
     def resize(self, rate: float, capacity: float) -> None:
         """Change the limit, whose row has changed, too.
 
-        A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
-        row is read again. A higher one adds the difference.
+        A lower one drops the tokens held, and the row is read again; a higher one adds the
+        difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
@@ -96,7 +93,6 @@ class Bucket:
         self.rate, self.capacity, self._short_at = rate, capacity, float("-inf")
 
     def demand(self, cost: float, now: float) -> None:
-        """Count the demand of a request, whether it is admitted or not."""
         self.used_at = now
         self._demand += cost
         if self._own_rate is not None:
@@ -107,19 +103,17 @@ class Bucket:
         self.held -= cost
 
     def give_back(self, amount: float, now: float) -> None:
-        """Return an unused `amount`; a negative one takes that much more."""
+        """Return an unused amount; a negative one takes more."""
         self.held += amount
         if self.held < 0:
             self.used_at = max(self.used_at, now)
 
     def available(self, now: float) -> float:
-        # The slice of this process, and an estimate of the rest of the row.
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Return True if the row may have the missing tokens.
-
-        After a refusal it is not read again before it can have refilled.
+        """Return True if the row may have the missing tokens: after a refusal, once it can have
+        refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -128,24 +122,18 @@ class Bucket:
         return self._level is None or self.held + self._estimate(now) >= cost
 
     def until_fits_s(self, cost: float, now: float) -> float:
-        """Estimate the seconds until `cost` is available."""
         if self._own_rate is not None:
             return max(0.0, cost - self.held) / self._own_rate
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
     def until_full_s(self, available: float) -> float:
-        # `available` is what could be used now.
         return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
-        # A request waits for the next statement to grant this.
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
-        """Return what the next statement asks of the row; None where nothing has changed.
-
-        Call `answered` or `failed` afterwards.
-        """
+        """Return the next statement's entry, if any. Call `answered` or `failed` afterwards."""
         share = 0.0
         if now - self.used_at < IDLE_S:
             passed_s = max(now - self._requested_at, SHARE_S)
@@ -161,7 +149,6 @@ class Bucket:
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
-        """Record that the row gave `granted`, and has `level` left."""
         self._own_rate, self._change, self.is_pending = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
@@ -169,10 +156,7 @@ class Bucket:
             self._short_at = now
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
-        """Fall back to refilling locally, because the statement failed.
-
-        Until `until` the slice refills at this process's share of the rate among `replicas`.
-        """
+        """Let the slice refill by itself, at this process's share of the rate."""
         self.held += ask.change
         self._change, self.is_pending = 0.0, False
         if self._own_rate is None:
@@ -208,14 +192,12 @@ K = TypeVar("K", bound=Hashable)
 
 WINDOW_S: Final = 60.0
 ROUNDING_S: Final = 1e-6
-"""A shorter wait is an error of arithmetic."""
 KEPT: Final = 10_000
-"""Buckets that are remembered: those that were used last."""
 
 
 class Paces(Generic[K]):
     """Buckets by key, each as the time at which it will be full again (the generic cell rate
-    algorithm): full ones need not be kept.
+    algorithm).
     """
 
     def __init__(self) -> None:
@@ -225,13 +207,11 @@ class Paces(Generic[K]):
         return len(self._full_at)
 
     def __contains__(self, key: K) -> bool:
-        # An unused bucket is full.
         return key in self._full_at
 
     def take(self, key: K, capacity: float, now: float) -> float:
-        """Take one unit from a bucket that holds `capacity` and fills in `WINDOW_S`.
-
-        Return 0.0, or the seconds until a unit is available; nothing is taken then.
+        """Take a unit of a bucket that holds `capacity` and fills in `WINDOW_S`, or return the
+        seconds until it has one.
         """
         wait_s = self.wait_s(key, capacity, now)
         if not wait_s:
@@ -239,13 +219,12 @@ class Paces(Generic[K]):
         return wait_s
 
     def wait_s(self, key: K, capacity: float, now: float) -> float:
-        """Return the seconds until a unit is available; 0.0 if one is now."""
         full_at = self._full_at.get(key, now)
         wait_s = full_at + WINDOW_S / capacity - now - WINDOW_S
         return wait_s if wait_s > ROUNDING_S else 0.0
 
     def spend(self, key: K, capacity: float, now: float) -> None:
-        """Take one unit in any case; a bucket goes below zero by at most one."""
+        """Take a unit in any case; a bucket goes below zero by at most one."""
         one_s = WINDOW_S / capacity
         full_at = max(self._full_at.pop(key, now), now) + one_s
         self._full_at[key] = min(full_at, now + WINDOW_S + one_s)
@@ -254,15 +233,12 @@ class Paces(Generic[K]):
 
 
 class ReadPace:
-    """Limit on the reads of each key: requests that generate nothing have no other limit."""
-
     def __init__(self, per_minute: int) -> None:
         # `per_minute` applies to each key; 0: unlimited.
         self.per_minute = per_minute
         self._paces: Paces[Hashable] = Paces()
 
     def take(self, key: Hashable, now: float) -> None:
-        """Count one read at `now` of a monotonic clock. Raises `RateLimited`."""
         if not self.per_minute:
             return
         wait_s = self._paces.take(key, self.per_minute, now)

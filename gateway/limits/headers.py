@@ -20,8 +20,6 @@ LIMIT_HEADERS: Final = (*_OF_REQUESTS, *_OF_TOKENS, *_OF_PROJECT)
 
 
 class Headroom(NamedTuple):
-    """Bucket as headers show it. `is_project`: it is a project's bucket."""
-
     limit: int
     remaining: int
     reset_s: float
@@ -47,10 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
-    """Return the rate-limit headers of an answer.
-
-    Unknown values are left out, because clients parse each as a number.
-    """
+    """Return the headers of an answer, without unknown values: clients parse each as a number."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if requests is not None:
         headers = _limit_headers(_OF_REQUESTS, requests)

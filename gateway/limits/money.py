@@ -1,13 +1,11 @@
 """Prices, intervals, and spending in an interval. Money is integer nano-dollars: 10^9 are a dollar.
 
-A price is a set of components with one id. A response costs the price at its end; a new price
-changes no existing line. The trigger `price_line` computes what a usage line costs
+A response costs the price at its end. The trigger `price_line` prices usage lines
 (`store.migration.functions`), `Price` what budgets count.
 
-Each process writes the running total of its own spending into a row of its own, so a write whose
-outcome was lost can be repeated. Each interval has its own row, so none is ever set back. A meter
-that was forgotten and is made again continues from its row: nothing is written before that was
-read. The possible cost of requests in progress is reported beside it, and ends with the process.
+Each process has a row for each interval with the running total of its spending, so a write whose
+outcome was lost can be repeated. A meter that was forgotten continues from its row: nothing is
+written before that was read.
 """
 
 from __future__ import annotations
@@ -26,18 +24,17 @@ NANO: Final = 10**9
 CENT: Final = NANO // 100
 ANY_TIER: Final = "*"
 PriceTier = Literal["*", "default", "flex", "priority"]
-"""Service tier of a price; `*`: each tier that has no price of its own."""
+"""`*`: each tier that has no price of its own."""
 Component = Literal["input", "input_cached", "output", "tool_call", "web_search"]
 COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of one model in one tier: `nano` has the nano-dollars for one unit of each component.
+    """Price of a model in a tier, for one tenant or all (nil): nano-dollars for one unit of each
+    component.
 
-    It holds for one tenant, or for all (`tenant_id` is nil). What has no component of its own is
-    free, except cached input, which costs as much as input. `tier` `*`: every tier without a price
-    of its own.
+    What has none is free, except cached input, which costs as much as input.
     """
 
     id: UUID
@@ -52,7 +49,7 @@ class Price:
         return self.valid_from <= at and (self.valid_until is None or at < self.valid_until)
 
     def tokens(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """Return the cost of tokens. `input_tokens` includes the cached ones."""
+        """Return the cost. `input_tokens` includes the cached ones."""
         nano = self.nano
         of_input = nano.get("input", 0)
         return (
@@ -62,7 +59,7 @@ class Price:
         )
 
     def calls(self, *, tool_calls: int, web_searches: int) -> int:
-        """Return the cost of hosted tool calls. `tool_calls` includes the searches."""
+        """Return the cost of hosted calls. `tool_calls` includes the searches."""
         nano = self.nano
         of_call = nano.get("tool_call", 0)
         searches = min(web_searches, tool_calls)
@@ -70,8 +67,6 @@ class Price:
 
 
 class Prices:
-    """All prices, by tenant, model and tier."""
-
     def __init__(self, prices: Iterable[Price] = ()) -> None:
         self._by_model: dict[str, list[Price]] = {}
         for one in sorted(prices, key=lambda one: (one.valid_from, one.id), reverse=True):
@@ -80,10 +75,10 @@ class Prices:
     def of(
         self, tenant_id: UUID, nobody: UUID, model: str, tier: str, at: datetime
     ) -> Price | None:
-        """Return the price of a response; None where there is none.
+        """Return the price of a response.
 
-        The tenant's own price precedes that of all (`nobody`), one for the tier precedes one for
-        any tier, and the newest precedes older ones.
+        The tenant's own precedes that of all (`nobody`), one for the tier one for any tier, the
+        newest older ones.
         """
         prices = self._by_model.get(model, ())
         for owner in (tenant_id, nobody):
@@ -95,10 +90,6 @@ class Prices:
 
 
 def begins(interval: Interval, at: datetime) -> datetime:
-    """Return the start (UTC) of the interval that contains `at`.
-
-    An interval without an end began at unix time 0.
-    """
     at = at.astimezone(UTC)
     if interval == "none":
         return datetime.fromtimestamp(0, UTC)
@@ -107,7 +98,6 @@ def begins(interval: Interval, at: datetime) -> datetime:
 
 
 def ends(interval: Interval, at: datetime) -> datetime | None:
-    """Return the end of the interval that contains `at`; None: it has no end."""
     begun = begins(interval, at)
     if interval == "none":
         return None
@@ -117,7 +107,6 @@ def ends(interval: Interval, at: datetime) -> datetime | None:
 
 
 def dollars(nano: int) -> str:
-    """Format nano-dollars with at least two decimals, and as many as needed."""
     sign, nano = ("-", -nano) if nano < 0 else ("", nano)
     whole, rest = divmod(nano, NANO)
     decimals = f"{rest:09d}".rstrip("0").ljust(2, "0")
@@ -126,16 +115,12 @@ def dollars(nano: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The row of this process: its total of one interval."""
-
     starts_at: datetime
     total: int
 
 
 class SpendMeter:
-    """Meter of spending, in nano-dollars or tokens. `reserved` is what requests of this process
-    that are under way may spend.
-    """
+    """Spending in nano-dollars or tokens. `reserved` is for this process's requests in progress."""
 
     __slots__ = (
         "_closed", "_is_written", "_others", "_others_reserved", "ends_at", "meter", "own",
@@ -146,7 +131,6 @@ class SpendMeter:
         self.meter = meter
         self.reserved = 0
         self.used_at = 0.0
-        """When it was used last, by the clock of its owner."""
         self._closed: list[Spent] = []
         self._others: int | None = None
         self._is_written = True
@@ -158,30 +142,26 @@ class SpendMeter:
         return self._others is not None
 
     def spent(self, now: datetime) -> int:
-        """Return the known spending of all processes in the interval of `now`."""
         self._turn(now)
         return self.own + (self._others or 0)
 
     def own_spent(self, now: datetime) -> int:
-        """Return the spending of this process in the interval of `now`."""
         self._turn(now)
         return self.own
 
     def committed(self, now: datetime) -> int:
-        # The spending so far and all reservations.
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:
-        """Add spending, in nano-dollars or tokens."""
         self._turn(now)
         self.own += amount
         self._is_written = self._is_written and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
-        """Return the totals to write, of past intervals and of this one.
+        """Return the totals to write.
 
-        The current total is 0 until the meter is known: the row may have spending from before the
-        meter was made.
+        The current one is 0 until the meter is loaded: the row may have spending from before it was
+        made.
         """
         self._turn(now)
         return [*self._closed, Spent(self.starts_at, self.own if self.is_loaded else 0)]
@@ -191,8 +171,8 @@ class SpendMeter:
     ) -> None:
         """Record that `rows` are written.
 
-        In the interval of the last row `others` is the spending of other processes. `mine` is what
-        this process's row had before: a meter that was not known continues from there.
+        In the last one's interval, other processes spent `others`, and this one's row had `mine`
+        before.
         """
         written = set(rows)
         self._closed = [one for one in self._closed if one not in written]

@@ -36,8 +36,6 @@ _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
 
 
 class ReachedLimit(NamedTuple):
-    """A limit that a request for `model` has reached, and the `terms` of its key."""
-
     limit: Limit
     terms: Terms
     model: str
@@ -46,7 +44,6 @@ class ReachedLimit(NamedTuple):
 def rate_limited(
     where: ReachedLimit, *, used: int, cost: int, wait_s: float, headers: Headers
 ) -> RateLimited:
-    """Return the error for a bucket that will have enough for a request in `wait_s`."""
     name, abbreviation = _limit_name(where.limit)
     return RateLimited(
         f"Rate limit reached{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
@@ -60,7 +57,6 @@ def rate_limited(
 
 
 def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
-    """Return the error for a request that costs more than a full bucket."""
     name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
     mend = {
@@ -93,7 +89,6 @@ def too_many(where: ReachedLimit, *, used: int, wait_s: float) -> RateLimited:
 def over_budget(
     budget: Budget, terms: Terms, *, is_spent: bool, resets_at: datetime | None
 ) -> RateLimited:
-    """Return the error for a budget that is spent, or has too little left for the request."""
     owner = _owner(budget.scope, budget.scope_id, terms)
     unit = "spend limit" if budget.unit == "usd" else "token budget"
     period = {"day": "daily ", "month": "monthly ", "none": ""}[budget.interval]
@@ -117,7 +112,6 @@ def over_budget(
 
 
 def out_of_storage(where: ReachedLimit, *, used: int, requested: int) -> RateLimited:
-    """Return the error for a storage limit that is reached."""
     limit = where.limit
     owner = _owner(limit.scope, limit.scope_id, where.terms)
     return RateLimited(

@@ -1,6 +1,6 @@
 """Limits and budgets of one key: those of its tenant, of its project and its own.
 
-They are looked up with the key and kept with its principal, so no request reads any of it.
+They are looked up with the key and kept with its principal, so no request reads them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 Scope = Literal["tenant", "organization", "project", "key"]
-"""Scope of a limit. `tenant` is what the operator grants a tenant, `organization` what the tenant's
-own administrators set for all of it."""
+"""`tenant` is what the operator grants a tenant, `organization` what the tenant's own
+administrators set for all of it."""
 Mode = Literal["enforce", "observe"]
 What = Literal[
     "requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets",
@@ -32,23 +32,19 @@ DAY_S: Final = 86_400
 WINDOWS_S: Final = (MINUTE_S, DAY_S)
 VALUE_MAX: Final = 10**15
 RULES_MAX: Final = 256
-"""Models whose rules are kept with a key; those of another are made anew."""
 
 OF_BACKGROUND: Final[frozenset[What]] = frozenset({"background_running", "background_queued"})
 """Limits counted in the rows of responses, for all processes at once."""
 OF_ALL_MODELS: Final[frozenset[What]] = frozenset({"websockets", "stored_bytes", *OF_BACKGROUND})
-"""Limits that have no model."""
 AT_ONCE: Final[frozenset[What]] = frozenset({"responses", *OF_ALL_MODELS})
-"""Limits counted at one moment; they have no window."""
+"""Limits counted at one moment, without a window."""
 OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limit of one quantity. `scope_id` is the id of the tenant, the project or the key. With a
-    `model` it is of that model alone, otherwise of all together. `window_s` is in how many seconds
-    `value` may be used, which is also how much may be used at once; 0 for what is counted at one
-    moment.
+    """Limit of one quantity, for one model or all together. `value` may be used in `window_s`
+    seconds, or at once; 0: counted at one moment.
     """
 
     scope: Scope
@@ -59,7 +55,7 @@ class Limit:
     model: str = ALL_MODELS
     mode: Mode = "enforce"
     name: str = field(init=False, repr=False, compare=False)
-    """Its name among replicas, within its tenant."""
+    """Unique within its tenant, the same at all replicas."""
 
     def __post_init__(self) -> None:
         # Computed once: the name is read more often than limits are made.
@@ -72,7 +68,6 @@ class Limit:
         return max(self.value, 1) / self.window_s
 
     def check(self) -> None:
-        """Raise `InvalidRequest` if the limit is invalid."""
         if not 0 <= self.value <= VALUE_MAX:
             raise InvalidRequest(f"A limit is a number from 0 to {VALUE_MAX}.", param="value")
         if self.what in AT_ONCE:
@@ -92,7 +87,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Cap on the spending in an interval (UTC): `cap` is in nano-dollars, or tokens."""
+    """Cap on the spending in an interval (UTC), in nano-dollars or tokens."""
 
     id: UUID
     scope: Scope
@@ -102,7 +97,6 @@ class Budget:
     cap: int
     mode: Mode = "enforce"
     meter: str = field(init=False, repr=False, compare=False)
-    """Name of its meter within its tenant."""
 
     def __post_init__(self) -> None:
         # Computed once: the name is read more often than budgets are made.
@@ -115,8 +109,6 @@ def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> st
 
 
 class Meter(NamedTuple):
-    """Something that is counted for a budget or an alert."""
-
     name: str
     unit: Unit
     interval: Interval
@@ -124,8 +116,6 @@ class Meter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits and budgets of a key that bind requests for one model."""
-
     requests: tuple[Limit, ...]
     tokens: tuple[Limit, ...]
     places: tuple[Limit, ...]
@@ -137,7 +127,7 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """All limits and budgets of a key, and `meters` that alerts need besides. `organization` and
-    `project` are what its owners are called in messages.
+    `project` are names for messages.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -147,7 +137,7 @@ class Terms:
     project: str = ""
     stored: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
     background: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
-    """Limits of background responses: they bind where these are accepted and claimed."""
+    """Limits that bind where responses are accepted and claimed."""
     writes: Rules | None = field(init=False, compare=False, repr=False)
     """Rules of requests that store something and have no model."""
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
@@ -160,7 +150,6 @@ class Terms:
         object.__setattr__(self, "writes", Rules(requests, (), (), (), ()) if requests else None)
 
     def rules(self, model: str) -> Rules | None:
-        """Return the rules for requests of a model; None where nothing limits them."""
         if not self.limits and not self.meters and not self.budgets:
             return None
         try:

@@ -1,9 +1,8 @@
 """Stored bytes of tenants and projects, as one process counts them.
 
-A job measures the tables now and then (`replication.storage_meter`). A process reads the last
-measurement in its rounds, adds the bytes that it has stored since, and reports these to the others,
-like its requests in progress. So a request needs no query of its own, and nothing is ever counted
-down: deleted and expired data is missing in the next measurement.
+A job measures the tables now and then (`replication.storage_meter`). A process adds what it has
+stored since, and reports that to the others. So a request needs no query, and nothing is ever
+counted down: deleted data is missing in the next measurement.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ if TYPE_CHECKING:
     from gateway.limits.rules import Limit, Terms
 
 WHOLE_TENANT: Final = UUID(int=0)
-"""Stands for no project: all that a tenant has. The default project has the tenant's own id."""
+"""No project: all that a tenant has. The default project has the tenant's own id."""
 RESPONSE_BYTES: Final = 2_048
-"""Bytes estimated for a response besides its request and its tokens: 2.1 KB were measured."""
+"""Estimate for a response besides its request and its tokens: 2.1 KB were measured."""
 TOKEN_BYTES: Final = 16
-"""Bytes estimated for a generated token until it is measured: in the item as text and as an id, in
-the log, and in the body of the response, if none of it can be compressed."""
+"""Estimate for a generated token until it is measured: in the item as text and as an id, in the
+log, and in the body of the response."""
 STEP_S: Final = 1.0
-"""Seconds within which all that is stored is remembered as one step."""
+"""Seconds whose additions are one step."""
 STEPS_MAX: Final = 4_096
-"""Steps that are remembered; beyond that the oldest ones are joined."""
 FORGOTTEN_S: Final = 120.0
-"""Seconds without a request after which a figure is read no more."""
+"""Seconds without a request after which an account is read no more."""
 DROPPED_S: Final = 86_400.0
 """Seconds after which additions are not reported any more: no measurement is to be expected."""
 
@@ -40,20 +38,16 @@ Key: TypeAlias = tuple[UUID, str]
 
 
 class Measurement(NamedTuple):
-    """The bytes that a measurement found, and how many seconds ago it began."""
-
     size_bytes: int
     age_s: float
 
 
 class StorageAccount:
-    """Stored bytes of one tenant, or of one of its projects."""
-
     __slots__ = ("_added", "is_loaded", "measured", "used_at")
 
     def __init__(self, now: float) -> None:
         self.is_loaded = False
-        """The account was read from the database; there may be no measurement yet."""
+        """Read from the database; there may be no measurement yet."""
         self.measured = 0
         self.used_at = now
         self._added: deque[list[float]] = deque()
@@ -63,7 +57,7 @@ class StorageAccount:
         return max(0, int(sum(size for _, size in self._added)))
 
     def add(self, size: int, now: float) -> None:
-        """Add stored bytes; a negative `size` takes back bytes that were not stored after all."""
+        """Add stored bytes; a negative `size` was not stored after all."""
         if self._added and now - self._added[-1][0] < STEP_S:
             self._added[-1][1] += size
             return
@@ -83,8 +77,6 @@ class StorageAccount:
 
 
 class StoredCharge:
-    """The bytes that one request is about to store. `end` is called once."""
-
     __slots__ = ("_accounts", "_clock", "_size")
 
     def __init__(
@@ -113,8 +105,6 @@ class StoredCharge:
 
 
 class Storage:
-    """Storage accounts of all tenants and projects whose limits a process has to keep."""
-
     def __init__(
         self, clock: Callable[[], float], refuse: Callable[[Limit, RateLimited, UUID], None]
     ) -> None:
@@ -124,9 +114,7 @@ class Storage:
         self._accounts: dict[Key, StorageAccount] = {}
 
     def is_loaded(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
-        """Return True if these accounts were all read from the database; start watching the
-        others.
-        """
+        """Return True if these accounts were all read; start watching the others."""
         now, is_loaded = self._clock(), True
         for limit in limits:
             account = self._account((tenant_id, account_of(limit)), now)
@@ -136,10 +124,6 @@ class Storage:
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
     ) -> StoredCharge:
-        """Count `size` bytes against the limits. Raises `RateLimited` where they do not fit.
-
-        `elsewhere` is what other processes have added, by the keys of `watched`.
-        """
         now, accounts = self._clock(), {}
         for limit in terms.stored:
             key = (tenant_id, account_of(limit))
@@ -151,12 +135,11 @@ class Storage:
         return StoredCharge(tuple(accounts.values()), size, self._clock)
 
     def used(self, key: Key) -> int:
-        """Return the bytes this process has added to an account since its measurement."""
         account = self._accounts.get(key)
         return 0 if account is None else account.added
 
     def watched(self) -> Iterator[tuple[Key, int]]:
-        """Yield the accounts to be measured, and the bytes this process has added to each."""
+        """Yield the accounts to be measured, and the bytes added to each here."""
         now = self._clock()
         for key, account in list(self._accounts.items()):
             idle_s = now - account.used_at
@@ -166,7 +149,6 @@ class Storage:
                 yield key, account.added
 
     def update(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
-        """Take over the last measurements of these accounts."""
         now = self._clock()
         for key in keys:
             if (account := self._accounts.get(key)) is not None:
@@ -181,11 +163,9 @@ class Storage:
 
 
 def account_of(limit: Limit) -> str:
-    """Return the name, within the tenant, of the account that a limit bounds."""
     holder = limit.scope_id if limit.scope == "project" else WHOLE_TENANT
     return f"stored/{holder}"
 
 
 def project_of(account: str) -> UUID:
-    """Return the project of an account that `account_of` named, or `WHOLE_TENANT`."""
     return UUID(account.removeprefix("stored/"))

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.protocol.base import AS_INTEGER, WireModel
 from gateway.protocol.request_errors import wrong_value
 from gateway.tenancy.permissions import SCOPES
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 Json = dict[str, Any]
 
@@ -50,6 +48,10 @@ def scopes_of(scopes: tuple[str, ...]) -> frozenset[str]:
 
 def seconds_of(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())
+
+
+def moment_of(second: int) -> datetime:
+    return datetime.fromtimestamp(min(second, SECOND_MAX), UTC)
 
 
 def deleted_body(kind: str, id_: str | None = None) -> Json:

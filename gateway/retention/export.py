@@ -1,4 +1,4 @@
-"""Make an archive of all that a tenant has, with its content opened: a page of rows at a time."""
+"""Archive of all that a tenant has, with its content opened: a page of rows at a time."""
 
 from __future__ import annotations
 
@@ -37,12 +37,10 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     for name, table in ALL_TABLES.items()
     if not about(table).not_exported
 }
-"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat the
-items of responses, and hold output that was taken back besides."""
+"""Exported tables, with the keys by which they are read. Not `events`: the logs repeat the items of
+responses, and hold output that was taken back besides."""
 SEALED: Final = {"sealed": True}
-"""Value in place of content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
-"""Protections of the columns that have content."""
 ROWS_FIRST: Final = 16
 ROWS_MAX: Final = 500
 PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -57,18 +55,15 @@ _PAGES: Final = {table: pages_by_key(table, _columns(table)) for table in TABLES
 
 
 class ExportedPage(NamedTuple):
-    """Some rows of a table, not opened yet: that takes time, so it may be done in a thread."""
-
     table: str
     rows: Sequence[Row]
     cipher: ContentCipher
     with_content: bool
 
     def lines(self) -> tuple[bytes, int]:
-        """Return the rows as lines of JSON, and the number of rows with content that no key opens.
+        """Return the rows as lines of JSON, and how many have content that no key opens (`SEALED`).
 
-        Bytes are text if they are UTF-8, else `{"hex": …}`. Without content, columns that may hold
-        some are left out. Content that no key opens is `SEALED`.
+        Bytes are text if they are UTF-8, else `{"hex": …}`.
         """
         shown = [self._shown(row) for row in self.rows]
         sealed = sum(SEALED in row.values() for row in shown)
@@ -98,10 +93,7 @@ class ExportedPage(NamedTuple):
 
 
 def rows_next(rows: int, size_bytes: int) -> int:
-    """Return the number of rows of the next page, for about `PAGE_BYTES` bytes.
-
-    Assumes rows like the last `rows`, which had `size_bytes` in total; at most doubles.
-    """
+    """Return the rows of a page of about `PAGE_BYTES` like the last one; at most twice as many."""
     fitting = rows * PAGE_BYTES // max(size_bytes, 1)
     return max(1, min(fitting, 2 * rows, ROWS_MAX))
 
@@ -109,7 +101,6 @@ def rows_next(rows: int, size_bytes: int) -> int:
 async def pages(
     database: Database, tenant_id: TenantId, table: str, *, with_content: bool = True
 ) -> AsyncIterator[ExportedPage]:
-    """Yield the rows of one of `TABLES`, ordered by key. One page at a time is in memory."""
     after: dict[str, Any] = {}
     rows_max = ROWS_FIRST
     while True:
@@ -152,9 +143,7 @@ def _json(value: Any) -> Any:
 
 
 class TenantArchive:
-    """A zip file of a tenant's data, made while it is read: one page of rows is in memory at once,
-    and is opened and compressed in a thread.
-    """
+    """Zip file that is made while it is read."""
 
     def __init__(
         self,
@@ -165,16 +154,14 @@ class TenantArchive:
         *,
         with_content: bool,
     ) -> None:
-        """Share `turns`, which bound the archives that are read at once."""
+        # `turns` bound the archives that are read at once.
         self._database = database
         self._author = author
         self._turns = turns
         self._with_content = with_content
         self.tenant = tenant
         self.files: dict[str, dict[str, object]] = {}
-        """Files that were written so far, by name: rows, SHA-256, and rows with content that no key
-        opens any more.
-        """
+        """Rows, SHA-256, and rows with content that no key opens, by name."""
 
     async def pieces(self) -> AsyncIterator[bytes]:
         # The bytes can be read only once.
@@ -243,7 +230,6 @@ class _Sink(io.RawIOBase):
         return len(self._pieces[-1])
 
     def taken(self) -> bytes:
-        """Return and drop the bytes written since the last call."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken

@@ -1,16 +1,13 @@
-"""Erase a person: everything stored at a tenant about one end user.
+"""Erasure of everything that a tenant has stored about one end user.
 
-A response is theirs whose request names them (`PERSON_FIELDS`), or whose token did, of which usage
-keeps a digest. So is one that continues such a response, or its conversation, and names nobody: its
-words follow on theirs. These conversations are, too. The request, the items and the tool state of a
-response name what it used: containers with their files, uploaded files, pages of the browser. These
-go with it unless a response of others uses them as well. So do traces that name it, requests for
-approval and the audit of its calls of tools; and usage forgets who it was.
+A response is theirs whose request (`PERSON_FIELDS`) or token names them, and one that names nobody
+and continues such a response or its conversation. These conversations are theirs, too, and what
+their responses use and no others do: containers, files, pages. Usage forgets who it was.
 
 What the next run finds them by goes last, so that it finds all again where one breaks off: the
-responses that name the person, and behind these what usage knows of a token. That stays, too, for
-conversations that are left. Whether somebody is adding to one is seen under the lock under which it
-goes: nobody can begin to between the two.
+responses that name the person, then what usage knows of a token, which stays for conversations that
+are left. A conversation's writers are checked under the lock under which it goes: nobody can begin
+to write between the two.
 """
 
 from __future__ import annotations
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 500
 PERSON_FIELDS: Final = ("safety_identifier", "user")
-"""Fields in which a request names its end user, as its response repeats them."""
 BEFORE_ALL: Final = UUID(int=0)
 _NAMES: Final = {
     "container": ids.parse_container_id,
@@ -49,7 +45,6 @@ _NAMES: Final = {
     "file_id": ids.parse_file_id,
     "file_ids": ids.parse_file_id,
 }
-"""Fields of requests and items that name containers and uploaded files."""
 _READ: Final = "SELECT id, parent_id, conversation_id, request, tool_state FROM responses"
 _PAGE: Final = Statement(f"""
 {_READ} WHERE tenant_id = :tenant AND id > :after ORDER BY id LIMIT :rows_max
@@ -98,7 +93,6 @@ _ERASE: Final = {
     WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
 }
-"""Statements by table that delete the rows which belong to responses."""
 _FORGET: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
@@ -134,10 +128,6 @@ _THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
 
 
 class ReadResponse(NamedTuple):
-    """The parts of a response that erasure reads: what it continues, the end users that it names,
-    and the resources that it used.
-    """
-
     uuid: UUID
     parent: UUID | None
     conversation: UUID | None
@@ -147,8 +137,6 @@ class ReadResponse(NamedTuple):
 
 @dataclass(slots=True)
 class UsedKeys:
-    """Containers, uploaded files, pages and approvals, by their keys."""
-
     containers: set[UUID] = field(default_factory=set)
     files: set[UUID] = field(default_factory=set)
     tool_pages: set[bytes] = field(default_factory=set)
@@ -171,10 +159,7 @@ class UsedKeys:
 
 
 def used_in(json: Any) -> UsedKeys:
-    """Return the keys that a request or an item names, at any depth.
-
-    Free text that only looks like an id does not count.
-    """
+    """Return the keys named at any depth. Free text that only looks like an id does not count."""
     keys, waiting = UsedKeys(), [json]
     while waiting:
         one = waiting.pop()
@@ -201,7 +186,6 @@ def _responses(cipher: ContentCipher, rows: Iterable[Row]) -> list[ReadResponse]
 
 
 def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
-    # None: the content cannot be opened.
     try:
         content = opened(cipher, "responses", row, ("request", "tool_state"))
     except ContentSealed:
@@ -238,13 +222,11 @@ def _of_items(
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Result of an erasure: the erased objects, and how many responses were examined (`seen`).
-    `rows` are those of other tables, by their names; those of `usage` lost the person and their
-    tags.
+    """Result of an erasure. `rows` are those of other tables; those of `usage` lost the person and
+    their tags.
 
-    `sealed` responses could not be opened, because their key is gone: they are left. `busy`
-    conversations are left, too, with the person's responses in them: somebody else's response is
-    being added to each. Another run finds them.
+    `sealed` responses could not be opened, because their key is gone. `busy` conversations have
+    another writer, and stay with the person's responses in them until another run.
     """
 
     seen: int
@@ -256,9 +238,7 @@ class Erased:
 
 
 class Erasing:
-    """Erasure of the person with the name `person` at a tenant. It may miss what others create
-    meanwhile.
-    """
+    """Erasure of `person`. It may miss what others create meanwhile."""
 
     def __init__(
         self,
@@ -269,7 +249,7 @@ class Erasing:
         *,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
+        # `digest` is the person's in usage lines; None if unknown.
         self._on_rows = on_rows
         self._database = database
         self._tenant_id = tenant_id
@@ -278,14 +258,12 @@ class Erasing:
         self._metered: set[UUID] = set()
         self._named: dict[UUID, ReadResponse] = {}
         self._nameless: dict[UUID, ReadResponse] = {}
-        """Responses without a name that continue the person's, each behind what it continues."""
+        """The person's responses that name nobody, each behind what it continues."""
         self._places: set[UUID] = set()
         self._seen = self._sealed = 0
 
     async def run(self) -> Erased:
-        """Find and erase everything.
-
-        Raises `StoreUnavailable` and `DataHeld`; earlier deletions stay, and the next run
+        """Find and erase everything. Raises `StoreUnavailable` and `DataHeld`; the next run
         continues.
         """
         await self._find()

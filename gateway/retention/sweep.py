@@ -1,20 +1,14 @@
-"""Remove what has expired: logs, responses, idempotency keys, traces, usage and the like.
+"""Removal of what has expired: logs, responses, idempotency keys, traces, usage and the like.
 
-Every process runs rounds (`Housekeeping`), and whichever comes first does the work. Nothing depends
-on a round: rows without a partition are kept all the same, and what has expired is merely still
-there. Most tables say themselves which of their rows have expired (`Lifetime.expired`).
+Every process runs rounds, and whichever comes first does the work; nothing depends on a round.
+Expiry is decided by the database's clock alone, and data of held tenants stays. Every function is
+one short transaction that removes a bounded number of rows, and nothing while another process does
+the same.
 
-Data of held tenants is not removed. Expiry is decided by the database's clock alone. Every function
-is one short transaction that removes a bounded number of rows, and nothing while another process
-does the same. Logs mostly go with their day's partition, with one DROP: only rows that cannot wait
-for that are deleted. Only the owner of the tables can drop partitions: a process that connects as
-another role deletes expired rows, and leaves partitions to `harmony-gateway db maintain`, run as
-the owner.
-
-A partition holds the logs of all responses that were created on one day (UTC). They are made ahead;
-rows of a day that has none go into the default partition. Every transaction on them is short and
-waits a moment at most for a lock, because a waiter for an exclusive lock makes all others behind it
-wait as well; a partition that is locked now is left to a later round.
+A partition holds the logs of responses that were created on one day (UTC), and goes with one DROP.
+Only the owner of the tables can make and drop them; other roles leave that to `harmony-gateway db
+maintain`. A transaction on them waits a moment at most for a lock, because a waiter for an
+exclusive lock makes all others behind it wait; a locked partition is left to a later round.
 """
 
 from __future__ import annotations
@@ -53,13 +47,12 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database
 
 INTERVAL_S: Final = 900.0
-"""Between two rounds."""
+"""Seconds between two rounds."""
 BATCH_ROWS_MAX: Final = 1000
-"""Removed by one statement."""
 DAYS_AHEAD: Final = 3
-"""Days ahead for which partitions exist, should rounds fail for a while."""
+"""Days of partitions made ahead, should rounds fail for a while."""
 SILENT_S: Final = 60
-"""Seconds without a write after which the flushes of a process that runs nothing are removed."""
+"""Seconds after which the flushes of a process that runs nothing are removed."""
 
 _log = EventLog(__name__)
 _ALWAYS: Final = (date.min, date.max)
@@ -163,9 +156,8 @@ DELETE FROM audit_log WHERE tenant_id = :tenant AND number <= :number
 
 
 async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> int:
-    """Delete up to `rows_max` log rows that go with no partition; return their number.
-
-    They belong to tenants with shorter log retention, or are in the default partition.
+    """Delete expired log rows that go with no partition: of tenants with shorter log retention, or
+    in the default partition.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -184,10 +176,7 @@ async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> 
 
 
 async def delete_responses(database: Database, keep: Retention, *, rows_max: int) -> int:
-    """Delete up to `rows_max` expired responses with items and logs; return their number.
-
-    A response that runs stays, and so does one until those that continue it are deleted.
-    """
+    """Delete expired responses with items and logs, but those that run, or that others continue."""
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
@@ -205,11 +194,7 @@ async def delete_responses(database: Database, keep: Retention, *, rows_max: int
 
 
 async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -> int:
-    """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
-
-    An entry at the other end of the chain records the removal; the remaining entries still link to
-    it.
-    """
+    """Delete expired entries of one audit chain. An entry at its other end records that."""
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
@@ -325,8 +310,6 @@ FROM policy
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Expired days: `days` are dropped, `busy` ones are in use just now and go in a later round."""
-
     days: tuple[date, ...] = ()
     busy: tuple[date, ...] = ()
 
@@ -337,7 +320,6 @@ async def is_alone(connection: Connection) -> bool:
 
 
 async def owns_partitions(database: Database) -> bool:
-    """Return True if this login may make and drop partitions: it must own the log."""
     async with database.owner_transaction() as connection:
         return bool(await connection.scalar(_IS_OWNED))
 
@@ -350,11 +332,9 @@ async def partition_days(connection: Connection) -> list[date]:
 async def make_partitions(
     database: Database, today: date, days_ahead: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> tuple[date, ...]:
-    """Make the partitions of `today` and the `days_ahead` days after it; return the new ones.
+    """Make the missing partitions from `today` on; return their days.
 
-    A day that has rows in the default partition keeps them there and gets no partition. None is
-    made while another process makes partitions, or while the log is locked for longer than
-    `lock_wait_s`.
+    A day that has rows in the default partition gets none, nor does any while the log is locked.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
@@ -367,11 +347,7 @@ async def make_partitions(
 async def drop_partitions(
     database: Database, log_s: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> Dropped:
-    """Drop the partitions of days whose logs have expired for all tenants.
-
-    The day, and every response created on it, must have ended longer ago than the longest retention
-    of any tenant (`log_s`, or its own). Appenders wait for at most `lock_wait_s` and a DROP.
-    """
+    """Drop the partitions of days whose logs have expired for all tenants."""
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
     days: list[date] = []
@@ -463,10 +439,9 @@ def _first_id(moment: datetime) -> UUID:
 async def remove_expired(
     database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
 ) -> int:
-    """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
+    """Remove expired usage, and sum up hours into days; return the number of rows removed.
 
-    Lines stay until they are added up and were sent. Return the number of rows removed. Raises
-    `StoreUnavailable`; earlier batches stay removed.
+    Raises `StoreUnavailable`; earlier batches stay removed.
     """
     removed = 0
     for table in ("usage_hours", "usage", "usage_minutes", "usage_days", "usage_end_user_days"):
@@ -485,17 +460,13 @@ async def remove_expired(
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """Result of one round. `days_busy` had expired but were in use, and are tried again.
-
-    `days_owned` False: it left days alone, because another role owns them.
-    """
+    """Result of one round. `days_owned` False: it left days to their owner."""
 
     days_owned: bool
     days_made: int = 0
     days_dropped: int = 0
     days_busy: int = 0
     removed: Mapping[str, int] = field(default_factory=dict)
-    """Rows by the names of `REMOVED`."""
 
 
 REMOVED: Final = {
@@ -511,7 +482,7 @@ REMOVED: Final = {
     "containers": "containers",
     "responses": "responses",
 }
-"""The rows that a round removes, by name: their description in log lines and `db maintain`."""
+"""Descriptions in log lines and `db maintain`, by name."""
 _NAMES: Final = {
     "pages": "tool_pages",
     "approvals": "tool_approvals",
@@ -527,7 +498,6 @@ _DELETIONS: Final[Mapping[str, Callable[..., Awaitable[int]]]] = {
     },
     "responses": delete_responses,
 }
-"""Deletions of a round, by the names of their rows in a report."""
 
 
 @contextmanager
@@ -543,8 +513,6 @@ def _utc_today() -> date:
 
 
 class Housekeeping:
-    """Rounds of one process over the whole database."""
-
     def __init__(
         self,
         database: Database,
@@ -565,10 +533,7 @@ class Housekeeping:
         self._today = today
 
     async def run(self) -> None:
-        """Make partitions at once, then run rounds until cancelled.
-
-        Database errors do not end it.
-        """
+        """Make partitions at once, then run rounds until cancelled, despite database errors."""
         failure = "housekeeping failed, will be tried again"
         try:
             await self._begin()
@@ -583,12 +548,11 @@ class Housekeeping:
             _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
-        # Partitions of today and the next days; returns how many were missing.
         return len(await make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> RetentionReport:
-        """Do everything once. Raises the first `StoreError` after that: what runs out of time must
-        not keep all else from being removed.
+        """Do everything once, then raise the first `StoreError`: what runs out of time must not
+        keep all else from being removed.
         """
         days_owned = await owns_partitions(self._database)
         days_made, dropped = 0, Dropped()

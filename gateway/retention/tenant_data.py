@@ -1,7 +1,7 @@
 """All data of a tenant: erase a person, hold it, delete it, make an archive of it.
 
-A tenant that is deleted loses its keys at once, and its data `RESTORE_S` later. Usage and the audit
-log stay, without a word of the tenant's: somebody may have to be shown them.
+A deleted tenant loses its keys at once, and its data `RESTORE_S` later. Usage and the audit log
+stay, without content.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
 _DAY_S: Final = 86_400
 RESTORE_S: Final = 7 * _DAY_S
-"""So long a tenant that was deleted can be restored."""
+"""Seconds in which a deleted tenant can be restored."""
 ROWS_AT_ONCE: Final = 500
 EXPORTS_MAX: Final = 1
-"""Archives that a process makes at once."""
 PURGE_INTERVAL_S: Final = 3600.0
 
 _log = EventLog(__name__)
@@ -60,15 +59,15 @@ TABLES: Final = tuple(
     for table in sorted(_CHILDREN_FIRST, key=lambda one: not about(one).is_log)
     if not about(table).lifetime.stays and not _goes_with_another(table)
 )
-"""Tables of which the removal of a tenant deletes all its rows; rows of others go with these by
-their foreign keys. In this order: logs first, because a log belongs to nobody once its response is
-gone; a project after its accounts, because it outlives them."""
+"""Tables whose rows the removal of a tenant deletes; others follow by foreign keys. Logs first,
+because a log belongs to nobody once its response is gone; a project after its accounts, because it
+outlives them."""
 SCRUBBED: Final = {
     name: scrubbed
     for name, table in ALL_TABLES.items()
     if (scrubbed := [one for one, of in columns_of(table).items() if of.info["scrubbed"]])
 }
-"""Columns, by table, that the removal of a tenant sets to null; it keeps their rows."""
+"""Columns, by table, that are set to null; the rows stay."""
 _DELETE_SOME: Final = {
     table: Statement(f"""
     DELETE FROM {table} WHERE ctid = ANY(ARRAY(
@@ -115,20 +114,12 @@ RETURNING true
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Data removed of a tenant: rows by table, and the number of destroyed keys."""
-
     tenant: str
     rows: dict[str, int]
     keys: int
 
 
 class TenantData:
-    """Use cases of a tenant's data; all raise `StoreUnavailable`, those with the name of a tenant
-    `ResourceNotFound`.
-
-    `keys` are those that seal content, if any do. At most `EXPORTS_MAX` archives are made at once.
-    """
-
     def __init__(
         self,
         database: Database,
@@ -137,11 +128,8 @@ class TenantData:
         end_user_secret: bytes | None = None,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Compute usage's digests of end users with `end_user_secret`.
-
-        Without it, persons are found only by the identifiers in stored requests. `on_rows` is
-        called repeatedly with the number of rows that were read or removed.
-        """
+        # Without `end_user_secret`, persons are found only by the identifiers in stored requests.
+        # `on_rows` is called repeatedly with the number of rows that were read or removed.
         self._on_rows = on_rows
         self._database = database
         self._keys = keys
@@ -151,11 +139,10 @@ class TenantData:
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses for this person, and their traces (`person_erasure.Erasing`).
+        """Delete all stored responses for this person, and what goes with them (`person_erasure`).
 
-        It reads all responses of the tenant. The audit log has usage's digest of the identifier,
-        which cannot be guessed without the secret; without a secret it has nothing of the
-        identifier. Raises `InvalidRequest` for an empty one, and `DataHeld`.
+        The audit log has usage's digest of the identifier, which cannot be guessed without the
+        secret, if there is one. Raises `InvalidRequest` and `DataHeld`.
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
@@ -177,13 +164,11 @@ class TenantData:
         return erased
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> None:
-        """Disable all keys of a tenant; its data is removed `RESTORE_S` later."""
         tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event("harmony.tenant.deleted", str(tenant_id))
         await self._change(_MARK, tenant_id, event)
 
     async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> None:
-        """Undo a deletion. Raises `InvalidRequest` if there is none, or it is too late."""
         tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event("harmony.tenant.restored", str(tenant_id))
         if not await self._change(_RESTORE, tenant_id, event, window_s=RESTORE_S):
@@ -194,10 +179,9 @@ class TenantData:
             )
 
     async def hold(self, name: str, *, is_held: bool, author: Author = COMMAND_LINE) -> None:
-        """Put a tenant's data under legal hold, or release it.
+        """Put a tenant's data under legal hold: nothing expires or is erased, shredded or purged.
 
-        While held, nothing expires or is erased, shredded or purged, and clients delete nothing. On
-        return the change is in effect at all replicas.
+        On return the change is in effect at all replicas.
         """
         tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event(
@@ -208,11 +192,10 @@ class TenantData:
     async def purge(
         self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
     ) -> list[Removed]:
-        """Remove the data of tenants deleted at least `window_s` seconds ago and not held.
+        """Remove the data of deleted tenants that are not held.
 
-        First the keys of the content, which makes it unreadable wherever it is, then the rows.
-        Usage and the audit log stay; an audit entry and the tenant's `purged_at` record the time.
-        After an error the next call continues.
+        First the keys, which makes content unreadable wherever it is, then the rows. After an error
+        the next call continues.
         """
         await require_owner(self._database)
         async with self._database.owner_transaction() as connection:
@@ -228,9 +211,8 @@ class TenantData:
         return removed
 
     async def run(self) -> None:
-        """Remove deleted tenants again and again, if this process owns the tables.
-
-        Others leave it to `harmony-gateway data purge`, run as the owner.
+        """Purge again and again, if this process owns the tables; else `harmony-gateway data purge`
+        does.
         """
         failure = "deleted tenants were not removed, will be tried again"
         await run_periodically(self.round, PURGE_INTERVAL_S, _log.warning, failure)
@@ -262,12 +244,10 @@ class TenantData:
     async def export(
         self, name: str, *, author: Author = COMMAND_LINE, with_content: bool = True
     ) -> TenantArchive:
-        """Make an archive of all data of a tenant.
+        """Make an archive of all data of a tenant; without content it has what operators see
+        anyway.
 
-        It has one file of JSON lines per table, with content opened, and `manifest.json` with the
-        count and SHA-256 of each file. Without content it has only what operators see anyway. The
-        audit log records the export before anything can be read. Raises `StoreUnavailable`, also
-        while the tenant's keys cannot be had.
+        The audit log records it before anything can be read.
         """
         tenant = await tenants.tenant_named(self._database, name)
         await self._database.keyring.ready([tenant.id])
@@ -280,7 +260,6 @@ class TenantData:
         )
 
     async def _empty(self, tenant_id: TenantId, table: str) -> int:
-        # Raises `DataHeld`.
         total = 0
         while True:
             async with self._database.owner_transaction() as connection:
@@ -296,7 +275,6 @@ class TenantData:
     async def _change(
         self, statement: Statement, tenant_id: TenantId, event: AuditEvent, **parameters: Any
     ) -> bool:
-        # False: nothing was to be changed.
         async with self._database.owner_transaction() as connection:
             if not await connection.scalar(statement, {"tenant": tenant_id, **parameters}):
                 return False
@@ -309,7 +287,6 @@ class TenantData:
 
 
 async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
-    """Return True if a deleted tenant is to be removed. It may have been restored or held since."""
     async with database.owner_transaction() as connection:
         parameters = {"tenant": tenant_id, "window_s": window_s}
         return bool(await connection.scalar(_IS_DUE, parameters))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.errors import InvalidRequest, StoreError
-from gateway.protocol.admin_bodies import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX, moment_of
 from gateway.protocol.request_errors import mutually_exclusive, unknown_place
 from gateway.store import audit_log
 from gateway.store.audit_log import KEPT_DAYS
@@ -192,13 +192,9 @@ def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None
     begins = [range_[name] + more for name, more in (("gte", 0), ("gt", 1)) if name in range_]
     ends = [range_[name] + more for name, more in (("lt", 0), ("lte", 1)) if name in range_]
     return (
-        _moment(max(begins)) if begins else None,
-        _moment(min(ends)) if ends else None,
+        moment_of(max(begins)) if begins else None,
+        moment_of(min(ends)) if ends else None,
     )
-
-
-def _moment(second: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
 
 def _place(id_: str | None, param: str) -> UUID | None:

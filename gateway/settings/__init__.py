@@ -1,4 +1,4 @@
-"""The only reader of configuration and environment. Everything else is given plain values."""
+"""The only reader of configuration and environment."""
 
 from __future__ import annotations
 

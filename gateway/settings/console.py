@@ -1,5 +1,3 @@
-"""The section of the console: pages for operators on the admin listener."""
-
 from __future__ import annotations
 
 from ipaddress import ip_address
@@ -16,7 +14,6 @@ LOOPBACK_NAME: Final = "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for a name or an address of this machine alone."""
     if host == LOOPBACK_NAME:
         return True
     try:

@@ -1,4 +1,4 @@
-"""URLs in settings: those of servers, whose paths are added to them, and those that stay whole."""
+"""URLs of servers, whose paths are added to them, and URLs that stay whole."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ _IPV4 = re.compile(r"\d+(\.\d+){3}")
 
 
 def http_url(url: str) -> str:
-    """Return the URL without a trailing slash or `/v1`. Raises `ValueError`."""
     return whole_url(url).rstrip("/").removesuffix("/v1")
 
 
 def whole_url(url: str) -> str:
-    """Return the URL as it is: others compare it, or it is that of one resource.
-
-    Raises `ValueError`.
-    """
+    """Return the URL as it is: others compare it, or it is of one resource."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable():
         raise ValueError("expected a URL such as http://gpu-1:8000")
@@ -38,7 +34,6 @@ def whole_url(url: str) -> str:
 
 
 def _is_host(host: str, *, is_address: bool) -> bool:
-    # True: requests can be sent to it.
     if not (is_address or _IPV4.fullmatch(host)):
         return host.isascii()
     try:

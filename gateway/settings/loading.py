@@ -5,11 +5,8 @@ as JSON. Secrets can be given as the name of a file in the same variable with `_
 `DATABASE_URL` and `PORT` are honoured because platforms set them; ours win over them.
 
 In gateway.yaml `${NAME}` stands for an environment variable (or the file that NAME_FILE names) and
-is a mistake when there is none; `${NAME:-default}` has something to fall back on; `$${` is a plain
-`${`. A key without a value, or whose references come out empty, counts as not given.
-
-pydantic's own texts speak of its types; a person wants to know what to write instead: so mistakes
-are explained here.
+is a mistake when there is none; `${NAME:-default}` falls back; `$${` is a plain `${`. A key without
+a value, or whose references come out empty, counts as not given.
 """
 
 from __future__ import annotations
@@ -45,12 +42,12 @@ _NESTING_MAX: Final = 20
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})?")
 
 KeyPath = tuple[str | int, ...]
-"""The way to a value: keys of sections and indexes of lists."""
+"""Keys of sections and indexes of lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Mistake in the settings, and the `file:line` or variable where it can be corrected."""
+    """Mistake in the settings; `where` is a `file:line` or a variable."""
 
     where: str
     message: str
@@ -62,14 +59,13 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Nested values, the place of each, and what could not even be read."""
+    """Nested values, the place of each, and what could not be read."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, str] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
     def put(self, path: tuple[str, ...], value: object, place: str) -> None:
-        """Set a value, making the sections on its path."""
         section = self.values
         for key in path[:-1]:
             section = section.setdefault(key, {})
@@ -92,7 +88,6 @@ class Variable:
 
     @property
     def is_list(self) -> bool:
-        # Lists are written as JSON.
         return _mentions(self.field.annotation, tuple)
 
 
@@ -106,7 +101,7 @@ def _mentions(annotation: object, kind: type) -> bool:
 
 
 def variables(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[Variable]:
-    """Yield every setting of a model, section by section, in the order of declaration."""
+    """Yield every setting of a model, in the order of declaration."""
     for key, info in model.model_fields.items():
         path = (*above, key)
         annotation = info.annotation
@@ -119,8 +114,7 @@ def variables(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[V
 def _lookup(name: str, environ: Mapping[str, str]) -> str | None:
     """Return a variable, or the content of the file that its `_FILE` twin names.
 
-    An empty variable counts as unset. Raises `OSError` or `UnicodeDecodeError` when the file cannot
-    be read.
+    An empty variable counts as unset.
     """
     if environ.get(name):
         return environ[name]
@@ -134,7 +128,6 @@ def inherited(**changes: str) -> dict[str, str]:
 
 
 def _read_environment(model: type[BaseModel], environ: Mapping[str, str]) -> Layer:
-    """Read the settings of `model` from the environment."""
     layer = Layer()
     by_name = {variable.name: variable for variable in variables(model)}
     by_path = {variable.path: variable for variable in by_name.values()}
@@ -170,7 +163,6 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 
 def _read_document(path: Path, environ: Mapping[str, str]) -> Layer:
-    """Read the settings from a file. A file that is not YAML is one mistake and no values."""
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -198,7 +190,7 @@ def _unreadable(where: str, message: str) -> Layer:
 
 
 class _Reader:
-    """Turns YAML nodes into values, keeping their lines."""
+    """Reader of YAML nodes that keeps their lines."""
 
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -298,7 +290,7 @@ _TEXTS: Final = {
     "literal_error": "expected {expected}",
     "invalid_key": "expected the name of a setting",
 }
-"""By pydantic's type of error, with what its context has."""
+"""By pydantic's type of error, formatted with its context."""
 _SECTIONS: Final = ("model_type", "model_attributes_type", "dict_type")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _UNKNOWN: Final = "extra_forbidden"
@@ -318,7 +310,6 @@ def _explanation(detail: ErrorDetails, value: object) -> str:
 
 
 def _unknown(path: Sequence[str | int]) -> str:
-    """Explain that there is no setting at this path, with similar ones."""
     section = _model_at(path[:-1])
     name = str(path[-1])
     hint = _did_you_mean(name, section.model_fields) if section is not None else ""
@@ -329,7 +320,6 @@ def _unknown(path: Sequence[str | int]) -> str:
 
 
 def _did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return a question to append to a message; empty if nothing is similar."""
     by_lower = {one.lower(): one for one in candidates}
     close = get_close_matches(word.lower(), by_lower, n=3, cutoff=0.7)
     return _did_you_mean_one_of([by_lower[one] for one in close])
@@ -346,7 +336,6 @@ def _spelled(path: Sequence[str | int]) -> str:
 
 
 def _value_at(values: Mapping[str, Any], path: Sequence[str | int]) -> object:
-    """Return the value at this path, or None."""
     value: Any = values
     for part in path:
         try:
@@ -396,9 +385,8 @@ def load_settings(
 ) -> Settings:
     """Load the settings of this process.
 
-    `config` is the file (default: `GATEWAY_CONFIG`, then ./gateway.yaml if there is one),
-    `arguments` nested values that win over all else, `environ` the environment (default: the
-    process's). Raises one `ConfigError` that lists every mistake.
+    `arguments` are nested values that win over all else. Raises one `ConfigError` that lists every
+    mistake.
     """
     environ = os.environ if environ is None else environ
     layers = [
@@ -422,9 +410,7 @@ def load_settings(
 
 
 def sources(config: Path | None = None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return where each setting that is not left at its default was given: `file:line`, or the
-    name of a variable. What cannot be read has none.
-    """
+    """Return where settings were set, by path: `file:line`, or a variable."""
     environ = os.environ if environ is None else environ
     layers = (_read_file(config, environ), _read_environment(Settings, environ))
     paths = {variable.path for variable in variables(Settings)}
@@ -442,7 +428,6 @@ def variable_names() -> list[str]:
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    # `upper` wins; sections are merged.
     both = {**lower, **upper}
     for key in lower.keys() & upper.keys():
         if isinstance(lower[key], dict) and isinstance(upper[key], dict):
@@ -500,10 +485,10 @@ _BACKENDS: Final = TypeAdapter(tuple[Backend, ...])
 
 
 def read_backends(path: Path) -> tuple[Backend, ...]:
-    """Read the list `backends` of a file in the form of gateway.yaml that has nothing else.
+    """Read a file with the list `backends` of gateway.yaml and nothing else.
 
-    References to the environment are replaced. Raises `ConfigError`, also for an empty file,
-    because one that is being written may look so. An empty list means that there are no backends.
+    An empty file is a mistake, because one that is being written may look so. An empty list means
+    that there are no backends.
     """
     layer = _layer(path)
     if layer.mistakes:

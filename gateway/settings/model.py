@@ -1,5 +1,3 @@
-"""All settings of a process, as one frozen value."""
-
 from __future__ import annotations
 
 import hmac
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def default_data_dir() -> Path:
-    """Return the platform's data directory for applications of this user.
+    """Return the platform's data directory of this user.
 
     Root's is not in its home: PostgreSQL refuses to run as root, and other users cannot enter
     there.
@@ -81,7 +79,7 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
 
 
 PEPPER_KEY_ID: Final = "auth.key_pepper"
-"""The id of the sealing key that is made from the pepper. Its dot keeps others from having it."""
+"""Of the key made from the pepper. Its dot keeps others from having it."""
 
 
 class Settings(BaseModel):
@@ -166,7 +164,6 @@ class Settings(BaseModel):
 
     @property
     def database_url(self) -> str:
-        """Return the URL with its password. Raises `ConfigError` if there is none."""
         if self.database.url is None:
             raise ConfigError(
                 "there is no database URL",
@@ -177,10 +174,6 @@ class Settings(BaseModel):
 
     @property
     def pepper(self) -> bytes:
-        """Return the secret that API keys are hashed with.
-
-        Raises `ConfigError` if there is none.
-        """
         if self.auth.key_pepper is None:
             raise ConfigError(
                 "no secret to hash API keys with; all replicas must share one",
@@ -191,23 +184,20 @@ class Settings(BaseModel):
 
     @property
     def previous_pepper(self) -> bytes | None:
-        """Return the secret that keys were hashed with before `pepper`, or None."""
         previous = self.auth.previous_key_pepper
         return None if previous is None else previous.get_secret_value().encode()
 
     @property
     def cache_salt_key(self) -> bytes:
-        """Return the key of tenants' cache salts: `cache_salt_secret`, or one from the pepper."""
         if self.cache_salt_secret is None:
             return hmac.digest(self.pepper, b"cache salt", "sha256")
         return self.cache_salt_secret.get_secret_value().encode()
 
     @property
     def sealing_secrets(self) -> tuple[tuple[str, bytes], ...]:
-        """Return ids and secrets of the keys for reasoning, the one that seals first.
+        """Return ids and secrets, the one that seals first.
 
-        The key from the pepper is among them, so that what it sealed before there were others can
-        still be opened.
+        The key from the pepper opens what it sealed before there were others.
         """
         own = ((key.id, key.secret.get_secret_value()) for key in self.reasoning.sealing_keys)
         made = hmac.digest(self.pepper, b"reasoning seal", "sha256")
@@ -221,7 +211,6 @@ class Settings(BaseModel):
 
     @property
     def model_aliases(self) -> dict[str, str]:
-        # Aliases to model ids.
         return {alias: model.id for model in self.models for alias in model.aliases}
 
     @property
@@ -230,11 +219,9 @@ class Settings(BaseModel):
         return TenantPolicy.of_settings(self)
 
     def with_database_url(self, url: str) -> Settings:
-        """Return the settings with the URL of the embedded database, once it runs."""
         database = self.database.model_copy(update={"url": SecretStr(url)})
         return self.model_copy(update={"database": database})
 
     def with_pepper(self, pepper: str) -> Settings:
-        """Return the settings with the pepper made for the embedded database."""
         auth = self.auth.model_copy(update={"key_pepper": SecretStr(pepper)})
         return self.model_copy(update={"auth": auth})

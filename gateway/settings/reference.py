@@ -1,4 +1,4 @@
-"""The settings as documentation: the table of variables and the annotated example file."""
+"""The table of variables and the annotated example file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
 _OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
 }
-"""Examples of sections that a gateway works without; they are commented out."""
+"""Commented out: a gateway works without them."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # `harmony-gateway config env` says of each when to change it.
@@ -45,15 +45,12 @@ _HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Environment variable, its default as it would be written, and what it means."""
-
     name: str
     default: str
     description: str
 
 
 def rows() -> list[Row]:
-    """Return every environment variable that is read, in the order of the sections."""
     table = [Row(CONFIG_VARIABLE, "gateway.yaml", "Path of the configuration file.")]
     customary = {path: name for name, path in CUSTOMARY.items()}
     for variable in variables(Settings):

@@ -1,11 +1,9 @@
-"""The sections of the configuration: every setting with its default, its bounds and its unit.
+"""Sections of the configuration.
 
-A section is handed to the code that it configures: no other record restates it. A number that no
-operator has a reason to change is a constant beside the code that uses it.
+A number that no operator has a reason to change is a constant beside the code that uses it.
 
-The descriptions are the reference documentation: `harmony-gateway config env` prints them. Their
-first sentence, which gateway.example.yaml has too, says what the setting is; the others say why an
-operator would change it.
+Descriptions are the reference documentation. Their first sentence, which gateway.example.yaml has
+too, says what the setting is; the others say why to change it.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ T = TypeVar("T", bound="DataclassInstance")
 MIB: Final = 1024 * 1024
 PORT_MAX: Final = 65_535
 TENANT_IMAGE_SHARE: Final = 0.25
-"""The part of `Images.held_bytes_max`, and of all fetches of images, that one tenant may have."""
+"""Of `Images.held_bytes_max`, and of all fetches of images."""
 WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
 
 Secret = Annotated[SecretStr, Field(min_length=1)]
@@ -65,15 +63,13 @@ PATTERNS = {
     KEY_ID_PATTERN: "expected 1 to 32 letters, digits, `_` and `-`",
     ID_RANGE_PATTERN: "expected two numbers from 1 on, such as 61184-61439",
 }
-"""Patterns in words."""
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 SECRET_CHARS_MIN = 16
 HEARTBEAT_SHARE = 0.3
-"""Part of a lease that passes between two signs of life."""
+"""Part of a lease between two signs of life."""
 
 
 def postgres_url(url: SecretStr) -> SecretStr:
-    """Raise `ValueError` unless the URL is one of PostgreSQL."""
     scheme = url.get_secret_value().partition("://")[0]
     if scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
         raise ValueError("expected a URL such as postgresql://user:password@host:5432/database")
@@ -98,11 +94,11 @@ BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 ListenPort = Annotated[int, Field(ge=0, le=PORT_MAX)]
-"""A port to listen on; 0: any that is free."""
+"""0: any that is free."""
 
 
 def not_below(other: str) -> AfterValidator:
-    """Make a validator against a field declared before; defaults need `validate_default`."""
+    """Compare with a field declared before; defaults need `validate_default`."""
 
     def check(value: int, info: ValidationInfo) -> int:
         least = info.data.get(other)
@@ -114,7 +110,7 @@ def not_below(other: str) -> AfterValidator:
 
 
 def none_or_from(least: int) -> AfterValidator:
-    """Make a validator for 0 (off) or at least `least`; normal use would hit smaller values."""
+    """Allow 0 (off); normal use would hit values below `least`."""
 
     def check(value: int) -> int:
         if 0 < value < least:
@@ -125,22 +121,16 @@ def none_or_from(least: int) -> AfterValidator:
 
 
 def tenant_default(name: str, **options: Any) -> Any:
-    """Make the field for the default of the policy value `name`."""
     value = POLICY_VALUES[name]
     least = None if value.words or value.is_domains else value.least
     return Field(value.default, description=value.description, ge=least, **options)
 
 
 class Section(BaseModel):
-    """Frozen section; a key that does not exist is a mistake; no value is repeated in an error."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def fill(self, kind: type[T], **overrides: Any) -> T:
-        """Make a dataclass from the settings of the same names; `overrides` take precedence.
-
-        Other fields keep their defaults.
-        """
+        """Make a dataclass; what has no setting of its name keeps its default."""
         same = (one.name for one in fields(kind) if one.name in type(self).model_fields)
         made: T = kind(**{**{name: getattr(self, name) for name in same}, **overrides})
         return made
@@ -756,7 +746,6 @@ class Alerts(Section):
 
     @property
     def signing_key(self) -> bytes:
-        # The key itself, decoded, which signs webhooks.
         return _key_of(self.webhook_secret)
 
 
@@ -1123,7 +1112,6 @@ class Images(Destinations):
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
-        # A bound within another must not be above it.
         if self.bytes_max > self.context_bytes_max:
             raise ValueError("bytes_max of one image is above context_bytes_max of all of them")
         if self.context_bytes_max > self.held_bytes_max * TENANT_IMAGE_SHARE:

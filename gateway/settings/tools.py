@@ -1,7 +1,6 @@
-"""The settings of the tools that the gateway runs itself.
+"""Settings of the tools that the gateway runs itself.
 
-A tool that lacks a requirement is off: requests that offer it are answered without it, and the
-answer says so.
+A tool that lacks a requirement is off: requests are answered without it.
 """
 
 from __future__ import annotations
@@ -130,7 +129,6 @@ class Web(Destinations):
 
     @property
     def agent(self) -> str:
-        # Name and contact, as sites see them.
         return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent
 
 

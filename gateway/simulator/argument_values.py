@@ -1,9 +1,7 @@
-"""Arguments of calls: the TypeScript that describes tools, and values that are valid by it.
+"""Arguments of calls, valid by the TypeScript that describes tools in a prompt.
 
-A prompt describes tools in TypeScript, which is read back into JSON Schemas. Total: what cannot be
-read becomes the schema of anything, or an absent property. More than the strict language is read,
-because descriptions with line breaks and unescaped quotes do occur in prompts. A value is made out
-of the user's text where that fits.
+What cannot be read becomes the schema of anything, or an absent property; line breaks and unescaped
+quotes in descriptions do occur, and are read.
 """
 
 from __future__ import annotations
@@ -24,7 +22,9 @@ _BLANK: Final = re.compile(r"(?:\s+|//[^\n]*)*")
 _KEY: Final = re.compile(r"""("(?:\\.|[^"\\\n])*"|[^\s:?{}|,;"]+)(\??)\s*:""")
 _INDEX: Final = re.compile(r"\[key: string\]\s*:")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
-_NUMBER_LITERAL: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER_LITERAL: Final = re.compile(
+    r"-?(?:0|[1-9][0-9]{0,307})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
+)
 _STRING: Final = re.compile(r'"([^\n]*?)"(?=\s*(?:[|,;\])}>\[]|//|\n|\Z))')
 _LINE: Final = re.compile(r"[^\n]*\n?")
 _NAMED: Final[dict[str, Schema]] = {
@@ -41,18 +41,15 @@ _NAMED: Final[dict[str, Schema]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that is offered: its name, the comment above it, the schema of its arguments."""
-
     name: str
     description: str
     parameters: Schema
 
 
 def tools_of(message: str, namespace: str = "functions") -> list[Tool]:
-    """Return the tools of a namespace in a message of the developer or the system, in order.
+    """Return the tools of a namespace in a developer's or system message.
 
-    The last namespace of that name counts: instructions, which may quote one, come before the
-    tools.
+    The last one of that name counts: instructions before it may quote one.
     """
     begin, end = f"namespace {namespace} {{", f"}} // namespace {namespace}"
     whole = rf"^{re.escape(begin)}$(.*?)^{re.escape(end)}$"
@@ -81,7 +78,6 @@ class _Reader:
         self._position = position
 
     def union(self, depth: int) -> Schema:
-        """Read `A | B | C[]`, one member or many."""
         leading = self._accept("|")
         members = [self._postfix(depth)]
         while self._accept("|"):
@@ -189,15 +185,14 @@ def _unescape(literal: str) -> str:
 
 
 DEPTH_MAX: Final = 24
-"""Nesting beyond which a value is empty: the schema has no finite one."""
+"""Beyond it a value is empty: the schema has no finite one."""
 DEPTH_SHORT: Final = 4
-"""Nesting from which on the shortest way out is taken: null, the empty array."""
+"""From here on the shortest way out is taken: null, the empty array."""
 SIZE_MAX: Final = 10_000
-"""Members and characters that a schema can require of a value here. Bounds such as `minItems` come
-from a client and have no maximum: only a grammar can enforce greater ones."""
+"""Members and characters; a client's `minItems` has no maximum."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _FORMATS: Final = {
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
@@ -220,7 +215,6 @@ def make_value(schema: Schema, request: str) -> Any:
 
 
 def make_arguments(schema: Schema, request: str) -> dict[str, Any]:
-    """Return the arguments of a call: always an object."""
     value = make_value(schema, request)
     return value if isinstance(value, dict) else {}
 
@@ -229,13 +223,16 @@ class _Maker:
     def __init__(self, root: Schema, request: str) -> None:
         self._root = root
         self._request = request
-        self._numbers = [json.loads(number) for number in _NUMBER.findall(_plain(request))]
+        # Not as JSON, which has no leading zeros.
+        numbers = _NUMBER.findall(_plain(request))
+        self._numbers = [float(one) if "." in one else int(one) for one in numbers]
         self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
         self._room = SIZE_MAX
         self._made = 0
+        self._resolved = 0
 
     def value(self, schema: Any, key: str, depth: int) -> Any:
-        schema = _resolve(schema, self._root)
+        schema = self._resolve(schema)
         self._made += 1
         if depth > DEPTH_MAX or self._made > SIZE_MAX:
             return {}
@@ -244,6 +241,27 @@ class _Maker:
         if members := schema.get("anyOf") or schema.get("oneOf"):
             return self._one_of(members, key, depth)
         return self._typed(_type_of(schema), schema, key, depth)
+
+    def _resolve(self, schema: Any, depth: int = 0) -> Schema:
+        # True and False stand for the schema of anything; so does one that leads back to itself.
+        for _ in range(DEPTH_MAX):
+            self._resolved += 1
+            if not isinstance(schema, dict) or depth > DEPTH_MAX or self._resolved > SIZE_MAX:
+                return {}
+            if "$ref" in schema:
+                schema = at_pointer(self._root, str(schema["$ref"]))
+            elif "allOf" in schema:
+                schema = self._merge(schema, depth)
+            else:
+                return schema
+        return {}
+
+    def _merge(self, schema: Schema, depth: int) -> Schema:
+        merged = {key: value for key, value in schema.items() if key != "allOf"}
+        for member in schema["allOf"]:
+            for key, value in self._resolve(member, depth + 1).items():
+                merged[key] = _joined(merged.get(key), value)
+        return merged
 
     def _typed(self, kind: str, schema: Schema, key: str, depth: int) -> Any:
         match kind:
@@ -259,7 +277,7 @@ class _Maker:
                 return self._string(schema, key)
 
     def _one_of(self, members: list[Any], key: str, depth: int) -> Any:
-        resolved = [_resolve(member, self._root) for member in members]
+        resolved = list(map(self._resolve, members))
         constants = [member["const"] for member in resolved if "const" in member]
         if constants:
             return self._choose(constants)
@@ -289,10 +307,10 @@ class _Maker:
     def _array(self, schema: Schema, key: str, depth: int) -> list[Any]:
         if "prefixItems" in schema:
             return [self.value(item, key, depth + 1) for item in schema["prefixItems"]]
-        least = schema.get("minItems", 0)
+        least = int(schema.get("minItems", 0))
         wanted = max(least, 1) if depth < DEPTH_SHORT else least
         room = self._room
-        count = min(wanted, schema.get("maxItems", wanted), room)
+        count = min(wanted, int(schema.get("maxItems", wanted)), room)
         self._room = room // max(count, 1)  # what is in a member is there `count` times
         first = self.value(schema.get("items", {}), key, depth + 1) if count else None
         self._room = room
@@ -312,8 +330,8 @@ class _Maker:
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
         text = self._text_for(key)
-        least = min(schema.get("minLength", 0), self._room)
-        most = schema.get("maxLength", max(least, _STRING_CHARS_MAX))
+        least = min(int(schema.get("minLength", 0)), self._room)
+        most = int(schema.get("maxLength", max(least, _STRING_CHARS_MAX)))
         return text[:most].ljust(least, "x")
 
     def _text_for(self, key: str) -> str:
@@ -342,28 +360,6 @@ def _type_of(schema: Schema) -> str:
     if "properties" in schema or "required" in schema:
         return "object"
     return "array" if "items" in schema else "string"
-
-
-def _resolve(schema: Any, root: Schema) -> Schema:
-    # True and False stand for the schema of anything.
-    for _ in range(DEPTH_MAX):
-        if not isinstance(schema, dict):
-            return {}
-        if "$ref" in schema:
-            schema = at_pointer(root, str(schema["$ref"]))
-        elif "allOf" in schema:
-            schema = _merged(schema, root)
-        else:
-            return schema
-    return {}
-
-
-def _merged(schema: Schema, root: Schema) -> Schema:
-    merged = {key: value for key, value in schema.items() if key != "allOf"}
-    for member in schema["allOf"]:
-        for key, value in _resolve(member, root).items():
-            merged[key] = _joined(merged.get(key), value)
-    return merged
 
 
 def _joined(old: Any, new: Any) -> Any:

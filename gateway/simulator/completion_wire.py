@@ -1,13 +1,10 @@
-"""The wire of the simulated server: requests, events and errors, in vLLM's exact form or SGLang's.
+"""Requests and events, in vLLM's exact form or SGLang's.
 
-Only one prompt of token ids is taken, and one choice. `ignore_eos`, `min_tokens`, `logit_bias`,
-`structured_outputs`, `response_format`, `stop` and `chat_template_kwargs` have no effect on a
-script. A conversation becomes a prompt in Harmony, as servers of gpt-oss do it.
+One prompt of token ids is taken, and one choice. `ignore_eos`, `min_tokens`, `logit_bias`,
+`structured_outputs`, `response_format`, `stop` and `chat_template_kwargs` have no effect. Logprobs
+mean nothing, but are the same for the same id.
 
-Logprobs are numbers that mean nothing, but are the same for the same id.
-
-Sources: responses of vLLM 0.32 with its parsers of gpt-oss, and of SGLang 0.5.23, which leaves the
-outer object of an error away, but not in a stream, and calls thoughts `reasoning_content`.
+Sources: responses of vLLM 0.32 with its parsers of gpt-oss, and of SGLang 0.5.23.
 """
 
 from __future__ import annotations
@@ -73,11 +70,11 @@ class CompletionRequest:
     include_stop_text: bool
     stop_ids: tuple[int, ...]
     logprobs: int | None = None
-    """Number of alternatives for each id; None: no logprobs at all."""
+    """Alternatives for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
-    """Logprobs name tokens by their ids instead of by their text."""
+    """In logprobs."""
     chat_rules: OutputRules | None = None
-    """Rules by which its output is read; None: it did not come to `/v1/chat/completions`."""
+    """None: it did not come to `/v1/chat/completions`."""
 
 
 class _StreamOptions(BaseModel):
@@ -103,7 +100,6 @@ class _Body(BaseModel):
 
 
 def request_of(members: Json, options: SimulatorOptions) -> CompletionRequest:
-    """Return the request of a body that was read. Raises `SimulatedError`."""
     try:
         body = _Body.model_validate(members)
     except ValidationError as error:
@@ -138,7 +134,6 @@ def request_of(members: Json, options: SimulatorOptions) -> CompletionRequest:
 
 
 def json_object(body: bytes) -> Json:
-    """Parse a body. Raises `SimulatedError` for one that is not a JSON object."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -150,9 +145,7 @@ def json_object(body: bytes) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a stream: vLLM's `finish_reason` and `stop_reason`, the stop id. The latter is None
-    for the end-of-sequence id `<|return|>` and for length.
-    """
+    """End of a stream; vLLM's `stop_reason` is None for `<|return|>` and for length."""
 
     finish: str
     stop_reason: int | None = None
@@ -177,7 +170,7 @@ def reply_to(request: CompletionRequest, continuation: Continuation) -> tuple[li
 _STEP: Final = 0.125
 _STEPS: Final = 64
 _SURPRISE_EVERY: Final = 5
-"""Number of ids of which one is not the likeliest at its position."""
+"""One id of so many is not the likeliest at its position."""
 _SPECIAL_TEXT: Final = {one: name for name, one in NAMED_SPECIALS.items()}
 
 
@@ -198,7 +191,7 @@ def alternatives(token: int, count: int) -> dict[int, float]:
 
 
 class Likelihoods:
-    """The `logprobs` of the events of one stream; offsets count the characters of its tokens."""
+    """`logprobs` of a stream's events; offsets count characters."""
 
     def __init__(self, request: CompletionRequest, vocabulary: Vocabulary) -> None:
         self._count = request.logprobs or 0
@@ -239,12 +232,11 @@ _TAIL: Final = b"]}]}\n\n"
 
 
 def event(document: Json) -> bytes:
-    # A server-sent event.
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
 class EventTails:
-    """The second half of an event with one id of whole characters; the same for every stream."""
+    """Second half of an event with one id of whole characters."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -269,7 +261,7 @@ class EventTails:
 
 
 class EventWriter:
-    """Writer of the events of one stream. Text comes as soon as its characters are complete."""
+    """Writer of a stream; text comes once its characters are complete."""
 
     def __init__(
         self,
@@ -290,11 +282,9 @@ class EventWriter:
         self._begin = b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"text":'
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_first = True
-        self.cached = 0
-        """Number of cached ids of the prompt; 0 until it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
-        """Return events of `ids_per_event` ids each; the last one carries the ending, if any."""
+        """Return events of `ids_per_event` ids each; the last one carries the ending."""
         cut = max(len(ids) - 1, 0) // ids_per_event * ids_per_event if ending else len(ids)
         frames = [
             self._frame(ids[start : min(start + ids_per_event, cut)])
@@ -305,7 +295,6 @@ class EventWriter:
         return b"".join(frames)
 
     def usage(self, usage: Json) -> bytes:
-        """Return the last event before `[DONE]`; empty if it was not requested."""
         if not self._request.include_usage:
             return b""
         tail = {"choices": [], "usage": usage}
@@ -329,10 +318,7 @@ class EventWriter:
         return event(document)
 
     def choice(self, ids: Sequence[int], ending: Ending | None) -> Json:
-        """Return the choice of one event or of a whole response.
-
-        The first one echoes the prompt.
-        """
+        """Return the choice of an event or of a response; the first echoes the prompt."""
         request = self._request
         echo = request.prompt if self._is_first and request.return_token_ids else None
         self._is_first = False
@@ -397,16 +383,14 @@ _NOBODY: Final = UUID(int=0)
 
 
 class Conversations:
-    """Reader of conversations, with the gateway's own rendering and limits for gpt-oss."""
-
     def __init__(self, vocabulary: Vocabulary, *, context_length: int) -> None:
         self.format = HarmonyFormat(vocabulary)
         self._context_length = context_length
 
     def as_completion(self, members: Json, body: bytes) -> tuple[Json, OutputRules]:
-        """Return the equivalent completion request, and the rules to read its output by.
+        """Return the equivalent completion, and the rules to read its output by.
 
-        Raises `SimulatedError`. CPU work that grows with the prompt.
+        CPU work that grows with the prompt.
         """
         try:
             request = parse_chat(body, limits=_LIMITS).request
@@ -423,7 +407,6 @@ class Conversations:
         return completion, rules_of(echo(request))
 
     def read(self, body: bytes, options: SimulatorOptions) -> CompletionRequest:
-        """Return the request of a body. Raises as `as_completion`."""
         members, rules = self.as_completion(json_object(body), body)
         return replace(request_of(members, options), chat_rules=rules)
 
@@ -446,7 +429,7 @@ _VISIBLE: Final = (SegmentKind.FINAL, SegmentKind.COMMENTARY)
 
 
 class ChatWriter(EventWriter):
-    """Writer of the events of one stream, or of its one answer, whose ids `parser` reads."""
+    """Writer of the ids that `parser` reads."""
 
     def __init__(
         self,

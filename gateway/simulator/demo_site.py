@@ -1,12 +1,6 @@
-"""A small web site to try the browser on, with its own texts.
+"""A web site to try the browser on.
 
-    /                    and what it links to: the pages of the folder `pages`
-    /paper.pdf           a PDF of two pages
-    /big                 a page of some thousand lines, with one that is worth finding
-    /injection           a page that tells its reader what to do, and forges marks of the browser
-    /search?q=&format=json   searches the pages, and answers as SearXNG does
-
-Nothing that its pages say is true.
+`/injection` tells its reader what to do, and forges marks of the browser.
 """
 
 from __future__ import annotations
@@ -48,7 +42,6 @@ def create_site() -> Starlette:
 
 
 def page_names() -> list[str]:
-    # Without the index page.
     return sorted(path.stem for path in PAGES.glob("*.html") if path.stem != "index")
 
 

@@ -1,11 +1,8 @@
-"""Write the script of a turn: think, perhaps announce and call a tool, or answer.
+"""Script of a turn: think, perhaps announce and call a tool, or answer.
 
-The scripted model uses the tools that a gateway hosts: it searches, reads and cites, or computes
-and plots, if the user requests it and the system message offers the tool.
-
-A prompt shows what `browser.search`, `open` and `find` returned as displays: `[3] Title
-(https://host/path)`, the line `**viewing lines [40 - 61] of 180**`, an empty line, and then
-numbered ones: `L40: Some text, and 【7†a link】 in it.`
+Results of `browser` stand in a prompt as displays: `[3] Title (https://host/path)`, the line
+`**viewing lines [40 - 61] of 180**`, an empty line, and numbered ones: `L40: Some text, and 【7†a
+link】 in it.`
 """
 
 from __future__ import annotations
@@ -41,15 +38,13 @@ _NAME: Final = re.compile(r"\bmy name is ([\w'\-]+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """Result of a tool call."""
-
     name: str
     text: str
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages before the open turn, read on demand."""
+    """Messages before the open turn, read on demand."""
 
     messages: tuple[Message, ...]
     bodies: Bodies
@@ -141,12 +136,10 @@ def thoughts(conversation: Conversation) -> str:
 
 
 def preamble(tool: Tool) -> str:
-    # Shown to the user before a call.
     return f"I will call {tool.name} and tell you what it says."
 
 
 def answer(conversation: Conversation) -> str:
-    """Return the final message: JSON if a response format is requested, else text."""
     schema = response_schema(conversation.developer)
     if schema is not None:
         value = make_value(schema, conversation.request)
@@ -157,7 +150,6 @@ def answer(conversation: Conversation) -> str:
 
 
 def response_schema(developer: str) -> Schema | None:
-    """Return the schema under the last `# Response Formats` of the developer message, if any."""
     sections = _FORMATS.split(developer)
     begun = _SCHEMA_LINE.search(sections[-1]) if len(sections) > 1 else None
     if begun is None:
@@ -234,23 +226,21 @@ _WORD: Final = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """A page that was shown under a cursor, and the lines of it that were. `url` is empty for
-    results of a search or a find.
-    """
+    """Lines of a page; `url` is empty for results of a search or a find."""
 
     cursor: int
     title: str
     url: str
     lines: tuple[tuple[int, str], ...]
     links: tuple[tuple[int, str], ...]
-    """Their numbers and words, the lowest number first."""
+    """Numbers and words, the lowest number first."""
 
     def best_link(self, words: frozenset[str]) -> int:
         # The link with most of these words; there must be one.
         return max(self.links, key=lambda one: len(words & words_of(one[1])))[0]
 
     def best_line(self, words: frozenset[str]) -> tuple[int, str]:
-        """Return the line with most of these words, without the markup of links."""
+        """Return the line with most of these words."""
         lines = [(number, _LINK.sub(r"\2", line).strip()) for number, line in self.lines]
         prose = [one for one in lines if one[1] and not one[1].startswith(("#", "URL:"))]
         best = max(prose or lines, key=lambda one: len(words & words_of(one[1])))
@@ -326,7 +316,7 @@ _OPENED_MAX: Final = 1
 
 
 def plausible(conversation: Conversation, offered: Container[str]) -> Act | None:
-    """Return what a model would do with its tools here; None if they have nothing to do."""
+    """Return what a model would do with its hosted tools."""
     request = conversation.request
     if _REFUSED.search(request):
         return None
@@ -358,7 +348,6 @@ def _researching(conversation: Conversation) -> Act | None:
 
 
 def query_for(request: str) -> str:
-    """Return a search query: the words in quotes, or those of the first sentence that matter."""
     if quoted := _QUOTED.search(request):
         return quoted[1]
     sentence = re.split(r"[.?!;\n]", request.strip(), maxsplit=1)[0]
@@ -401,8 +390,7 @@ for y in ys[::3]:
 def code_for(request: str, system: str) -> str:
     """Return Python that plots or computes what the request names.
 
-    It uses the packages that the system message lists; if it lists none, those that models were
-    trained with.
+    If the system message lists no packages, models take those that they were trained with.
     """
     if _PLOT_REQUEST.search(request):
         function = _FUNCTION.search(request)
@@ -432,12 +420,11 @@ _WORD_CHARS_MIN: Final = 4
 
 
 def planned_calls(chosen: list[Tool], times: int) -> list[Tool]:
-    """Return the tools in the order of the calls: one alone is called so many times."""
+    """Return the tools in the order of the calls."""
     return (chosen * times if len(chosen) == 1 else chosen)[:CALLS_MAX]
 
 
 def tools_meant(request: str, tools: Sequence[Tool]) -> list[Tool]:
-    """Return the tools that answer the request, empty for none."""
     if _REFUSAL.search(request):
         return []
     if named := _named(request, tools):
@@ -481,8 +468,6 @@ _PYTHON_OFFERED: Final = re.compile(r"^## python$", re.MULTILINE)
 
 
 class ScriptWriter:
-    """The script of one conversation, and single messages of it that somebody else opened."""
-
     def __init__(self, conversation: Conversation, vocabulary: Vocabulary) -> None:
         self._conversation = conversation
         self._vocabulary = vocabulary
@@ -504,7 +489,6 @@ class ScriptWriter:
 
     @cached_property
     def offered(self) -> list[str]:
-        # The recipients of all calls that could be made.
         has_python = _PYTHON_OFFERED.search(self._conversation.system)
         return [*self._tools_by_kind, *([PYTHON] if has_python else [])]
 
@@ -538,11 +522,10 @@ class ScriptWriter:
         return self._parts.part_of_ids(kind, self._body(kind))
 
     def completion(self, kind: str, body: list[int]) -> list[int] | None:  # noqa: ARG002
-        """Return the rest of a body that another model began; None if this one cannot tell."""
+        """Return the rest of a body that another model began, if it can be known."""
         return None
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
-        # The rest of the header behind the recipient.
         return self._parts.call_mark(kind)
 
     def header_of(self, kind: str) -> tuple[int, ...]:

@@ -1,10 +1,8 @@
-"""The continuation of a prompt: a pure function of its ids, the same on every instance.
+"""Continuation of a prompt: a pure function of its ids, the same on every instance.
 
-No clock, no chance, no memory. A prompt that already holds the first ids of the answer gets the
-rest of the same answer: a cut turn goes on exactly where it broke off. When its ids are not the
-beginning of the script, because a gateway prefilled a header or another model wrote them, the
-script's message that fits is continued; where none fits, one is improvised in the channel that is
-open. In each case
+A prompt that already holds the first ids of the answer gets the rest of the same answer. Where its
+ids are not the beginning of the script (a prefilled header, another model), the message that fits
+is continued; where none fits, one is improvised in the channel that is open. In each case
 
     rest(written) == out  implies  rest(written + out[:k]) == out[k:]  for every k.
 """
@@ -37,19 +35,18 @@ if TYPE_CHECKING:
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""
 FOREIGN_IDS_MAX: Final = 64
-"""Ids at the front of a text, at most, that another tokenizer may have cut differently."""
+"""At the front of a text, that another tokenizer may have cut differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
-    """A prompt that was read. `continuation` may be CPU work when the prompt shows shapes."""
+    """Prompt; `continuation` may be CPU work if `is_shaped`."""
 
     continuation: Callable[[], Continuation]
     is_shaped: bool
 
 
 def read_prompt(prompt: list[int], vocabulary: Vocabulary) -> PromptReading:
-    """Read the prompt up to the part that may be CPU work."""
     messages = messages_of(prompt, vocabulary)
     start = turn_start(prompt, messages)
     before = messages_before(messages, start)
@@ -68,10 +65,7 @@ def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
 def rest_of(
     script: Script, written: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
 ) -> list[int]:
-    """Return the ids after `written`, the ids of a turn from its `<|start|>assistant` on.
-
-    `writer` makes the one message of a kind that the script does not have.
-    """
+    """Return the ids after `written`, which begins with the turn's `<|start|>assistant`."""
     if script.ids[: len(written)] == list(written):
         return script.ids[len(written) :]
     return _Realignment(script.parts, list(written), writer, vocabulary).rest()

@@ -1,5 +1,3 @@
-"""Turns as ids: those that the script says, and those that a prompt holds."""
-
 from __future__ import annotations
 
 import re
@@ -31,14 +29,14 @@ COMMENTARY: Final = "commentary"
 FINAL: Final = "final"
 CALL_PREFIX: Final = "functions."
 PYTHON: Final = "python"
-"""The kind of a call is its recipient; of any other message, its channel."""
+"""A call's kind is its recipient; any other message's is its channel."""
 
 _TERMINATORS: Final = {ANALYSIS: END, COMMENTARY: END, FINAL: RETURN}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Message of a script. `header` begins with `<|start|>assistant`."""
+    """Message of a script; `header` begins with `<|start|>assistant`."""
 
     kind: str
     header: tuple[int, ...]
@@ -47,26 +45,22 @@ class Part:
 
     @property
     def ids(self) -> list[int]:
-        # Header and end included.
         return [*self.header, *self.body, self.terminator]
 
     @property
     def ends_turn(self) -> bool:
-        # Nothing follows in the turn.
         return self.terminator != END
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The ids of a turn from its `<|start|>assistant` on, and the parts that they are made of."""
+    """Turn from its `<|start|>assistant` on."""
 
     ids: list[int]
     parts: tuple[Part, ...] = ()
 
 
 class PartWriter:
-    """Writer of parts from text."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
@@ -87,7 +81,6 @@ class PartWriter:
         return self.call_header(kind, channel_of(kind))
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
-        # The channel comes before the recipient.
         return (*OPENING, *self._marked(f"{channel} to={kind} ", kind))
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
@@ -102,12 +95,10 @@ class PartWriter:
 
     @property
     def json_mark(self) -> tuple[int, ...]:
-        # The end of a header that announces JSON.
         return (CONSTRAIN, *self.vocabulary.encode("json"), MESSAGE)
 
 
 def is_call(kind: str) -> bool:
-    # Everything else is a message.
     return kind not in _TERMINATORS
 
 
@@ -122,10 +113,7 @@ def script_of(parts: list[Part]) -> Script:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The rest of a turn: `ids` are still to come; the turn begins at `turn_start` of the prompt.
-
-    `finish` is None for an ordinary script, which ends with a stop id.
-    """
+    """Rest of a turn; `turn_start` is an index of the prompt. `finish` None: a stop id ends it."""
 
     ids: list[int]
     turn_start: int
@@ -138,10 +126,9 @@ _RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message: `ids[start:end]` of a prompt, from its `<|start|>` to before the next one.
+    """`ids[start:end]` of a prompt, from a `<|start|>` to before the next one.
 
-    The body is `ids[body:body_end]`; `body` is None for a header that was cut off. `terminator` is
-    the id that closed the message, None for an open one.
+    The body is `ids[body:body_end]`; None: the header was cut off. `terminator` None: it is open.
     """
 
     role: str
@@ -155,14 +142,12 @@ class Message:
 
 
 def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
-    """Return all messages of a prompt, in order. Ids before the first `<|start|>` are skipped."""
+    """Return all messages; ids before the first `<|start|>` are skipped."""
     spans = pairwise([*_positions(ids, START), len(ids)])
     return [_message(ids, start, end, vocabulary) for start, end in spans]
 
 
 class Bodies:
-    """The texts of a prompt's messages, each decoded once, at its first use."""
-
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._ids = ids
         self._vocabulary = vocabulary
@@ -178,17 +163,15 @@ class Bodies:
 
 
 def kind_of(message: Message) -> str:
-    """Return the kind of part of an assistant message: its recipient or its channel."""
     if message.recipient and message.recipient != "assistant":
         return message.recipient
     return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
 
 
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:
-    """Return the index of the open turn: behind the last message of another role.
+    """Return the index behind the last message of another role.
 
-    Messages of the assistant since then, an analysis before an answer for instance, belong to the
-    turn. A prompt that ends inside of the message of another role has an empty turn at its end.
+    A prompt that ends inside of such a message has an empty turn at its end.
     """
     for message in reversed(messages):
         if message.role != "assistant":
@@ -249,6 +232,5 @@ def _read_header(
 
 
 def _words(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    # A marker separates words.
     pieces = [b" " if one >= FIRST_SPECIAL else vocabulary.piece(one) for one in ids]
     return b"".join(pieces).decode("utf-8", "replace")

@@ -1,5 +1,3 @@
-"""The parts that the requests of one simulated server share."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedEngine:
-    """The engine of one instance."""
+    """State that the requests of one server share."""
 
     def __init__(self, options: SimulatorOptions) -> None:
         self.options = options
@@ -36,14 +34,9 @@ class SimulatedEngine:
 
     @property
     def paths(self) -> frozenset[str]:
-        # The endpoints at which the model writes.
         return frozenset({PATH, CHAT_PATH})
 
     async def read(self, body: bytes, path: str = PATH) -> CompletionRequest:
-        """Return the request of a body that came to the endpoint `path`.
-
-        Raises `SimulatedError`.
-        """
         if path == CHAT_PATH:
             return await asyncio.to_thread(self.conversations.read, body, self.options)
         return request_of(json_object(body), self.options)
@@ -75,7 +68,7 @@ class SimulatedEngine:
         return "".join(lines).encode()
 
     def server_info(self) -> dict[str, Any]:
-        """Return those arguments of SGLang 0.5.23's `/server_info` that matter to the gateway."""
+        """Return those arguments of SGLang 0.5.23 that matter to the gateway."""
         options = self.options
         return {
             "served_model_name": options.models[0],

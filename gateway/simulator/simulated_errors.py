@@ -1,7 +1,7 @@
-"""Errors that the simulated server answers, in vLLM's words.
+"""Errors in vLLM's words: `{"error": {message, type, param, code}}`, code = HTTP status.
 
-Source: responses of vLLM 0.32.0; `{"error": {message, type, param, code}}`, code = HTTP status.
-SGLang 0.5.23 leaves the outer object away, but not in a stream.
+Sources: responses of vLLM 0.32.0, and of SGLang 0.5.23, which leaves the outer object away, but not
+in a stream.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bad_request(message: str, param: str | None = None) -> SimulatedError:
 
 
 def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
-    """Return the error of a field of the wrong type, in the form of vLLM's request validation."""
+    """Return the error of vLLM's request validation."""
     detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}
     return SimulatedError(
         400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"

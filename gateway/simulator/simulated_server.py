@@ -1,10 +1,3 @@
-"""The simulated server. It is scripted: rules choose its answers, there is no model in it.
-
-Routes of vLLM: `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/ping`,
-`/version`, `/load` and `/metrics`; of SGLang: those but for the last three, and `/ready`,
-`/model_info`, `/server_info` and its older name; of ours: `/`.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -46,12 +39,11 @@ JSON: Final = b"application/json"
 
 
 def create_simulator(options: SimulatorOptions) -> ASGIApp:
-    """Return the ASGI app of one instance. Raises `VocabularyError` for a damaged rank file."""
     return Simulator(SimulatedEngine(options))
 
 
 class Simulator:
-    """The ASGI application. Completions bypass Starlette, which would build objects for each."""
+    """ASGI application. Completions bypass Starlette, which would build objects for each."""
 
     def __init__(self, engine: SimulatedEngine, more: Sequence[Route] = ()) -> None:
         # Routes of `more` precede those of the same path.
@@ -154,7 +146,6 @@ async def _error(_: Request, error: Exception) -> Response:
 async def read_request(
     engine: SimulatedEngine, scope: Scope, receive: Receive
 ) -> CompletionRequest:
-    """Return the request of an exchange. Raises `SimulatedError`, and `ClientDisconnect`."""
     body = await _read_body(receive, engine.options.body_bytes_max)
     if not dict(scope["headers"]).get(b"content-type", b"").startswith(JSON):
         message = "Unsupported Media Type: Only 'application/json' is allowed"
@@ -178,13 +169,10 @@ async def _read_body(receive: Receive, bytes_max: int) -> bytes:
 
 
 class Outlet:
-    """The ASGI response of one request: its head, its parts, its end."""
-
     def __init__(self, send: Send) -> None:
         self.send = send
 
     async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
-        # Parts of the body follow.
         await self.send(
             {
                 "type": "http.response.start",
@@ -199,7 +187,6 @@ class Outlet:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        # `data` is the last part of the body.
         await self.send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:

@@ -1,5 +1,3 @@
-"""The options of a simulated server."""
-
 from __future__ import annotations
 
 import re
@@ -14,14 +12,11 @@ _READY_SINCE: Final = (0, 5, 20)
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
-    """All settings of one simulated server."""
-
     models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
     """Served names; a request without a model gets the first."""
     engine: Engine = "vllm"
-    """Engine whose wire protocol it speaks."""
     version: str | None = None
-    """The version of that engine it claims to be, and can what that one can. None: a recent one."""
+    """Version that it claims to be; None: a recent one."""
     context_length: int = 131_072
     """Ids of prompt and output together."""
     body_bytes_max: int = 32 * 1024 * 1024

@@ -1,7 +1,4 @@
-"""An MCP server for the demo, built with the official SDK: `convert` reads, `note` changes.
-
-The SDK is an extra of this package: without it this module cannot be imported.
-"""
+"""MCP server for the demo. It needs the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -19,11 +16,10 @@ NOTES_MAX: Final = 100
 NOTE_CHARS_MAX: Final = 1000
 METRES: Final = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "ft": 0.3048,
                  "yd": 0.9144, "mi": 1609.344, "nmi": 1852.0}  # fmt: skip
-"""Units of length by their metres: exact, by international definition."""
+"""Exact, by international definition."""
 
 
 def create_workshop() -> ASGIApp:
-    """Return the MCP server as an ASGI application that serves at `PATH`."""
     server = MCPServer("workshop", log_level="CRITICAL")
     notes: list[str] = []
 

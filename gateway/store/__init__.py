@@ -1,5 +1,5 @@
 """Everything in Postgres: the only code that knows SQLAlchemy, asyncpg and Alembic.
 
-What uses the database raises `StoreError`, and `StoreUnavailable` while it is away, here and in
-what calls this package; docstrings name what else is raised.
+Functions raise `StoreError`, and `StoreUnavailable` while the database is away; docstrings name
+other errors that their bodies do not show.
 """

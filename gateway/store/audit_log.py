@@ -1,9 +1,7 @@
 """The audit log: entries are added in the transaction of the change, and only read afterwards.
 
-No role may change or remove one, nor may the owner of the table: a trigger refuses it, but for
-entries older than `KEPT_DAYS`. Each tenant has a chain, and the operator has one more. A
-transaction that adds to a chain waits for the one before it to end, which is fast enough for
-administrators.
+A trigger keeps even the owner of the table from changing entries, or removing them before
+`KEPT_DAYS`. Each tenant has a chain, and the operator has one more.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
 KEPT_DAYS: Final = 400
-"""The trigger lets older entries go; the migration has the same number."""
+"""The trigger has the same number."""
 _LAST: Final = Statement("""
 SELECT clock_timestamp() AS at, last.number, last.hash
 FROM (SELECT) AS one LEFT JOIN LATERAL (
@@ -57,7 +55,6 @@ _PAGES: Final = {
     False: Statement(_PAGE.format(columns=_COLUMNS, beyond="<", direction="DESC")),
     True: Statement(_PAGE.format(columns=_COLUMNS, beyond=">", direction="ASC")),
 }
-"""By whether it goes towards newer entries."""
 _NUMBER: Final = Statement("""
 SELECT number FROM audit_log WHERE tenant_id = :tenant AND id = :id
 """)
@@ -79,11 +76,10 @@ ORDER BY number LIMIT :row_limit
 
 
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
-    """Add an entry to a tenant's chain, or the operator's if None, in the caller's transaction.
+    """Add an entry to a tenant's chain, or the operator's if None.
 
-    The entry exists if and only if that transaction commits. Call this in the transaction of the
-    recorded change, after the change, because others of the tenant wait from here to its end. The
-    connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
+    Call this after the recorded change, in a tenant's or the owner's transaction: others of the
+    tenant wait from here to the commit.
     """
     chain = tenant_id or EVERYONE
     await take_turns(connection, chain, TenantLock.AUDIT_LOG)
@@ -103,13 +99,9 @@ async def page(
     after: UUID | None = None,
     before: UUID | None = None,
 ) -> tuple[list[AuditEntry], bool] | None:
-    """Return entries, newest first, and whether there are more on that side.
+    """Return entries, newest first, and True if there are more on that side.
 
-    `filters` are the parameters of `_PAGE`; None: any value. `from_at` is inclusive, `until_at` is
-    not; `actors` are ids of keys, users or service accounts.
-
-    The page begins after the entry with the id `after`, or ends before the one with the id
-    `before`. Return None if that is no entry of this chain.
+    `filters` are the parameters of `_PAGE`. None: `after` or `before` is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **filters}
@@ -141,7 +133,6 @@ async def project_names(
 
 
 async def chains(database: Database) -> list[UUID]:
-    """Return the tenants that have audit entries. The nil id stands for the operator."""
     async with database.owner_transaction() as connection:
         return list(await connection.scalars(_CHAINS))
 
@@ -149,7 +140,6 @@ async def chains(database: Database) -> list[UUID]:
 async def heads(
     database: Database, *, since_s: float, rows_max: int
 ) -> list[tuple[UUID, int, bytes]]:
-    """Return chain, number and hash of the last entry of chains that changed within `since_s`."""
     parameters = {"since_s": since_s, "row_limit": rows_max}
     async with database.runs_transaction() as connection:
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
@@ -158,7 +148,6 @@ async def heads(
 async def since(
     database: Database, chain: UUID, number: int | None, *, rows_max: int
 ) -> list[AuditEntry]:
-    """Return entries of a chain with numbers above `number`, lowest first. None: all numbers."""
     parameters = {"tenant": chain, "number": number, "row_limit": rows_max}
     async with database.owner_transaction() as connection:
         return [_entry(row) for row in await connection.execute(_SINCE, parameters)]

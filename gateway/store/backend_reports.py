@@ -1,8 +1,6 @@
 """Reports of replicas about backends: where they sent prompts, and which backends are drained.
 
-Rows belong to the nil tenant. They hold keyed digests, names and counts, and no content of
-requests. Placements are read within seconds, from a table that need not survive a crash, and
-removed by a later exchange of any replica. A backend that an operator drains gets no new requests.
+Rows belong to the nil tenant and hold no content of requests.
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
 
 PLACEMENTS_FRESH_S: Final = 10.0
-"""Older ones are out of date, and not read."""
 PLACEMENTS_KEPT_S: Final = 30.0
 MESSAGES_MAX: Final = 256
-"""Read at once."""
 CLEANED_EVERY: Final = 16
-"""Number of exchanges of which one, on average, removes old placements."""
+"""Exchanges of which one, on average, removes old placements."""
 
 _EXCHANGE: Final = Statement("""
 WITH told AS (
@@ -57,8 +53,6 @@ _random: Final = Random()  # noqa: S311 - spreads load, no secret
 
 
 class PostedPlacements(NamedTuple):
-    """Message of a replica, its `number`th, sent `age_s` ago."""
-
     replica: str
     number: int
     age_s: float
@@ -74,7 +68,7 @@ async def exchange_placements(
     entries: bytes,
     seen: Mapping[str, int],
 ) -> list[PostedPlacements]:
-    """Leave a message, and read recent ones of other replicas with numbers above those `seen`."""
+    """Leave a message, and read recent ones of other replicas, newer than those `seen`."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,
@@ -94,7 +88,7 @@ async def exchange_placements(
 
 
 DRAINED_FRESH_S: Final = 30.0
-"""A report that is older is of a replica that is gone."""
+"""Age from which a report is of a replica that is gone."""
 
 _DRAIN: Final = Statement("""
 INSERT INTO backend_drains (tenant_id, name, drained_at, drained_by)
@@ -131,15 +125,12 @@ ORDER BY replica, number DESC
 
 
 class Drain(NamedTuple):
-    """A backend that gets nothing new, since when, and who said so."""
-
     name: str
     drained_at: datetime
     drained_by: str
 
 
 async def drain(database: Database, name: str, *, by: str, author: Author = COMMAND_LINE) -> bool:
-    """Take a backend out of use, as the owner of the tables. Return False if it was already."""
     parameters = {"nobody": EVERYONE, "name": name, "drained_by": by}
     async with database.owner_transaction() as connection:
         is_new = bool(await connection.count(_DRAIN, parameters))
@@ -152,10 +143,6 @@ async def drain(database: Database, name: str, *, by: str, author: Author = COMM
 
 
 async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) -> bool:
-    """Put a backend to use again, as the owner of the tables.
-
-    Return False if it was not drained.
-    """
     async with database.owner_transaction() as connection:
         was_drained = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
@@ -176,7 +163,6 @@ async def drained(database: Database) -> list[str]:
 
 
 async def report_drained(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:
-    """Record the number of requests under way at these drained backends."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,
@@ -188,14 +174,12 @@ async def report_drained(database: Database, replica: str, in_flight: Mapping[st
 
 
 async def drain_reports(database: Database) -> list[Row]:
-    """Return the recent reports on drained backends: `name`, `replica`, requests `in_flight`."""
     parameters = {"nobody": EVERYONE, "fresh": DRAINED_FRESH_S}
     async with database.runs_transaction() as connection:
         return await connection.execute(_DRAIN_REPORTS, parameters)
 
 
 async def loads(database: Database, *, fresh_s: float) -> dict[str, bytes]:
-    """Return each replica's last report on the load of backends, by replica (see `placements`)."""
     parameters = {"nobody": EVERYONE, "fresh": fresh_s}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_LOADS, parameters)

@@ -1,8 +1,7 @@
-"""Find out who calls: the principal of a key, or of a token by its issuer's rule or its claims.
+"""The principals of keys and tokens.
 
-No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
-the schema return the rows that fit the key or token, and it can read no other.
-`gateway.admin.identity_providers` writes the rows of issuers.
+No tenant is resolved yet, so all of it runs as the tenants' role without a tenant, which can read
+only what functions of the schema return for a key or token.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from gateway.tenancy.policy import OwnPolicy, TenantPolicy
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
-"""Dialect of a key that was made before there were others."""
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 _TERMS_COLUMNS: Final = (
     "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
@@ -50,8 +48,7 @@ _TERMS_COLUMNS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 _POLICY_COLUMNS: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
-caller; those of the policy have to be the last."""
+"""Columns that decide for the caller; the policy's must be last."""
 # Not whole rows: prepared statements would become invalid with a revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
@@ -92,8 +89,6 @@ FROM find_named(CAST(:tenant AS uuid), CAST(:name AS text), CAST(:project AS uui
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """A rule that holds, and the principal of a token that it admits."""
-
     rule: FederationRule
     principal: Principal
 
@@ -154,11 +149,6 @@ async def _select(database: Database, statement: Statement, **parameters: Any) -
 async def find_principal(
     database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
 ) -> Principal | None:
-    """Return the principal of a key.
-
-    Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
-    is archived. The policy is the tenant's own, with `defaults` where it has none.
-    """
     for row in await _select(database, _FIND_CALLER, key_hash=key_hash):
         if row.is_enabled:
             project_id = row.project_id and ProjectId(row.project_id)
@@ -173,10 +163,8 @@ async def find_issuers(
     issuer: str | None = None,
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
-    """Return the providers that a token may belong to, of any tenant.
-
-    These are the one with this id, and those of this issuer and one of these audiences whose bearer
-    tokens need not name a tenant.
+    """Return the provider with this id, and those of this issuer and audience, in any tenant, whose
+    bearer tokens need not name a tenant.
     """
     rows = await _select(
         database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)
@@ -187,10 +175,6 @@ async def find_issuers(
 async def find_bearers(
     database: Database, issuer: str, audiences: Sequence[str], organization: str
 ) -> list[IdentityProvider]:
-    """Return the tenant's providers that take bearer tokens of this issuer for these audiences.
-
-    `organization` is the tenant's id or name.
-    """
     parameters = {"issuer": issuer, "audiences": list(audiences)}
     rows = await _select(database, _FIND_BEARERS, **parameters, **_id_or_name(organization))
     return [provider_of_row(row) for row in rows]
@@ -199,10 +183,7 @@ async def find_bearers(
 async def find_of_operators(
     database: Database, issuer: str, audiences: Sequence[str]
 ) -> list[IdentityProvider]:
-    """Return the operators' issuers of this name for one of these audiences.
-
-    Disabled ones are included, because their tokens are no tenant's either.
-    """
+    """Return operators' issuers, disabled ones too: their tokens are no tenant's either."""
     rows = await _select(database, FIND_OF_OPERATORS, issuer=issuer, audiences=list(audiences))
     return [provider_of_row(row) for row in rows]
 
@@ -215,11 +196,6 @@ async def find_federated(
     provider_id: UUID | None = None,
     rule_id: UUID | None = None,
 ) -> list[Federated]:
-    """Return the active rules of a provider, or one rule, oldest first.
-
-    Each comes with the principal that it makes of a token. Policies are as
-    `find_principal` returns them.
-    """
     rows = await _select(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
     )
@@ -241,12 +217,6 @@ async def find_named(
     project_id: UUID | None,
     defaults: TenantPolicy,
 ) -> Principal | None:
-    """Return the principal of an operator's token that names this tenant and project.
-
-    `tenant` is an id or a name; `project_id` None is the default project. Return None if the tenant
-    is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
-    Policies are as `find_principal` returns them.
-    """
     rows = await _select(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
     project = None if project_id is None else ProjectId(project_id)
     for row in rows:

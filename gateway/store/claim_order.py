@@ -1,18 +1,14 @@
-"""Choose the queued responses to claim next, by waiting and running responses, and bounds.
+"""Choice of the queued responses to claim next.
 
 The tenant that was served least goes first, with its oldest response; the expected cost of each
 chosen response counts before the next one is chosen. A tenant of which nothing runs goes before all
-others once its first response has waited for long. Responses that a limit keeps from running are
-skipped and use up no place of another limit.
+others once its first response has waited for long. A response that a limit keeps from running uses
+up no place of another limit.
 
-The service of tenants is counted in `background_shares`. Each tenant's row is the counter of
-`upstreams.admission.queue` for work that waits in the database: its service so far, in weighted
-tokens, and the expected cost of one of its responses. A claim adds the expected cost of the
-response, and the actual cost replaces it after the end: the process that generated the response
-reports that with its next claim. Claims are made one after the other, so this is exact whichever
-process claims. The row of the nil tenant has the counter of the tenant that was claimed last: no
-tenant begins more than one response behind it, however long it was away. UNLOGGED: after a crash
-all tenants begin anew, alike.
+`background_shares` has the counters of `upstreams.admission.queue` for work in the database: a
+claim adds a response's expected cost, and its process corrects that with its next claim. The nil
+tenant's row is the counter of the tenant that was claimed last: no tenant begins more than one
+response behind it, however long it was away.
 """
 
 from __future__ import annotations
@@ -35,12 +31,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 EXPECTED_AT_FIRST: Final = 2_048.0
-"""Expected cost of a response while nothing is known of its tenant: the 256 tokens of output that
-admission expects, in the class of background."""
+"""Weighted tokens: the 256 of output that admission expects, in the class of background."""
 ALPHA: Final = 0.1
-"""Weight of the latest response among those that the next is expected from, as in admission."""
+"""Weight of the latest response in the expected cost, as in admission."""
 KEPT_DAYS: Final = 7
-"""Days that the estimates of a tenant are remembered."""
 
 # A tenant without a row begins at the `served` of the tenant whose turn was last.
 _MAKE: Final = Statement("""
@@ -78,8 +72,8 @@ WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
 
 
 class EndedResponse(NamedTuple):
-    """The cost of a response that was generated in background, in weighted tokens, and how much of
-    it was counted at its claim (0: the process that accepted it began it).
+    """Cost in weighted tokens, of which its claim charged `counted` (0: the process that accepted
+    the response began it).
     """
 
     tenant_id: TenantId
@@ -88,9 +82,7 @@ class EndedResponse(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A response that is claimed, with its tenant's counter and its expected cost. The counter of a
-    `promoted` response says nothing about the order.
-    """
+    """A claimed response. The counter of a `promoted` one says nothing about the order."""
 
     tenant_id: TenantId
     start: float
@@ -99,10 +91,7 @@ class Start(NamedTuple):
 
 
 async def settle_costs(connection: Connection, ended: Sequence[EndedResponse]) -> None:
-    """Count generated responses for their tenants.
-
-    Call it and `charge_starts` under the claimants' lock.
-    """
+    """Count generated responses for their tenants, under the claimants' lock."""
     if not ended:
         return
     amounts: dict[UUID, float] = defaultdict(float)
@@ -124,7 +113,7 @@ async def settle_costs(connection: Connection, ended: Sequence[EndedResponse]) -
 
 
 async def charge_starts(connection: Connection, starts: Sequence[Start]) -> None:
-    """Count claimed responses for their tenants, at their expected cost."""
+    """Charge claimed responses to their tenants, under the claimants' lock."""
     if not starts:
         return
     served: dict[UUID, float] = {}
@@ -151,8 +140,8 @@ async def _make(connection: Connection, tenants: Iterable[UUID]) -> None:
 class QueuedKey(NamedTuple):
     """A key that has queued responses; id, project and waiting time are those of its oldest one.
 
-    The others may be of other projects: so it is with the tokens of an operator's issuer.
-    `running_max` bounds its tenant, of which `served` is known and the next is `expected` to cost.
+    Others may be of other projects if the key is of an operator's issuer. `running_max`, `served`
+    and `expected` are the tenant's.
     """
 
     tenant_id: TenantId
@@ -166,7 +155,7 @@ class QueuedKey(NamedTuple):
 
 
 class QueuedResponse(NamedTuple):
-    """A response that waits. `project_id` of the default project is the tenant's id."""
+    """A queued response. `project_id` of the default project is the tenant's id."""
 
     tenant_id: TenantId
     id: UUID
@@ -176,8 +165,6 @@ class QueuedResponse(NamedTuple):
 
 
 class RunningCount(NamedTuple):
-    """The number of background responses of a key and project that are generated."""
-
     tenant_id: TenantId
     key_id: UUID
     project_id: UUID
@@ -185,10 +172,7 @@ class RunningCount(NamedTuple):
 
 
 class RunningLimit(NamedTuple):
-    """A limit of background responses that run at once, and one of those that share it.
-
-    The limit of a key is shared with the keys that replaced it: one row for each of them.
-    """
+    """Limit of running responses, with one row for each key that shares it by replacing another."""
 
     tenant_id: TenantId
     scope: str
@@ -198,8 +182,6 @@ class RunningLimit(NamedTuple):
 
 
 class ReadKey(NamedTuple):
-    """A key of which up to `number` queued responses are to be read, the oldest first."""
-
     tenant_id: TenantId
     key_id: UUID
     number: int
@@ -211,8 +193,6 @@ class _Places:
 
 
 class FreePlaces:
-    """Numbers of background responses that may still start under each limit."""
-
     def __init__(
         self,
         keys: Iterable[QueuedKey],
@@ -267,8 +247,8 @@ class FreePlaces:
 def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -> list[ReadKey]:
     """Return the keys whose responses may be among the next `limit`, and how many of each.
 
-    If `limit` tenants or more wait, those that were served least suffice, with one response each:
-    no response counts that would stand behind the last of these.
+    If `limit` tenants or more wait, only those served least count, with the responses that would
+    stand before the last of these.
     """
     turns: dict[TenantId, tuple[bool, float, UUID]] = {}
     for one in keys:
@@ -300,7 +280,7 @@ def choose(
     *,
     limit: int,
 ) -> dict[UUID, Start]:
-    """Return the next `limit` responses in the order of their turns; takes `places` as it goes."""
+    """Return the next `limit` responses by turn; reduces `places`."""
     shares = {one.tenant_id: (one.served, one.expected) for one in keys}
     ranked: list[tuple[bool, float, UUID, Start]] = []
     by_tenant = attrgetter("tenant_id")

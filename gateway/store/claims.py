@@ -1,8 +1,7 @@
 """Claims: the process that works on a response, and the time until another one may take it.
 
-A claim is (tenant, response, epoch). Every change of owner raises the epoch, and every write for a
-response is compared with it, so that of two processes that both believe to own it only one can
-write. Only the database's clock counts.
+Every change of owner raises the epoch, with which every write is compared, so only one of two
+processes that both believe to own a response can write. Only the database's clock counts.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to write for a response, while `epoch` is its epoch."""
-
     tenant_id: TenantId
     uuid: UUID
     epoch: int
@@ -57,13 +54,10 @@ class Claim:
 class ClaimTerms:
     """Terms on which a process claims responses.
 
-    `lease_s` is how long others wait for a silent process, `attempts_max` how many processes may
-    begin or take over one response. `tenant_running_max` bounds the background responses of a
-    tenant that are generated at once, where the tenant has no bound of its own. A tenant of which
-    nothing is generated goes before others once its first response has waited `promotion_s`. The
-    process leaves responses of other `fold_versions` to processes that can continue them, except
-    for those of `late_fold_versions`, which it continues less well than others: it takes them once
-    no other process has for `late_s`.
+    `attempts_max` bounds the processes that begin or take over one response; `tenant_running_max`
+    holds where a tenant has no bound of its own. A tenant of which nothing is generated goes first
+    once a response has waited `promotion_s`. Responses of `late_fold_versions`, which this process
+    continues less well than others, are taken once no other process has for `late_s`.
     """
 
     lease_s: float
@@ -77,12 +71,7 @@ class ClaimTerms:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A response that was claimed, with all that is needed to go on with it.
-
-    `attempts` counts this claim. `was_queued`: no process had begun it. `counted` is the charge to
-    its tenant's share (`store.claim_order`). `request` is the JSON echo, `plan` that of `insert`,
-    and `prompt_ids` the prompt of the first turn.
-    """
+    """A claimed response. `attempts` counts this claim; `was_queued`: no process had begun it."""
 
     claim: Claim
     next_entry: int
@@ -104,10 +93,9 @@ class ClaimedRun:
 
 
 class ClaimableWork(NamedTuple):
-    """Work that a process could claim: queued responses, and begun ones without an owner.
+    """Work for a claim: queued responses, and begun ones without an owner.
 
-    `lapse_s`: seconds until the first lease in force lapses, unless it is renewed; None: no lease
-    is in force.
+    `lapse_s`: seconds until the first lease lapses, unless renewed; None: none is in force.
     """
 
     is_queued: bool
@@ -117,8 +105,6 @@ class ClaimableWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Head of a response's log: the epoch of its owner, its next entry's number, its status."""
-
     epoch: int
     next_entry: int
     status: str
@@ -323,16 +309,12 @@ async def claim(
     take_over: bool,
     ended: Sequence[EndedResponse] = (),
 ) -> list[ClaimedRun]:
-    """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
+    """Claim up to `limit` durable responses: first those begun, then those queued.
 
-    Of those begun: released ones, and with `take_over` those with a lapsed lease. Of those queued:
-    the oldest of the tenants that were served least (`store.claim_order`); a response whose tenant,
-    project or key may run no more is skipped. `ended` is what this process has generated since its
-    last claim.
-
-    Processes claim one after the other, so two cannot pass a bound at once. Responses of tenants
-    whose keys are away are skipped, or released if that shows too late. Raises `StoreUnavailable`;
-    what was claimed by then is taken over when its lease lapses.
+    Of those begun: released ones, and with `take_over` those with a lapsed lease. Processes claim
+    one after the other, so two cannot pass a bound at once. Responses of tenants whose keys are
+    away are skipped, or released if that shows too late. What was claimed before an error is taken
+    over when its lease lapses.
     """
     parameters = _parameters(database, terms, take_over=take_over) | {
         "promotion_s": terms.promotion_s,
@@ -387,10 +369,6 @@ async def claim(
 
 
 async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
-    """Return what a process with these terms could claim, read without the lock of claimants.
-
-    Some queued responses may have to wait for others of their tenant.
-    """
     parameters = _parameters(database, terms, take_over=take_over)
     async with database.runs_transaction() as connection:
         return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
@@ -477,20 +455,15 @@ async def _open_run(keyring: Keyring, row: Row, next_entry: int, counted: float)
 async def heartbeat(
     database: Database, owner: str, claims: Sequence[Claim], *, lease_s: float
 ) -> frozenset[UUID]:
-    """Renew leases, lapsed ones included.
-
-    Return the responses that `owner` still holds and runs.
-    """
+    """Renew leases, lapsed ones included; return the responses that `owner` still runs."""
     parameters = _columns(claims) | {"owner": owner, "lease_s": lease_s}
     async with database.runs_transaction() as connection:
         return frozenset(await connection.scalars(_HEARTBEAT, parameters))
 
 
 async def release(database: Database, claims: Sequence[Claim]) -> None:
-    """Release claims, so that any process may take the responses at once.
-
-    It counts as no attempt, keeps what was appended before, and skips claims that are not held any
-    more.
+    """Release claims, so that any process may take the responses at once; it counts as no
+    attempt.
     """
     async with database.runs_transaction() as connection:
         released = await connection.execute(_SELECT_HELD, _columns(claims))
@@ -514,11 +487,11 @@ async def abandoned(
     orphan_s: float,
     fold_versions: tuple[int, ...] = FOLD_VERSIONS,
 ) -> list[tuple[TenantId, UUID]]:
-    """Return responses that no process will continue, oldest first; `endings.conclude` ends them.
+    """Return responses that no process will continue, oldest first.
 
     They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
-    `fold_versions`, and those without lease or log, are left for `orphan_s` seconds to processes
-    that may be able to continue them.
+    `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that may
+    continue them.
     """
     parameters = {
         "attempts_max": attempts_max,
@@ -534,10 +507,7 @@ async def abandoned(
 async def heads(
     database: Database, responses: Collection[tuple[TenantId, UUID]]
 ) -> dict[UUID, LogHead]:
-    """Return the state of the logs by response; unknown and deleted responses are absent.
-
-    Entries that are only in flushes do not count: see `store.remote_logs`.
-    """
+    """Return the heads of logs, without entries that are only in flushes."""
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
     parameters = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:

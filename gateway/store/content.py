@@ -1,5 +1,3 @@
-"""Seal and open content, column by column, as `gateway.store.tables` declares."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +15,10 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     name: {column: how for column, of in columns_of(table).items() if (how := kept(of))}
     for name, table in TABLES.items()
 }
-"""By table and column. Numbers, times, uuids and truth values are never content."""
+"""Numbers, times, uuids and truth values are never content."""
 BOUND_BY: Final = {name: about(table).bound_by for name, table in TABLES.items()}
-"""The columns whose values a seal is bound to, beside tenant and column. Items are copied from a
-response to its conversation, and chunks from file to file, by statements that cannot open them:
-they are bound to columns that are copied with them."""
+"""Columns that a seal is bound to, beside tenant and column. Items and chunks are copied from row
+to row unopened, so these are copied with them."""
 
 
 def place_of(table: str, column: str) -> str:
@@ -39,8 +36,7 @@ _SEALED: Final = {
 def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Statement]:
     """Return the statements of a page of a tenant's rows by primary key: the first, and a next one.
 
-    They read `columns`, and those that seals are bound to. A next page begins behind the row whose
-    key is in the parameters `after_*`.
+    A next page begins behind the key in the parameters `after_*`.
     """
     source = f"{table} AS t"
     if table == "file_chunks":
@@ -63,9 +59,8 @@ def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Stateme
 
 
 def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row as it is stored, with its sealed columns sealed, as far as it has them.
-
-    The row has the columns that `BOUND_BY` names. The caller seals names.
+    """Return the row with those of its sealed columns sealed that it has. The caller seals
+    names.
     """
     if not cipher.seals:
         return row
@@ -81,6 +76,5 @@ def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, 
 def opened(
     cipher: ContentCipher, table: str, row: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, Any]:
-    """Return these columns of a stored row unsealed. Raises `ContentSealed`."""
     bound_by = [row[name] for name in BOUND_BY[table]]
     return {name: cipher.open(row[name], place_of(table, name), *bound_by) for name in names}

@@ -1,8 +1,8 @@
-"""Conversations and their items, as clients make and read them, and as responses continue them.
+"""Conversations and their items.
 
 A conversation has one writer: the response that was accepted last, while it is running. There is no
-lock that could be forgotten. `next_position` moves with every change of the items and with every
-new writer: a request that has read the items takes the conversation only if it has not moved since.
+lock: `next_position` moves with every change of the items and every new writer, and a request that
+has read the items takes the conversation only if it has not moved since.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 
 
 class ItemLookup(NamedTuple):
-    """An item of an existing conversation, as JSON with the requested details; None if the
-    conversation has no such item.
-    """
+    """JSON of an item, None if there is none."""
 
     json: bytes | None
 
@@ -156,7 +154,7 @@ async def create(
     *,
     project_id: ProjectId | None = None,
 ) -> None:
-    """Insert a conversation of a project with its first items, whose ids must differ."""
+    """Insert a conversation with its first items, whose ids must differ."""
     row = {
         "tenant_id": tenant_id,
         "id": conversation.uuid,
@@ -172,7 +170,6 @@ async def create(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversation | None:
-    """Return the conversation, or None if it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LOAD, _of(tenant_id, uuid))
         return _conversation(rows.one_or_none(), connection.cipher(tenant_id))
@@ -181,7 +178,6 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversat
 async def set_metadata(
     database: Database, tenant_id: TenantId, uuid: UUID, metadata: dict[str, str]
 ) -> Conversation | None:
-    """Replace the metadata of a conversation. Return None if it is unknown."""
     async with database.transaction(tenant_id) as connection:
         cipher = connection.cipher(tenant_id)
         row = {"id": uuid, "metadata": orjson.dumps(metadata)}
@@ -194,10 +190,10 @@ async def set_metadata(
 async def delete_conversation(
     database: Database, tenant_id: TenantId, uuid: UUID, *, despite: Collection[UUID] = ()
 ) -> bool:
-    """Erase a conversation with its items. Return False if it is unknown.
+    """Erase a conversation.
 
     Raises `DataHeld`, and `ConversationLocked` while a response that is not in `despite` is being
-    added. Nothing is added of a response in `despite`.
+    added. Nothing is added of one in `despite`.
     """
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
@@ -210,7 +206,6 @@ async def delete_conversation(
 async def find_items(
     database: Database, tenant_id: TenantId, uuid: UUID, item_ids: Collection[str]
 ) -> dict[str, ContextItem]:
-    """Return items of the conversation by id; unknown ids are absent."""
     if not item_ids:
         return {}
     parameters = _of(tenant_id, uuid) | {"digests": digests(item_ids)}
@@ -228,10 +223,9 @@ async def add_items(
     *,
     items_max: int,
 ) -> bool:
-    """Append items, whose ids must differ. Return False if the conversation is unknown.
+    """Append items, whose ids must differ.
 
-    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest` when the
-    conversation would have more than `items_max` items.
+    Raises `ConversationLocked`, also when an id was taken meanwhile.
     """
     async with database.transaction(tenant_id) as connection:
         state = await _lock(connection, tenant_id, uuid, items, items_max=items_max)
@@ -252,9 +246,9 @@ async def add_items(
 async def delete_item(
     database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
 ) -> tuple[Conversation, bool] | None:
-    """Erase an item; return the conversation and whether it had the item.
+    """Erase an item; return the conversation, and True if it had the item.
 
-    Return None if the conversation is unknown. Raises `ConversationLocked` and `DataHeld`.
+    Raises `ConversationLocked` and `DataHeld`.
     """
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
@@ -278,7 +272,6 @@ async def find_item(
     *,
     include: Collection[str] = (),
 ) -> ItemLookup | None:
-    """Return an item by id with the details in `include`; None if the conversation is unknown."""
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
@@ -296,10 +289,6 @@ async def list_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of items with the details in `include`; None if the conversation is unknown.
-
-    Raises `InvalidRequest` when the cursor is not an item of it.
-    """
     parameters = _of(tenant_id, uuid) | page_parameters(page, include)
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[page.order_from_cursor], parameters)
@@ -371,11 +360,8 @@ def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Contents of a conversation: all items, oldest first, and the place that it had reached.
-
-    `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
-    to be added, which has that of the one before until it ends with its own
-    (`protocol.grants`); `placement` is where it was generated.
+    """Items of a conversation. `is_locked`: a response will be added; `tool_state` and `placement`
+    are of the last such one.
     """
 
     place: ConversationPlace
@@ -463,11 +449,6 @@ async def read_contents(
     items_max: int,
     needed: NeededJson = ALL_JSON,
 ) -> Contents | None:
-    """Return everything that a response inherits from this conversation, or None if it is unknown.
-
-    The `json` of an item is empty unless it is `needed`. Raises `InvalidRequest` for a
-    conversation of more than `items_max` items.
-    """
     parameters = {
         "tenant": tenant_id,
         "conversation": uuid,
@@ -500,8 +481,8 @@ async def read_contents(
 async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
     """Insert a row of `responses` as the writer of its conversation, in one statement.
 
-    Raises `ConversationLocked` when another response is the writer, or the conversation has moved
-    past `conversation_end`, and `ResourceNotFound` when it is unknown. Nothing is inserted then.
+    Raises `ResourceNotFound`, and `ConversationLocked` when another response is the writer, or the
+    conversation has moved past `conversation_end`.
     """
     if await connection.scalar(_INSERT_WRITER, row):
         return
@@ -514,7 +495,6 @@ async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
 async def check_writer(
     connection: Connection, tenant_id: TenantId, place: ConversationPlace
 ) -> None:
-    """Raise what `insert_writer` would raise now for a response that begins at this place."""
     of_it = {"tenant": tenant_id, "conversation": place.uuid}
     row = (await connection.execute(_WRITER_STATE, of_it)).one_or_none()
     if row is None:
@@ -526,9 +506,6 @@ async def check_writer(
 async def append_items(
     connection: Connection, tenant_id: TenantId, conversation: UUID, response: UUID
 ) -> None:
-    """Add a response's items to its conversation, in the transaction that ends the response.
-
-    Nothing is added if the response is not the writer.
-    """
+    """Add a response's items if it is the writer, in the transaction that ends it."""
     parameters = {"tenant": tenant_id, "conversation": conversation, "response": response}
     await connection.execute(_APPEND, parameters)

@@ -1,4 +1,4 @@
-"""Facts about the server, for `doctor` and support bundles: no row of a tenant is among them."""
+"""Facts about the server for `doctor` and support bundles, without any row of a tenant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE_TIMEOUT_S: Final = 5.0
 _SSL_REQUEST: Final = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-"""Asks a server for TLS, which answers S or N (PostgreSQL's protocol, 54.2.10)."""
+"""SSLRequest, which the server answers with S or N (PostgreSQL's protocol, 54.2.10)."""
 _FACTS: Final = Statement(f"""
 SELECT clock_timestamp() AS now, current_setting('server_version') AS version,
     me.rolname AS login, pg_get_userbyid(tables.relowner) AS owner, me.rolsuper AS is_superuser,
@@ -43,10 +43,8 @@ WHERE me.rolname = session_user AND db.datname = current_database()
 
 
 class ServerFacts(NamedTuple):
-    """The server's clock, how the gateway signs in, and how many connections there may be.
-
-    `skew_s` is how far its clock is ahead of ours. A bound of -1 is none. `replicas` are those that
-    have reported within the last seconds. `is_direct`: there is no pooler in between.
+    """State of the server. `skew_s` is how far its clock is ahead of ours. A bound of -1 is
+    none.
     """
 
     skew_s: float
@@ -103,13 +101,11 @@ _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 
 
 async def table_sizes(database: Database) -> list[dict[str, Any]]:
-    """Return the sizes of the tables, the largest first, as the server last estimated them."""
     async with database.owner_transaction() as connection:
         return [dict(row.items()) for row in await connection.execute(_SIZES)]
 
 
 async def server_report(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """Return sizes of tables, settings, and the statements that took longest, without values."""
     async with database.owner_transaction() as connection:
         report = {
             "tables": await connection.execute(_SIZES),
@@ -128,15 +124,13 @@ def without_literals(sql: str) -> str:
 
 
 class Endpoint(NamedTuple):
-    """Target of a database URL, and the TLS that it requires. Without a host: a local socket."""
-
     host: str | None
     port: int
     sslmode: str
 
 
 def endpoint(url: str) -> Endpoint:
-    """Return the (first) server of a database URL. Raises `StartupError`."""
+    """Return the first server of a database URL. Raises `StartupError`."""
     parts = urlsplit(driver_url(url))
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     place = parts.netloc.rpartition("@")[2].partition(",")[0]
@@ -156,7 +150,7 @@ async def certificate_expiry(host: str, port: int) -> datetime | None:
 
 
 def _certificate(host: str, port: int) -> bytes | None:
-    # Only looked at: whether it is trusted is the driver's to say.
+    # It is not verified: only its date is read.
     with socket.create_connection((host, port), CERTIFICATE_TIMEOUT_S) as plain:
         plain.sendall(_SSL_REQUEST)
         if plain.recv(1) != b"S":

@@ -1,9 +1,6 @@
 """The end of a response: status, body, last log row, items and usage, in one transaction.
 
-Whether a response is cancelled, completed or failed is decided here alone: one UPDATE with a
-condition, so of several attempts exactly one wins, on any replica. Its owner finishes it with its
-claim; any process may conclude it, which takes the claim away. An owner of a foreground response
-that comes back after that may still deposit the output that it alone has.
+One conditional UPDATE decides, so exactly one of several attempts wins, on any replica.
 """
 
 from __future__ import annotations
@@ -36,26 +33,16 @@ if TYPE_CHECKING:
 
 
 ANSWERED: Final = frozenset({"completed", "incomplete"})
-"""Statuses of responses that are added to the conversation that they continue. A response with
-another status leaves it as it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 
-    `epoch` is that of the claim under which it ends; `conclude` takes one of its own. `entries` is
-    the last row of its log (None: it has no durable one). `recoveries` is JSON for operators, never
-    shown: which rules repaired its output, how often. `metered` is what its usage line says beside
-    `tokens`.
-
-    `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
-    `free_key`: its idempotency key may be used again, because it failed before any output.
-    `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is the state that the hosted tools of its successors need (`protocol.grants`);
-    None leaves what its conversation had when it was accepted. `placement` is where its last turn
-    was generated, for the choice of a backend for these. `timeline` are the steps of its run, for
-    operators.
+    `entries` is the last row of a durable log. `recoveries` is JSON for operators: which rules
+    repaired the output, how often. `items` are those not stored yet. `tokens` None writes no usage
+    line. `free_key`: it failed before any output, so its idempotency key may be used again.
+    `tool_state` None leaves what was accepted.
     """
 
     uuid: UUID
@@ -155,10 +142,9 @@ async def finish_all(
 ) -> dict[int, bool]:
     """End several responses as `finish` does, in one transaction.
 
-    Return True by the index in `ends` of each that ended; the others stay as they were, for the
-    reasons that `finish` raises for, keys of their tenant among them. No `free_key` is freed and no
-    secret erased. Raises `StoreUnavailable`, after which the outcome of all is unknown, and errors
-    of a statement, after which nothing is written.
+    Return True by the index of each that ended. Frees no key and erases no secret. After
+    `StoreUnavailable` the outcome of all is unknown; after an error of a statement nothing is
+    written.
     """
     groups = await usable_groups(database, ends)
     ended: dict[int, bool] = {}
@@ -209,8 +195,7 @@ def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
 async def finish(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> None:
     """End a running response under the claim of its owner, all or nothing.
 
-    Safe to repeat when the outcome of a commit was lost. Raises `ClaimLost`, with nothing written,
-    when the response was deleted, or another process continues it or has ended it.
+    Safe to repeat when the outcome of a commit was lost. Raises `ClaimLost`.
     """
     async with database.transaction(tenant_id) as connection:
         claim = Claim(tenant_id, finished.uuid, finished.epoch)
@@ -222,11 +207,9 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
 
 
 async def deposit(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
-    """Store the result of a foreground response that was ended as abandoned without its owner.
+    """Store the result of a foreground response that was ended as abandoned, and stays failed.
 
-    The response stays failed; its text, items and usage were unknown to the process that ended it.
-    Return False, with nothing written, if the response runs, was deleted, or did not end that way.
-    Safe to repeat when the outcome of a commit was lost.
+    Return False if it did not end that way. Safe to repeat when the outcome of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
         row = {"tenant": tenant_id, **_end_row(finished, connection.cipher(tenant_id))}
@@ -249,11 +232,10 @@ async def conclude(
 ) -> StoredResponse | None:
     """End a response, whichever process owns it, and return it as it is then.
 
-    `end` gets the running response, locked, and its log from the row with `from_entry` on. It must
-    be quick: others wait for the row, and the server aborts a transaction that pauses. Its result
-    is written under the next epoch; None leaves the response unchanged. It is not called for a
-    response that has ended. Return None if the response is unknown. Raises `ValueError` for an end
-    that does not continue the log.
+    This takes the claim away. `end` gets the running response, locked, and its log from
+    `from_entry` on. It must be quick: others wait for the row, and the server aborts a transaction
+    that pauses. None leaves the response unchanged. Raises `ValueError` for an end that does not
+    continue the log.
     """
     with suppress(_LeftAlone):
         async with database.transaction(tenant_id) as connection:

@@ -1,8 +1,6 @@
 """The log of a response: rows of packed entries, appended under a fence, read in order.
 
-A row holds the entries of one flush; those that follow on each other are read as one. Rows are
-never changed; `responses.next_entry` is the number of the next entry, so the statement that moves
-it owns the numbers in between.
+Rows are never changed. The statement that moves `responses.next_entry` owns the numbers in between.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
-"""Bytes that a row counts when it is read, beside its entries: it takes time to find."""
+"""What a row counts when it is read, beside its entries: it takes time to find."""
 SHORT_ROW_BYTES: Final = 64
-"""Bytes of a row of a paced stream, at most: a few ids."""
+"""Bound on rows of a paced stream: a few ids."""
 SHORT_ROWS_MIN: Final = 1000
-"""Only on pages with room for this many does it pay to join short rows in their own way."""
+"""Rows of a page from which a statement of its own for short rows pays."""
 _UNBOUNDED: Final = 2**62
 
 
 class WriteClaim(Protocol):
-    """The right to write for a response: a `claims.Claim`."""
+    """A `claims.Claim`."""
 
     @property
     def tenant_id(self) -> TenantId: ...
@@ -50,10 +48,7 @@ class WriteClaim(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """`count` entries of one response, packed: the next ones of its log, if its claim holds.
-
-    `first_entry` is the number of the first of them, `day` that of `day_of`.
-    """
+    """The next entries of a log, packed, if its claim holds."""
 
     claim: WriteClaim
     day: date
@@ -64,7 +59,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """`count` entries of a log from number `first_entry` on, packed by `entries.pack`."""
+    """Entries of a log, packed by `entries.pack`."""
 
     first_entry: int
     count: int
@@ -117,7 +112,6 @@ WHERE held.epoch IS NULL
 _SENT: Final = (
     "tenants", "responses", "epochs", "days", "firsts", "counts", "places", "sizes",
 )  # fmt: skip
-"""The arrays that `_APPEND` is sent, of a value for each batch."""
 
 # Consecutive rows, packed in one version, are read as one `piece`: a stream that was written token
 # by token has thousands, and each row would cost more than the entry in it.
@@ -180,7 +174,6 @@ _ADD: Final = Statement(
 
 
 def day_of(created_at: datetime) -> date:
-    """Return the UTC day whose partition holds the log of a response created at this aware time."""
     return created_at.astimezone(UTC).date()
 
 
@@ -188,7 +181,7 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     """Commit batches, at most one per response; return the responses whose batches are in the log.
 
     The others were fenced off: their claim is lost, their run has ended, or the log continues
-    elsewhere. Raises `StoreUnavailable`, after which `claims.heads` shows what became of each.
+    elsewhere. After `StoreUnavailable` `claims.heads` shows what became of each.
     """
     if not batches:
         return frozenset()
@@ -237,10 +230,10 @@ async def read(
     from_entry: int = 0,
     bytes_max: int,
 ) -> list[LogRow]:
-    """Return rows of a log in order, from the one with `from_entry` on; [] if there are none yet.
+    """Return rows of a log in order, from the one with `from_entry` on.
 
-    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries. A
-    long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops earlier.
+    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` more. A long page of
+    short rows, which count `SHORT_ROW_BYTES` more, stops earlier.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         return await rows(
@@ -257,7 +250,6 @@ async def rows(
     from_entry: int = 0,
     bytes_max: int = _UNBOUNDED,
 ) -> list[LogRow]:
-    """Return rows as `read` does, inside the caller's transaction; without bounds the whole log."""
     short_rows = bytes_max // (ROW_BYTES + SHORT_ROW_BYTES)
     parameters = {
         "tenant": tenant_id,
@@ -281,10 +273,6 @@ async def rows(
 async def log_cipher(
     connection: Connection, tenant_id: TenantId, log_rows: Iterable[LogRow]
 ) -> ContentCipher:
-    """Return the cipher that opens these log rows.
-
-    Raises `StoreUnavailable` and `ContentSealed`.
-    """
     await connection.renew(
         tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in log_rows)
     )
@@ -292,7 +280,6 @@ async def log_cipher(
 
 
 def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
-    """Return the entries of a batch as they are stored."""
     if not cipher.seals:
         return batch.entries
     claim = batch.claim
@@ -300,7 +287,6 @@ def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
 
 
 def opened_rows(cipher: ContentCipher, uuid: UUID, rows: list[LogRow]) -> list[LogRow]:
-    """Return log rows with their entries as they were packed. Raises `ContentSealed`."""
     if not any(row.entries[:1] == FRAMES for row in rows):
         return rows
     return [replace(one, entries=cipher.open_entries(one.entries, uuid.bytes)) for one in rows]

@@ -1,20 +1,18 @@
 """Flushes: rows in which a process commits entries of all runs of one tenant at once.
 
-A row is part of the logs of all its members, from its commit on, until it is moved to where the
-rest of these logs is (`settle`): into `events`, each response by itself. So the log of a response
-is what `events` has of it, up to the head in `responses`, and then what the flushes of its owner
-have under its epoch.
+The log of a response is what `events` has of it, up to the head in `responses`, and then what the
+flushes of its owner have under its epoch, until `settle` moves it into `events`.
 
-No head moves with a flush, so heads cannot be its fence. The fence is the row of `writers` for this
-tenant and owner: a process adds a flush only under the fence that it knows, and locks that row; a
-process that takes a response from its owner first locks the head, then moves the fence (`settle`),
-and sees all that was committed before. A process whose fence has moved reads the heads to learn
-which responses are still its own, before it flushes those again (`eventlog.log_batches`).
+No head moves with a flush, so the fence is the row of `writers` for tenant and owner. A process
+adds a flush only under the fence that it knows, and locks that row; one that takes a response from
+its owner first locks the head, then moves the fence (`settle`), and sees all that was committed
+before. A process whose fence has moved reads the heads to learn which responses are still its own
+(`eventlog.log_batches`).
 
 Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
 
-`members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers its epoch, its
-first entry here, how many there are, where in `entries` they begin, and how many bytes they take.
+`members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers epoch, first
+entry, number of entries, and their offset and size in `entries`.
 """
 
 from __future__ import annotations
@@ -57,9 +55,8 @@ class LockedResponse:
 _MEMBER: Final = struct.Struct(">16s5I")
 MEMBER_BYTES: Final = _MEMBER.size
 SOUGHT_MAX: Final = 32
-"""Responses that are looked for one by one among the members of a flush."""
 READ_AT_ONCE: Final = 500
-"""Parts of logs; then the event loop has its turn. A process may have left a hundred thousand."""
+"""Parts of logs between turns of the event loop: a process may have left a hundred thousand."""
 
 _ADD: Final = Statement("""
 WITH turn AS (
@@ -197,10 +194,7 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 async def add(
     connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add batches of one tenant as one row; return its number. None: the fence has changed.
-
-    Raises `ContentSealed` if the tenant's keys are gone.
-    """
+    """Add batches of one tenant as one row; return its number, or None if the fence has changed."""
     tenant_id = batches[0].claim.tenant_id
     cipher = connection.cipher(tenant_id)
     if cipher.seals:
@@ -217,7 +211,6 @@ async def add(
 
 
 def members_of(batches: Iterable[LogBatch]) -> bytes:
-    """Return the packed members of a flush: response, epoch, and the range of its entries."""
     members, place = [], 0
     for batch in batches:
         claim, size = batch.claim, len(batch.entries)
@@ -229,9 +222,8 @@ def members_of(batches: Iterable[LogBatch]) -> bytes:
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
-    """Return epoch and entries of the response `uuid` if it is a member, else None.
-
-    Searches the bytes, so that most members are not parsed.
+    """Return epoch and entries of a member. Searches the bytes, so that most members are not
+    parsed.
     """
     at = members.find(uuid)
     while at > 0 and at % _MEMBER.size:
@@ -245,7 +237,6 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """Return the current fences of `owner` for these tenants, creating the missing ones."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -271,8 +262,7 @@ async def adopt(
 async def settle(connection: Connection, responses: Sequence[LockedResponse]) -> dict[UUID, int]:
     """Move what flushes have of these responses into their logs and cut their owners off.
 
-    Return the heads that have moved. The caller has locked the heads, so nothing is added to these
-    logs until its transaction ends, and later only by a process that knows the new state.
+    Return the heads that have moved. The caller has locked the heads.
     """
     if not responses:
         return {}
@@ -343,8 +333,7 @@ def parts_of(
 ) -> Iterator[tuple[bytes, int, LogRow]]:
     """Yield id, epoch and entries of each member with one of these ids.
 
-    Few ids are searched for in the bytes. For many ids all members are parsed, because searches
-    would take time that grows with the square of their number.
+    For many ids all members are parsed: searches would take time quadratic in their number.
     """
     if len(uuids) > SOUGHT_MAX:
         for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -376,19 +365,16 @@ def joined(parts: Sequence[LogRow]) -> LogRow:
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """Settle one response, whoever owns it; return its head if that has moved, else None."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
 
 def taken(row: Row) -> LockedResponse:
-    """Make a response from a row of tenant, id, owner, epoch, next entry and day."""
     tenant_id, *others = row
     return LockedResponse(TenantId(tenant_id), *others)
 
 
 async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
-    """Erase what flushes have of a response that was deleted in this transaction."""
     of_it = {"tenant": tenant_id, "id": uuid.bytes}
     for row in await connection.execute(_OF_ONE, of_it):
         members, entries = _without(uuid, row.members, row.entries)
@@ -399,11 +385,7 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
 def rewritten(
     members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
 ) -> tuple[bytes, bytes]:
-    """Return members and entries, with the entries of each member replaced by `change`.
-
-    `change` gets the bytes of the member's id, its epoch and its entries. Erased members stay
-    erased.
-    """
+    """Replace the entries of each member by `change`. Erased members stay erased."""
     kept, pieces, at = [], [], 0
     for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
         piece = entries[place : place + size]
@@ -428,17 +410,13 @@ def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
 
 
 async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) -> None:
-    """Remove the rows of `owner` with smaller numbers than are `needed`, by tenant."""
     numbers = {"tenants": list(needed), "needed": list(needed.values())}
     async with database.runs_transaction(durable=False) as connection:
         await connection.execute(_PRUNE, numbers | {"owner": owner})
 
 
 async def remove_left(database: Database, *, silent_s: int) -> int:
-    """Remove what owners silent for `silent_s` seconds left behind; return the number of rows.
-
-    All of it is settled: none of these owners has a running response.
-    """
+    """Remove what silent owners without running responses left behind: all of it is settled."""
     async with database.runs_transaction() as connection:
         await removing(connection)
         return await connection.count(_REMOVE_LEFT, {"silent_s": silent_s})
@@ -455,7 +433,7 @@ async def read(
 ) -> list[LogRow]:
     """Return rows of a log like `events.read`, then one row of the entries that only flushes have.
 
-    There is a gap before that row when not everything was read, and entries may be read twice.
+    Before that row there may be a gap, if not everything was read, or entries that are read twice.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order: in the other one, entries that are settled in between would be missed.

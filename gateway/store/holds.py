@@ -1,9 +1,8 @@
 """Holds: no data of a tenant is removed while the law requires it to be kept.
 
-A transaction that removes data calls `check`, and from then on a new hold waits until it ends. So
-when `hold` has committed, nothing is removed any more, and no removal is under way. A hold also
-waits for removals of all tenants at once: rounds of retention take a lock of their own, and all
-others call `locks.removing`; their statements leave out the tenants that are held.
+A transaction that removes data calls `check`, and a new hold waits until it ends. So when `hold`
+has committed, no removal is under way. Removals of all tenants at once leave out held tenants:
+retention takes a lock of its own, all others call `locks.removing`.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ WHERE id = :tenant
 
 
 async def check(connection: Connection, tenant_id: TenantId) -> None:
-    """Raise `DataHeld` if nothing of this tenant may be removed.
-
-    Call it in the transaction that removes something, before the removal.
+    """Raise `DataHeld` if the tenant is held. Call it in the removing transaction, before the
+    removal.
     """
     await locks.removing_of(connection, tenant_id)
     if await connection.scalar(_IS_HELD, {"tenant": tenant_id}):
@@ -42,10 +40,7 @@ async def check(connection: Connection, tenant_id: TenantId) -> None:
 
 @asynccontextmanager
 async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]:
-    """Keep the tenant from being held for the block, for removals outside the database.
-
-    Raises `DataHeld`.
-    """
+    """Keep holds away during the block, for removals outside the database. Raises `DataHeld`."""
     async with database.owner_transaction() as connection:
         await check(connection, tenant_id)
         yield
@@ -54,7 +49,6 @@ async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]
 async def hold(
     database: Database, tenant_id: TenantId, event: AuditEvent, *, is_held: bool
 ) -> None:
-    """Place or lift a hold on all data of a tenant; on return it is effective everywhere."""
     async with database.owner_transaction() as connection:
         if is_held:
             for lock in (Lock.HOUSEKEEPING, Lock.REMOVALS):

@@ -1,8 +1,4 @@
-"""Invariants of stored data that a statement cannot enforce: read in pages, and never changed.
-
-Each check reads the rows of one tenant, with its role, and yields a `Page` for every batch. Rows
-younger than `SETTLED` are left out, because their transactions may be under way.
-"""
+"""Invariants of stored data that no statement can enforce, checked in pages, read-only."""
 
 from __future__ import annotations
 
@@ -30,16 +26,14 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 200
 """Rows of one statement, which must not take longer than one of a request, nor fill the memory."""
 SETTLED: Final = timedelta(minutes=15)
-"""Age from which on a lapsed claim, a missing usage line or the rest of a log is no coincidence."""
+"""Age from which an anomaly cannot be a transaction that is under way."""
 _BILLED: Final = ("completed", "incomplete", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Bounds of a check: rows since `since`, up to `rows_max` of each table of a tenant.
-
-    `log_s` and `lines_s` are for how long logs and usage lines are kept where a tenant has no value
-    of its own.
+    """Bounds of a check; `rows_max` is of each table. Logs and lines are kept for `log_s` and
+    `lines_s`.
     """
 
     since: datetime
@@ -50,7 +44,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A row for which an invariant does not hold. `is_certain` False: a client may have done it."""
+    """Fault in a row. `is_certain` False: a client may have caused it."""
 
     invariant: str
     tenant_id: TenantId
@@ -62,8 +56,6 @@ class Violation:
 
 @dataclass(slots=True)
 class Page:
-    """Result of one batch: the number of rows, and the violations in them."""
-
     rows: int
     violations: list[Violation] = field(default_factory=list)
 
@@ -116,7 +108,6 @@ _PAGES: Final = {
 async def check_responses(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Look at states, claims, chains, usage lines and logs of responses."""
     async for rows, cipher in _by_id(database, tenant_id, _RESPONSES, scope):
         violations = [
             Violation(name, tenant_id, str(row.id), *words)
@@ -189,7 +180,6 @@ def _fault_of_log(row: Row, cipher: ContentCipher) -> str:
 async def check_conversations(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Look for conversations whose next item has the place of another."""
     remedy = "Nothing can be added to it: its client has to begin another."
     async for rows, _ in _by_id(database, tenant_id, _CONVERSATIONS, scope):
         wrong = (row for row in rows if row.next_position <= (row.last_position or -1))
@@ -209,7 +199,6 @@ async def check_conversations(
 async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
-    """Open the sealed content of a tenant, table by table."""
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}
         left = scope.rows_max
@@ -257,4 +246,3 @@ CHECKS: Final[Mapping[str, TenantCheck]] = {
     "conversations": check_conversations,
     "content": check_content,
 }
-"""Checks of one tenant's rows, by name."""

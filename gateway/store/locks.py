@@ -1,7 +1,4 @@
-"""Advisory locks, all of transactions, so that they work through a pooler.
-
-A key is a number for the whole database, or two numbers: a purpose, and the hash of a tenant's id.
-"""
+"""Advisory locks, all of transactions, so that they work through a pooler."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Lock(IntEnum):
-    """Key of a lock of the whole database: a word in ASCII."""
+    """A word in ASCII."""
 
     CLAIMS = 0x436C61696D  # "Claim"
     HOUSEKEEPING = 0x486F7573656B6570  # "Housekep": whoever removes what has expired
@@ -28,8 +25,6 @@ class Lock(IntEnum):
 
 
 class TenantLock(IntEnum):
-    """First number of a lock of one tenant: a word in ASCII."""
-
     CONTAINERS = 0x436E7472  # "Cntr"
     FILES = 0x46696C65  # "File"
     BACKGROUND = 0x42636B67  # "Bckg"
@@ -55,15 +50,13 @@ async def take(connection: Connection, lock: Lock) -> None:
 
 
 async def try_take(connection: Connection, lock: Lock) -> bool:
-    """Take a lock unless another transaction has it. Return False then."""
     return bool(await connection.scalar(_TRY, {"key": int(lock)}))
 
 
 async def removing(connection: Connection) -> None:
-    """Wait for holds that are being placed.
+    """Wait for holds that are being placed, before reading which tenants are held.
 
-    Call it in a transaction that removes rows of all tenants without a hold, before the statement
-    that reads which tenants these are.
+    For transactions that remove rows of all tenants.
     """
     await connection.execute(_SHARE, {"key": int(Lock.REMOVALS)})
 
@@ -78,8 +71,7 @@ async def removing_of(connection: Connection, tenant_id: UUID) -> None:
 async def take_turns(connection: Connection, tenant_id: UUID, lock: TenantLock) -> None:
     """Wait for other transactions of the tenant that have called this.
 
-    The next statement sees their changes, so that bounds hold when several requests read the same
-    amount at once. Call it shortly before the commit, and before locking rows that the others
-    change.
+    The next statement sees their changes, so bounds hold when several requests read the same amount
+    at once. Call it shortly before the commit, before locking rows that the others change.
     """
     await connection.execute(_TAKE_OF_TENANT, {"key": int(lock), "tenant": str(tenant_id)})

@@ -1,9 +1,3 @@
-"""Items of responses: the history a request continues, the list of inputs, and look-ups by id.
-
-A chain is walked parent by parent in one recursive query. Its order is that of the conversation:
-the oldest response first, in each its items by position.
-"""
-
 from __future__ import annotations
 
 import hashlib
@@ -32,21 +26,17 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
-"""Responses, at most, that a list of inputs goes back. Chains were kept to the setting's bound when
-their responses were created."""
+"""Responses that a list of inputs goes back. The setting's bound applied when they were created."""
 
 ROWS_AT_ONCE: Final = 100
-"""Rows made ready for an insert, or read: thousands would hold up the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """History that a response leaves to its successors.
+    """The items of a response's whole chain, oldest first.
 
-    `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
-    `root_created_at` is when the first response of the chain was created. `tool_state` is that of
-    the last one of the chain that used hosted tools (`protocol.grants`), `placement` of the
-    last one that was generated where routing chose.
+    `tool_state` is of the last response that used hosted tools (`protocol.grants`), `placement` of
+    the last one that was generated where routing chose.
     """
 
     items: PackedItems
@@ -57,11 +47,9 @@ class StoredHistory:
 
 
 class NeededJson(NamedTuple):
-    """Selection of the items of a history that are read with their `json`; others only with ids.
+    """Items that are read with their `json`; others only with ids (`NEEDED_ITEM`).
 
-    Rendering needs the `json` of some items in any case (`NEEDED_ITEM`). `with_all`: all are
-    shown, not only continued; `with_tool_lists`: lists of MCP servers' tools; `with_calls`: calls
-    and their outputs; `repeated`: items with these ids.
+    `with_all`: all are shown, not only continued; `repeated`: item ids.
     """
 
     with_all: bool = True
@@ -234,7 +222,7 @@ _FIND_IN: Final = """
           WHERE {owner}.tenant_id = {table}.tenant_id AND {owner}.id = {table}.{holder}
       )
 """
-"""Items themselves have no project: whose they are says the row that they belong to."""
+"""Items have no project of their own: their owner's row has it."""
 _FIND: Final = Statement(f"""
 SELECT DISTINCT ON (item_id) {_COLUMNS}
 FROM (
@@ -262,7 +250,6 @@ WHERE tenant_id = :tenant AND response_id = :response AND is_output
 _ADDED: Final = typed(messages, without="tenant_id")
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
-"""Items of several responses of one tenant, for statements that add them with something else."""
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
@@ -274,7 +261,6 @@ def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> l
 
 
 def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
-    """Return the columns of an item, the same in every table with items."""
     row = {
         "kind": context.kind,
         "role": context.role,
@@ -300,7 +286,6 @@ async def add(
 
 
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
-    """Make an item from a row that ends with `_COLUMNS`, the inverse of `item_columns`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
     values = content.opened(cipher, "messages", row, _CONTENT)
     call_id, name, item, ids, more = map(values.__getitem__, _CONTENT)
@@ -327,11 +312,10 @@ async def history(
     items_max: int,
     needed: NeededJson = ALL_JSON,
 ) -> StoredHistory | None:
-    """Return everything that a successor of this response inherits, or None if it is unknown.
+    """Return everything that a successor of this response inherits.
 
-    The `json` of an item is empty unless it is `needed`. Raises `PreviousResponseNotFound` naming a
-    deleted ancestor, or the deleted conversation in which the chain began, and `InvalidRequest` for
-    a chain of more than `depth_max` responses or `items_max` items.
+    Raises `PreviousResponseNotFound` for a deleted ancestor or conversation, and `InvalidRequest`
+    for a chain that is too long.
     """
     parameters = {
         "tenant": tenant_id,
@@ -395,10 +379,8 @@ async def input_items(
     *,
     include: Collection[str] = (),
 ) -> Page[bytes] | None:
-    """Return a page of a response's context: the remaining items of ancestors, then its own input.
-
-    Items come with the details in `include`. Return None if the response is unknown. Raises
-    `InvalidRequest` when the cursor is not an item of it.
+    """Return a page of a response's context: the remaining items of ancestors, then its own
+    input.
     """
     parameters = {
         "tenant": tenant_id,
@@ -415,7 +397,6 @@ async def input_items(
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
-    """Return the stored details of a response's output items for `include`, by item id."""
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
@@ -433,7 +414,6 @@ async def count_output(database: Database, tenant_id: TenantId, uuid: UUID) -> i
 
 
 def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any]:
-    """Return the parameters of a statement that reads a page of items, and one more."""
     return {
         "after": None if page.cursor is None else pack_text(page.cursor),
         "row_limit": page.limit + 1,
@@ -444,10 +424,6 @@ def page_parameters(page: PageParams, include: Collection[str]) -> dict[str, Any
 def page_of(
     rows: Sequence[Row], cipher: ContentCipher, page: PageParams, include: Collection[str]
 ) -> Page[bytes]:
-    """Make a page of the JSON of items with the details in `include`, from their rows and one more.
-
-    Raises `InvalidRequest` when the item at the cursor is not in the list.
-    """
     if page.cursor is not None and rows[0].start is None:
         raise unknown_place(page.cursor_name)
     items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
@@ -455,23 +431,18 @@ def page_of(
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
-    """Return the JSON of an item, with the details in `include`."""
     values = content.opened(cipher, "messages", row, ("item", "includable"))
     return included_json(values["item"], values["includable"], include)
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:
-    """Return the SHA-256 digests that the indexes by item id hold."""
     return [hashlib.sha256(pack_text(item_id)).digest() for item_id in item_ids]
 
 
 async def find_items(
     database: Database, tenant_id: TenantId, item_ids: Iterable[str]
 ) -> dict[str, ContextItem]:
-    """Return stored items of responses and conversations by id; unknown ids are absent.
-
-    If several have one id, the item of the latest response or conversation is returned.
-    """
+    """Return stored items of responses and conversations; of several with one id the latest."""
     parameters = {"tenant": tenant_id, "digests": digests(item_ids)}
     if not parameters["digests"]:
         return {}

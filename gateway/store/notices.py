@@ -1,9 +1,8 @@
 """Notices between replicas: they say that something has changed, never its content.
 
-Nothing depends on them: a replica that misses one finds the change a little later, by polling. So
-they may be lost (behind a pooler, in an outage), and are sent after the commit of the change, in
-transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of the whole server
-until it is on disk.
+They may be lost (behind a pooler, in an outage): replicas also poll. They are sent after the
+commit, in transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of the
+whole server until it is on disk.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ NoticeKind = Literal["log", "work", "ended", "follow"]
 
 CHANNEL: Final = "harmony_gateway"
 RESPONSES_MAX: Final = 200
-"""Responses in one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
+"""Bound for one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
 PROBE_INTERVAL_S: Final = 30.0
-"""Seconds between two queries of a listener: by them it notices that the other end is gone."""
+"""Pause between two queries by which a listener notices that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
 _NOTIFY: Final = Statement("""
@@ -42,9 +41,9 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`log`: more is in the log of these responses. `work`: somebody could go on with a response.
-    `ended`: these responses were ended by another than who generates them. `follow`: somebody
-    follows the logs of these, and wants to be told of them for a while.
+    """`log`: more is in these logs. `work`: somebody could continue a response. `ended`: another
+    process than their owner ended these. `follow`: somebody wants notices of these logs for a
+    while.
     """
 
     kind: NoticeKind
@@ -60,7 +59,7 @@ async def notify(database: Database, notices: Iterable[Notice]) -> None:
 
 
 class Listener:
-    """Hears the notices of all replicas on one connection of its own, which no pooler may share."""
+    """Receiver of all notices, on a connection that no pooler may share."""
 
     def __init__(
         self,
@@ -79,8 +78,7 @@ class Listener:
     async def run(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
         """Listen until cancelled, reconnecting whenever the connection ends.
 
-        `on_notice` gets every notice. `lost` is called when listening begins (again), because
-        notices may have been missed before.
+        `lost` is called when listening begins (again): notices may have been missed.
         """
         is_reported = False
         while True:

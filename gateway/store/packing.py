@@ -1,9 +1,7 @@
-"""Pack values into columns of `bytea`: foreign text, token ids, and many items in one row.
+"""Packing of values into columns of `bytea`: foreign text, token ids, and many items in one row.
 
-An inherited context is a few values in one row, however many items it has. The event loop turns
-every row that the database sends into objects, column by column, and all other requests wait
-meanwhile. So a history comes as a handful of long values. They are made into items where those are
-needed: for a long history that is in a thread.
+The event loop makes objects of every row that the database sends. So a history comes as a handful
+of long values, and becomes items where those are needed: for a long history in a thread.
 """
 
 from __future__ import annotations
@@ -66,10 +64,9 @@ _SEALED_VALUES: Final = tuple(
     if CONTENT["messages"][name] is Kept.SEALED
 )
 _NULL: Final = -1
-"""The length of a value that is null."""
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
-"""Packed length of a value that is null. Any four bytes of packed lengths include the first byte of
-some length, which is less than 128 in all others."""
+"""Any four bytes of packed lengths include the first byte of some length, which is below 128 unless
+the value is null."""
 _ID_BYTES: Final = 4
 _LENGTH_BYTES: Final = 4
 
@@ -84,14 +81,12 @@ def _packed_columns() -> Iterator[str]:
 
 
 PACKED: Final = ", ".join(_packed_columns())
-"""The columns of one row, made of those of `messages.item_columns`: select them from a subquery
-that has these, in order and with a LIMIT, without which the planner need not keep the order."""
+"""Columns of one row that packs many. Their source has an order and a LIMIT, without which the
+planner need not keep the order."""
 
 
 class PackedItems(Sequence[ContextItem]):
-    """The items of a row with the columns of `PACKED`, unpacked at the first use of one, and opened
-    by the cipher of their tenant.
-    """
+    """The items of a row of `PACKED`, unpacked at the first use of one."""
 
     def __init__(self, row: Row, cipher: ContentCipher) -> None:
         self._row: Row | None = row
@@ -99,7 +94,6 @@ class PackedItems(Sequence[ContextItem]):
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """Bytes of the `json` of all items together, as it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -126,9 +120,8 @@ class PackedItems(Sequence[ContextItem]):
         return self._unpack()[index]
 
     def columns(self) -> Columns | None:
-        """Return ids and labels of all items without making items.
-
-        Return None if an item has no ids, or the items are made already.
+        """Return ids and labels without making items; None if an item has no ids, or all are
+        made.
         """
         row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
@@ -138,20 +131,17 @@ class PackedItems(Sequence[ContextItem]):
         return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
 
     def of_kinds(self, kinds: Collection[str]) -> tuple[ContextItem, ...]:
-        """Return the items of these kinds. If there are none, no item is made."""
         if not self.has_kinds(kinds):
             return ()
         items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
 
     def named(self, item_ids: Collection[str]) -> tuple[ContextItem, ...]:
-        """Return the items with these ids. If there are none, no item is made."""
         if self.item_ids().isdisjoint(item_ids):
             return ()
         return tuple(item for item in self.first(self._count) if item.item_id in item_ids)
 
     def has_kinds(self, kinds: Collection[str]) -> bool:
-        """Return True if an item is of these kinds. No item is made."""
         row = self._row
         if row is None:
             return any(item.kind in kinds for item in self._items)
@@ -187,11 +177,8 @@ class PackedItems(Sequence[ContextItem]):
 
 
 class _OpenedRow(SimpleNamespace):
-    """A row of `PACKED` whose values are opened, with their lengths as they are then."""
-
     @classmethod
     def of(cls, row: Row, cipher: ContentCipher) -> Row:
-        """Return the opened row, or the row itself if nothing in it is sealed."""
         sealed = [
             name for name, _ in _SEALED_VALUES if MAGIC in (getattr(row, f"{name}_values") or b"")
         ]

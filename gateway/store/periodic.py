@@ -1,5 +1,3 @@
-"""Work over the database that every process does at intervals, in turn with the others."""
-
 from __future__ import annotations
 
 import asyncio
@@ -22,8 +20,7 @@ async def run_periodically(
 ) -> NoReturn:
     """Do `work` after pauses of half to all of `interval_s`, which spread the replicas out.
 
-    Errors of the database do not end it: it reports them as a `failure` and goes on. `at_once`: no
-    pause comes before the first round.
+    Database errors are reported as a `failure`. `at_once`: without a first pause.
     """
     while True:
         if not at_once:

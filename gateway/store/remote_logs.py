@@ -1,8 +1,7 @@
 """The logs that are followed here and written elsewhere: how far they are, and what is new.
 
-Nearly all that is new of them is in flushes, each of which has something of many. So these are read
-first, and heads only of those of which they had nothing, together with the next rows of their logs:
-what was settled meanwhile, an end.
+Nearly all news is in flushes, each of which has entries of many logs. So flushes are read first,
+and heads, with the next rows, only of logs of which they had nothing.
 """
 
 from __future__ import annotations
@@ -30,26 +29,21 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 Writer = tuple["UUID", str]
-"""A process, as the owner of responses of one tenant."""
 Seen = dict[Writer, int]
-"""The number of the last flush of each that was read."""
 
 ROWS_MAX: Final = 4
-"""The most rows of one log that a poll returns; the next poll returns more."""
 ROW_BYTES_MAX: Final = 1024
 """Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
-"""Seconds that a poll, which all logs share, waits for the key of one of them."""
+"""Time for the key of one log, in a poll that all share."""
 UNKNOWN: Final = 2**31 - 1
-"""The number of received entries in a query that is to return no rows of the log."""
+"""Value of `LogQuery.entries` if no rows of the log are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
-
-    `key` are the bytes of `uuid`, `day` is that of `events.day_of`. `is_due`: its head is to be
-    read, whatever flushes bring.
+    """A log that is followed. `owner` wrote it when its head was seen last; `key` are the bytes of
+    `uuid`; `is_due`: the head is to be read, whatever flushes bring.
     """
 
     tenant_id: UUID
@@ -62,15 +56,12 @@ class LogQuery:
 
 
 Part = tuple[bytes, int, "LogRow"]
-"""Part of a log: the bytes of its id, the epoch, the entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """Changes of the polled logs. `heads` are of those whose heads had to be read, None if there is
-    no such response; `owners` are the processes that write them.
-
-    What a part brings is committed, whatever a head says of it.
+    """Changes of logs. `heads` are those that had to be read, None if there is no such response. A
+    part is committed, whatever a head says.
     """
 
     heads: dict[UUID, LogHead | None] = field(default_factory=dict)

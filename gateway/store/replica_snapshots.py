@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FRESH_S: Final = 5.0
-"""Seconds after which a snapshot is of a replica that is gone, or in trouble."""
+"""Age from which a snapshot is of a replica that is gone, or in trouble."""
 KEPT_S: Final = 3600.0
 _LOOK: Final = """
 SELECT coalesce(bool_or(watched_until > clock_timestamp()), false) FROM replica_snapshots
@@ -44,22 +44,18 @@ WHERE tenant_id = :nobody
 
 
 class PostedSnapshot(NamedTuple):
-    """Snapshot of a replica, written `age_s` ago."""
-
     replica: str
     age_s: float
     body: bytes
 
 
 async def is_watched(database: Database) -> bool:
-    """Return True if somebody looks at any replica."""
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:
         watched: bool = await connection.scalar(_IS_WATCHED, {"nobody": EVERYONE})
     return watched
 
 
 async def post(database: Database, replica: str, body: bytes) -> bool:
-    """Write a replica's snapshot, and return True if somebody still looks at another one."""
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": None}
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:
         watched: bool = await connection.scalar(_POST, own)
@@ -69,9 +65,8 @@ async def post(database: Database, replica: str, body: bytes) -> bool:
 async def exchange(
     database: Database, replica: str, body: bytes, *, watched_s: float
 ) -> list[PostedSnapshot]:
-    """Write a replica's snapshot and return recent ones of all others.
-
-    They write theirs for `watched_s` from now on.
+    """Write a replica's snapshot and return the others'. They write theirs for `watched_s` from
+    now.
     """
     own = {"nobody": EVERYONE, "replica": replica, "body": body, "watched_s": watched_s}
     async with database.runs_transaction(durable=False, in_bulk=True) as connection:

@@ -1,12 +1,11 @@
-"""Stored content under another key: rows are opened, and sealed with the key that seals now.
+"""Stored content under another key: rows are opened, and sealed with the key that seals now, or
+made plain where none does.
 
-It takes plain rows as well as sealed ones, and makes plain ones where a tenant's content is not to
-be sealed any more. A row that is written meanwhile is left alone: it is already as it should be.
-Flushes come first: what is in them is moved to logs by statements that cannot open it.
+A row that is written meanwhile is left alone: it is already as it should be. Flushes come first:
+statements that cannot open their content move it to logs.
 
-The progress of each tenant is a row of `reseals`: the process that reseals holds it for a while,
-and moves its place with each page. So any replica continues where another stopped, and no two do
-the same work.
+The process that reseals a tenant holds its row of `reseals` for a while, and moves its place with
+each page, so any replica continues where another stopped.
 """
 
 from __future__ import annotations
@@ -47,16 +46,13 @@ SEALED: Final = {
     if table != "flushes"
     and (sealed := {column: how for column, how in columns.items() if how in _OPENED})
 }
-"""The columns of each table that are opened, and how each is kept."""
 KEYS: Final = {table: keys_of_table(table) for table in SEALED}
-"""The primary keys of the tables that have content, without the tenant, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """Result of resealing a page: how many rows were read (`seen`), how many of them were written,
-    and the key of the last one; None: there are no more. No key opens the `lost` rows: they stay as
-    they are.
+    """Result of a page. `last` is the key of its last row, None at the end; `lost` rows cannot be
+    opened.
     """
 
     seen: int
@@ -100,10 +96,7 @@ _WRITES: Final = {table: _write(table) for table in KEYS}
 async def reseal(
     database: Database, tenant_id: TenantId, table: str, *, after: Place | None, rows_max: int
 ) -> Resealed:
-    """Reseal a page of a table, behind the row with the key `after`.
-
-    Raises `StoreUnavailable`, and `ContentSealed` if the tenant has no key any more.
-    """
+    """Reseal a page of a table, behind the row with the key `after`. Raises `ContentSealed`."""
     parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
     if after is not None:
         named = zip(KEYS[table], after, strict=True)
@@ -118,7 +111,7 @@ async def reseal(
         for row in rows:
             try:
                 change = _change(cipher, table, row)
-            except ContentSealed:
+            except (ContentSealed, ValueError):
                 lost += 1
                 continue
             changes += [change] if change is not None else []
@@ -134,9 +127,9 @@ async def reseal_flushes(
 ) -> tuple[int, FlushPlace | None]:
     """Reseal a page of the tenant's flushes, behind this owner and number.
 
-    Return the number of rows written and the last one's place, None at the end. Raises as `reseal`
-    does. On return, processes that moved parts of these flushes have committed, so nothing read
-    from a flush before it was resealed can enter a log later.
+    Return the number of rows written and the last one's place, None at the end. On return,
+    processes that moved parts of these flushes have committed, so nothing read from a flush before
+    it was resealed can enter a log later.
     """
     await database.keyring.ready([tenant_id])
     async with database.owner_transaction() as connection:
@@ -158,11 +151,13 @@ async def reseal_flushes(
 
 
 def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow) -> bytes:
-    if keys_of_log(part.entries) == {cipher.sealing}:
+    try:
+        if keys_of_log(part.entries) == {cipher.sealing}:
+            return part.entries
+        return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
+    except (ContentSealed, ValueError):
+        # It counts as lost once it is in the log.
         return part.entries
-    if cipher.lacks_of_log(part.entries):
-        return part.entries
-    return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
 
 
 def _resealed_log(
@@ -245,8 +240,8 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Place of a pass: behind the row of `table` with the key `after`; without a table: at the
-    start. `written` rows in this pass, and `total` in all.
+    """Place of a pass, without a table its start. `written` counts rows of this pass, `total` of
+    all.
     """
 
     table: str | None = None
@@ -256,7 +251,6 @@ class ResealPlace:
 
 
 def packed_place(place: Place | None) -> bytes | None:
-    """Encode the key of a row as JSON, with bytes as hex."""
     if place is None:
         return None
     return orjson.dumps([_spelled(one) for one in place])
@@ -269,7 +263,6 @@ def _spelled(one: Any) -> int | str:
 
 
 def unpacked_place(table: str, packed: bytes | None) -> Place | None:
-    """Decode what `packed_place` made for a row of this table."""
     if packed is None:
         return None
     kinds = KEYS[table].values()
@@ -291,9 +284,8 @@ def _value(kind: str, one: Any) -> Any:
 async def take(
     database: Database, tenant_id: TenantId, number: int, *, hold_s: float
 ) -> ResealPlace | None:
-    """Reserve a tenant's resealing towards the key `number` for `hold_s` seconds.
-
-    Return None if it is done, or another process does it.
+    """Reserve a tenant's resealing towards the key `number`, unless it is done or another process
+    has it.
     """
     wanted = {"tenant": tenant_id, "number": number, "hold_s": hold_s}
     async with database.owner_transaction() as connection:
@@ -322,21 +314,18 @@ async def move(
 
 
 async def finish(database: Database, tenant_id: TenantId, number: int, event: AuditEvent) -> None:
-    """Record, also in the audit log, that everything is sealed under this key."""
     async with database.owner_transaction() as connection:
         if await connection.scalar(_FINISH, {"tenant": tenant_id, "number": number}):
             await audit_log.record(connection, tenant_id, event)
 
 
 async def finished(database: Database) -> dict[TenantId, int]:
-    """Return, by tenant, the number of the key that everything was last resealed under."""
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_FINISHED)
     return {TenantId(row.tenant_id): row.number for row in rows}
 
 
 async def state(database: Database, tenant_id: TenantId) -> str:
-    """Describe the state for operators; empty before it has begun."""
     async with database.owner_transaction() as connection:
         row = (await connection.execute(_STATE, {"tenant": tenant_id})).one_or_none()
     if row is None:

@@ -1,9 +1,3 @@
-"""Responses: all that is written when one is accepted, and what reads and erases it.
-
-With a response come its idempotency key and, while it runs, the sealed secrets that its request
-sends to MCP servers. How one ends is in `endings`, who goes on with it in `claims`.
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -43,23 +37,11 @@ if TYPE_CHECKING:
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
-    Times are aware. `root_created_at` is when the first response of its chain was created: its own
-    `created_at` without a parent, otherwise that of the parent's `History`. One that continues a
-    `conversation` has no parent, and the root is when the conversation was created.
-
-    With an `owner` it is claimed from the start, under epoch 1 and for `lease_s` seconds; without,
-    its epoch is 0 and any process may claim it, if it is durable. For that it has `plan` (all that
-    a process must know, as bytes of the caller's) and `prompt_ids`, and its `items` (its own input)
-    are stored at once. `entries` are the first ones of its log: how many, and packed.
-
-    `queued_max` bounds how many of its tenant's responses may be queued before it, and the limits
-    of `queue_terms` how many of its project and key, where `insert` queues it; `running_max`
-    (for `queue_all` alone) how many may be generated with it in the background.
-
-    `fold_version` is that of its log. `secrets` are what `run_secrets` keeps of its request, and
-    `approvals` are used up by it; only `insert` takes them. `tool_state` is what its conversation
-    has for hosted tools: it stays with the response whoever ends it, unless that has one of its
-    own. Raises `ValueError` for an owner without a lease, or a lease without an owner.
+    `root_created_at` is when the first response of its chain, or its `conversation`, was created;
+    with a `conversation` there is no parent. With an `owner` it is claimed from the start, under
+    epoch 1; without, its epoch is 0 and any process may claim it, if it is durable: from `plan`
+    (the caller's bytes) and `prompt_ids`. `entries` are the first ones of its log: how many, and
+    packed. `secrets` and `approvals` are for `insert` alone, `running_max` for `queue_all`.
     """
 
     uuid: UUID
@@ -98,9 +80,8 @@ class NewResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A row of `responses`. `body` is None until it has finished, `plan` from then on.
-
-    `is_held`: a process held it, by the database's clock, when this was read.
+    """A row of `responses`. `body` is None until it has finished, `plan` from then on. `is_held`: a
+    process held it, by the database's clock, when this was read.
     """
 
     uuid: UUID
@@ -135,8 +116,6 @@ class StoredResponse:
 
 
 class ResponseState(NamedTuple):
-    """Status of a response, and whether its log is kept while it runs."""
-
     status: str
     durable: bool
 
@@ -157,7 +136,6 @@ _FINDS: Final = {
     False: Statement(_FIND),
     True: Statement(f"{_FIND}FOR NO KEY UPDATE"),
 }
-"""By whether it is to be locked."""
 
 _CONTENT: Final = ("request", "plan", "body", "recoveries")
 _ACCEPTED_COLUMNS: Final = ", ".join(ACCEPTED)
@@ -257,10 +235,8 @@ DELETE FROM events WHERE tenant_id = :tenant AND response_id = :id AND day = :da
 async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> None:
     """Insert an accepted response with everything that comes with it, or nothing.
 
-    Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
-    another response, `RateLimited` when too many responses of its tenant wait already, what
-    `insert_writer` raises when it continues a conversation, and `InvalidRequest` when one of its
-    `approvals` does not count.
+    Raises `StoreConflict` for a taken id, `KeyTaken`, `RateLimited`, what `insert_writer` raises,
+    and `InvalidRequest` for its `approvals`.
     """
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
@@ -285,11 +261,10 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
 async def insert_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Insert several responses as `insert` does, in one transaction, all or none.
+    """Insert several responses, all or none; return True for the index of each
+    (`usable_groups`).
 
-    Return True for the index of each; those whose tenant has no usable keys are left out. None of
-    them has an idempotency key, a conversation, or a queue to check. Raises `StoreConflict` and
-    `StoreUnavailable`.
+    None has an idempotency key, a conversation, or a queue to check.
     """
     groups = await usable_groups(database, new)
     if not groups:
@@ -306,12 +281,12 @@ async def insert_all(
 async def queue_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Accept several durable background responses in one transaction.
+    """Accept several durable background responses, none with an idempotency key or a
+    conversation.
 
-    Return by index in `new`: True if the response has begun under its `owner`, claimed with epoch 1
-    as far as `running_max` allows, False if it is queued. Responses whose queue is full, or whose
-    tenant has no usable keys, are left out and not stored. None of them has an idempotency key or a
-    conversation. Raises as `insert_all` does.
+    Return by index: True if the response has begun under its `owner`, as far as `running_max`
+    allows; False if it is queued. Those whose queue is full, or whose tenant has no usable keys,
+    are left out.
     """
     groups = await usable_groups(database, new)
     became: dict[int, bool] = {}
@@ -414,7 +389,6 @@ def _row(tenant_id: TenantId, new: NewResponse, cipher: ContentCipher) -> dict[s
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-    """Return the response, or None if it is unknown, deleted, or another tenant's."""
     async with database.bulk_transaction(tenant_id) as connection:
         return await find(connection, tenant_id, uuid)
 
@@ -422,7 +396,6 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredRes
 async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
-    """Return a response as `load` does, in the caller's transaction; `locked`: lock its row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     if row is None:
@@ -435,7 +408,7 @@ async def find(
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
-    """Return the state of a response, without content, which may be sealed with a destroyed key."""
+    """Return the state without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
     row = rows.one_or_none()
@@ -445,8 +418,7 @@ async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> Response
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
     """Erase a response with its items, its log and its approval requests.
 
-    Its usage line and the audit of its tool calls stay. Return False if it is unknown. Raises
-    `DataHeld`.
+    Its usage line and the audit of its tool calls stay. Raises `DataHeld`.
     """
     of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:
@@ -464,10 +436,7 @@ async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A key as it is kept: SHA-256 of it, and of the body that came with it.
-
-    It stands for the response it was first sent for until it is `ttl_s` old.
-    """
+    """SHA-256 of a key, and of the body that came with it."""
 
     key_hash: bytes
     fingerprint: bytes
@@ -475,8 +444,6 @@ class IdempotencyKey:
 
 
 class KeyUse(NamedTuple):
-    """Use of a key: the response that it stands for, and the fingerprint of its body."""
-
     fingerprint: bytes
     uuid: UUID
 
@@ -504,7 +471,6 @@ DELETE FROM idempotency_keys WHERE tenant_id = :tenant AND response_id = :respon
 async def find_key(
     database: Database, tenant_id: TenantId, key_hash: bytes, *, ttl_s: float
 ) -> KeyUse | None:
-    """Return the response that the key stands for, or None if the key is free."""
     parameters = {"tenant": tenant_id, "key_hash": key_hash, "ttl_s": ttl_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_KEY, parameters)).one_or_none()
@@ -512,7 +478,6 @@ async def find_key(
 
 
 async def check_key(connection: Connection, tenant_id: TenantId, key: IdempotencyKey) -> None:
-    """Raise `KeyTaken` if the key stands for a response, inside the caller's transaction."""
     parameters = {"tenant": tenant_id, "key_hash": key.key_hash, "ttl_s": key.ttl_s}
     if (await connection.execute(_FIND_KEY, parameters)).one_or_none() is not None:
         raise KeyTaken
@@ -521,10 +486,7 @@ async def check_key(connection: Connection, tenant_id: TenantId, key: Idempotenc
 async def take_key(
     connection: Connection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
 ) -> None:
-    """Bind the key to a response, inside the transaction that inserts it.
-
-    Waits for another transaction that binds it. Raises `KeyTaken`.
-    """
+    """Bind the key to a response, in the transaction that inserts it. Raises `KeyTaken`."""
     parameters = {
         "tenant": tenant_id,
         "key_hash": key.key_hash,
@@ -537,7 +499,6 @@ async def take_key(
 
 
 async def free_key(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
-    # The key stands for the response no more.
     await connection.execute(_FREE_KEY, {"tenant": tenant_id, "response": uuid})
 
 
@@ -555,12 +516,10 @@ DELETE FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
 async def add_secrets(
     connection: Connection, tenant_id: TenantId, response: UUID, sealed: bytes
 ) -> None:
-    # In the transaction that accepts the response.
     await connection.execute(_ADD_SECRETS, {"tenant": tenant_id, "id": response, "sealed": sealed})
 
 
 async def load_secrets(database: Database, tenant_id: TenantId, response: UUID) -> bytes | None:
-    """Return the sealed secrets of a response. None: it has none, or it is over."""
     async with database.transaction(tenant_id) as connection:
         sealed: bytes | None = await connection.scalar(
             _FIND_SECRETS, {"tenant": tenant_id, "id": response}
@@ -569,5 +528,4 @@ async def load_secrets(database: Database, tenant_id: TenantId, response: UUID) 
 
 
 async def erase_secrets(connection: Connection, tenant_id: TenantId, response: UUID) -> None:
-    # In the transaction that ends the response.
     await connection.execute(_ERASE_SECRETS, {"tenant": tenant_id, "id": response})

@@ -1,5 +1,3 @@
-"""Names that statements and tables share: roles, states, costs, the revision, its files."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,25 +5,23 @@ from typing import Final
 from uuid import UUID
 
 APP_ROLE: Final = "harmony_gateway_app"
-"""The role of every tenant transaction: no login, no ownership, so row-level security binds it."""
+"""Role of tenant transactions: no login, no ownership, so row-level security binds it."""
 RUNS_ROLE: Final = "harmony_gateway_runs"
-"""The role of what one process does for the runs of all tenants at once: claim, append, expire. It
-sees no item, no body and no key."""
+"""Role for the runs of all tenants at once: claim, append, expire. It sees no item, body or key."""
 
 EVERYONE: Final = UUID(int=0)
-"""Tenant id of rows that all tenants see, where a table has such rows."""
+"""Tenant id of rows that all tenants see."""
 
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 REVISION: Final = "7a1d4c60b2e9"
-"""The newest revision of the schema (`migrations`)."""
 
 COST_COLUMNS: Final = (
     *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
     "tools_cost_nano",
 )
-"""Columns of aggregates in billionths of a dollar: the sum of all costs, and its parts."""
+"""Billionths of a dollar: the sum of all costs, and its parts."""
 
 
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -38,9 +34,6 @@ def migrations_folder() -> Path:
 
 
 def is_older(revision: str) -> bool:
-    """Return True for a revision before `REVISION`.
-
-    A revision without a file is of a newer release.
-    """
+    """Return True for a revision before `REVISION`. A revision without a file is newer."""
     files = (migrations_folder() / "versions").glob(f"*_{revision}_*.py")
     return revision != REVISION and any(files)

@@ -1,8 +1,7 @@
 """Wrapped data keys of tenants, in a database of their own.
 
-It is separate because of backups: destroying a key makes its content unreadable in every backup,
-but only if no backup of the content has the wrapped key. So this database has a short backup
-retention. It has no migrations either: it is one table, made by `prepare`.
+Destroying a key makes its content unreadable in every backup only if no backup of the content has
+the wrapped key. So this database has a short backup retention, and is one table without migrations.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def in_database_of_content() -> ConfigError:
 
 
 class TenantKeys:
-    """The table, as a `KeyStore` and for operators. Raises `StoreError`s."""
+    """A `KeyStore`, also for operators."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -112,19 +111,16 @@ class TenantKeys:
             await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """Return all keys of a tenant, ordered by number, destroyed ones included."""
         async with self._database.owner_transaction() as connection:
             rows = await connection.execute(_KEYS, {"tenant": tenant_id})
         return [WrappedKey(*row) for row in rows]
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
         async with self._database.owner_transaction() as connection:
             await connection.execute(_ADD, {"tenant": tenant_id, **asdict(key)})
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
 
     async def age_s(self, tenant_id: TenantId, number: int) -> float:
-        """Return the seconds since a key was made, by the clock of this database."""
         async with self._database.owner_transaction() as connection:
             parameters = {"tenant": tenant_id, "number": number}
             age_s: float = await connection.scalar(_AGE, parameters)
@@ -140,10 +136,7 @@ class TenantKeys:
             return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
 
     async def destroy(self, tenant_id: TenantId, *, before: int = ALL) -> int:
-        """Overwrite wrapped keys with smaller numbers for good; return the number of rows.
-
-        Content that they sealed is unreadable from then on, wherever it is stored.
-        """
+        """Overwrite wrapped keys with smaller numbers for good; return the number of rows."""
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}
             destroyed = await connection.count(_DESTROY, of_it)

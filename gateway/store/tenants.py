@@ -1,8 +1,3 @@
-"""Tenants, their policies and their keys, for operators.
-
-Names are the operator's, checked by `admin.tenants`. Times are the database's.
-"""
-
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
 _TENANT: Final = ", ".join(field.name for field in fields(Tenant))
 _POLICY: Final = ", ".join(POLICY_VALUES)
 KEY_COLUMNS: Final = ", ".join(typed(api_keys, without="hash pepper_id"))
-"""All of a key but its hash, which the role of tenants may not read."""
+"""All but the hash, which the role of tenants may not read."""
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
@@ -79,7 +74,7 @@ RETURNING {KEY_COLUMNS}
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that is made: `hash` is the HMAC of its secret, `hint` its last characters."""
+    """A new key: `hash` is the HMAC of its secret, `hint` its last characters."""
 
     id: UUID
     tenant_id: TenantId
@@ -135,7 +130,7 @@ async def _change(
 async def insert_tenant(
     database: Database, tenant_id: TenantId, name: str, author: Author = COMMAND_LINE
 ) -> Tenant:
-    """Insert a tenant. Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
+    """Insert a tenant. Raises `StoreConflict` (uq_tenants_name)."""
     event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
     new = {"id": tenant_id, "name": name}
     return _tenant(await _change(database, tenant_id, _INSERT_TENANT, new, event))
@@ -147,15 +142,10 @@ async def all_tenants(database: Database) -> list[Tenant]:
 
 
 async def tenant_named(database: Database, name: str) -> Tenant:
-    """Return the tenant of that name, disabled ones included. Raises `ResourceNotFound`."""
     return (await find_policy(database, name))[0]
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]:
-    """Return a tenant and its own policy.
-
-    Raises `ResourceNotFound`, which names the tenants that are spelled alike.
-    """
     async with database.runs_transaction() as connection:
         for row in await connection.execute(_FIND_POLICY, {"name": name}):
             return _with_policy(row)
@@ -166,7 +156,6 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 
 
 async def disable_tenant(database: Database, name: str, author: Author = COMMAND_LINE) -> Tenant:
-    """Disable a tenant, if it is not already. Raises `ResourceNotFound`."""
     id_ = (await tenant_named(database, name)).id
     event = author.event("harmony.tenant.disabled", str(id_))
     return _tenant(await _change(database, id_, _DISABLE_TENANT, {"id": id_}, event))
@@ -175,9 +164,9 @@ async def disable_tenant(database: Database, name: str, author: Author = COMMAND
 async def set_policy(
     database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
 ) -> tuple[Tenant, OwnPolicy]:
-    """Change a tenant's own policy. Raises `ResourceNotFound`.
+    """Change a tenant's own policy; `changes` must not be empty.
 
-    `changes` must not be empty. Raises `StoreConflict` for a value that the table refuses.
+    Raises `StoreConflict` for a value that the table refuses.
     """
     id_ = (await tenant_named(database, name)).id
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)

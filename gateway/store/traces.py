@@ -1,4 +1,4 @@
-"""Traces: what agents report of their runs, one row for each trace and each span of one."""
+"""Traces that agents report of their runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A trace or a span as it came; `received_at` is when it came last."""
-
     kind: TraceKind
     record_id: str
     response: UUID | None
@@ -50,10 +48,9 @@ LIMIT :rows_max
 
 
 async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
-    """Store records, each replacing the one with the same key. Keys must differ.
+    """Store records, whose keys must differ, each replacing the one with the same key.
 
-    Records are written in the order of their keys, so that two writers of the same ones cannot
-    deadlock.
+    They are written in the order of keys, so that two writers cannot deadlock.
     """
     ordered = sorted(records, key=lambda record: record.key)
     rows = {
@@ -75,7 +72,6 @@ async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRe
 async def read(
     database: Database, tenant_id: TenantId, trace_id: str, *, rows_max: int
 ) -> list[StoredRecord]:
-    """Return up to `rows_max` records of a trace: itself, then its spans in order of arrival."""
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OF_TRACE, wanted)

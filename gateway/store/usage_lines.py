@@ -45,10 +45,8 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """Details of a line besides its tokens: its subject and its origin.
-
-    `attempts` counts the backends and replicas that generated it. `tools` are calls of hosted tools
-    by their type.
+    """Details of a line. `attempts` counts the backends and replicas that generated it; `tools`
+    calls of hosted tools by type.
     """
 
     kind: LineKind = "response"
@@ -74,8 +72,6 @@ UNKNOWN: Final = Metered()
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Usage of one response, and who is charged for it. Tokens are those of `TokenUsage`."""
-
     response: UUID
     key_id: UUID
     model: str
@@ -88,10 +84,7 @@ class UsageLine:
 
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
-    """Write the usage lines, at least one, of responses that are not stored, all or none.
-
-    A second line for a response changes nothing.
-    """
+    """Write at least one line, all or none. A second line for a response changes nothing."""
     groups = by_tenant(lines)
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
@@ -101,7 +94,6 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """Add a usage line inside the caller's transaction. A repeated one changes nothing."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 
@@ -120,7 +112,6 @@ def _row(line: UsageLine) -> dict[str, Any]:
 
 
 def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
-    """Return the columns of `COUNTS`, each None if nothing was counted."""
     if tokens is None:
         return dict.fromkeys(COUNTS)
     return dict(zip(COUNTS, _counts_of(tokens), strict=True))

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
-    """Begin the span of a request to a backend, and make it the current one.
-
-    None unless the current span is recorded.
-    """
+    """Begin and enter the span of a request, if the current one is recorded."""
     parent = recorded()
     if parent is None:
         return None
@@ -38,7 +35,6 @@ def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
 
 
 def sampling_attributes(sampling: Sampling) -> dict[str, Any]:
-    """Return the span attributes of sampling parameters."""
     described = {
         "gen_ai.request.max_tokens": sampling.max_tokens,
         "gen_ai.request.temperature": sampling.temperature,
@@ -52,7 +48,7 @@ def sampling_attributes(sampling: Sampling) -> dict[str, Any]:
 
 
 class Attempt:
-    """The span of a generation at one backend, and the token sink through which it learns of it."""
+    """Span of a generation at one backend; a token sink that records what passes."""
 
     def __init__(self, span: Span, request: TokenRequest, sink: TokenSink) -> None:
         self._span = span
@@ -75,7 +71,6 @@ class Attempt:
         return await self._sink.room()
 
     def end(self, outcome: str, error: Exception | None) -> None:
-        """End the span. `outcome` is that of the metrics."""
         last, request = self._last, self._request
         described: dict[str, Any] = {"harmony.outcome": outcome}
         if last is not None and last.finish is not None:

@@ -1,5 +1,3 @@
-"""A backend as the operator describes it, the models it serves, and the bounds of talking to it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -14,13 +12,13 @@ if TYPE_CHECKING:
 
 
 DP_RANK: Final = "x-data-parallel-rank"
-"""vLLM and SGLang read it; a rank that they do not have they refuse with 400."""
+"""vLLM and SGLang read it, and refuse a rank that they do not have with 400."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The prefill server of a pair (PD disaggregation): `bootstrap_host` and `bootstrap_port` are
-    where the decode server fetches what it made of a prompt.
+    """Prefill server of a pair (PD disaggregation); the decode server fetches its result from
+    `bootstrap_host` and `bootstrap_port`.
     """
 
     base_url: str
@@ -32,16 +30,12 @@ class Prefill:
 class Backend:
     """vLLM or SGLang server, or another that speaks like one.
 
-    `models` maps public model ids to the names the server knows them by (a base model or a LoRA
-    adapter); empty: every model it lists, under its own name. `base_url` is given with or without
-    `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
-    server says of itself. `grammars` may be used to bind the model where the engine can;
-    `priorities` are understood, because the server schedules by them. Of the models in
-    `adapters_of` (public ids) its adapters are served too, each by its name there. `admin_key` is
-    what it takes to load one, where that is another key. `dp_rank` is the data parallel rank that
-    is asked, where each is a backend of its own. `prefill` reads the prompts of this server, which
-    then only decodes. `source` is who said that it is there. The models in `passed_through` (public
-    ids) are asked for by messages, and return text.
+    `models` maps public ids to the server's names (base models or LoRA adapters); empty: every
+    model it lists. `context_lengths` (tokens, prompt and output together, by public id) go before
+    the server's own. `grammars` may be used where the engine can. `priorities`: the server
+    schedules by them. Adapters of models in `adapters_of` (public ids) are served too. `admin_key`
+    loads adapters, where that takes another key. Models in `passed_through` (public ids) are sent
+    messages.
     """
 
     name: str
@@ -84,17 +78,14 @@ class Backend:
         return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that identify the gateway to the backend, and a rank to its router."""
         key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return key if self.dp_rank is None else {**key, DP_RANK: str(self.dp_rank)}
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row of a backend's list of models: context length in tokens, an adapter's base model, and
-    where it was loaded from.
-
-    Each is None where the backend does not tell it.
+    """Row of a backend's list of models: context length in tokens, an adapter's base model and
+    path; None if the backend does not say.
     """
 
     context_length: int | None = None
@@ -104,8 +95,6 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A public model at one backend: its name there, and an adapter's `parent`."""
-
     name: str
     parent: str | None = None
     context_length: int | None = None
@@ -131,7 +120,7 @@ EVENT_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Bytes of one event of a stream without prompt and logprobs, and of a refusal's body."""
+    """Of one event without prompt and logprobs, and of a refusal's body."""
 
     event_bytes_max: int = EVENT_BYTES_MAX
     error_bytes_max: int = 64 * 1024

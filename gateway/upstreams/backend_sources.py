@@ -1,12 +1,3 @@
-"""Backends of the pool: sources list them, the pool follows, and operators drain some.
-
-SourceBackends  the backends of one source that are believed
-merged          the desired backends of all sources
-changes         the backends that have to join and leave the pool
-Membership      watches the sources, and keeps the pool in step
-Drains          keeps new requests from drained backends, and reports what these have in flight
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -27,19 +18,17 @@ if TYPE_CHECKING:
 
 
 class SourceError(Exception):
-    """A source cannot say which backends there are; its text says why."""
+    """Reason why a source cannot list backends."""
 
 
 Answer = tuple["Backend", ...] | SourceError
-"""Answer of a source: all backends that there are, or why it cannot list them."""
 
 
 class SourceBackends:
-    """The backends of one source, by its last answer.
+    """Backends of one source, by its last answer.
 
-    While a source fails its last answer stands. An empty answer is believed once it has been given
-    for `empty_s`: name servers that have lost their data give it, too. Times are seconds of a clock
-    that never goes back.
+    An empty answer counts only after `empty_s`: name servers that have lost their data give it,
+    too.
     """
 
     def __init__(self, empty_s: float = 0.0) -> None:
@@ -70,11 +59,10 @@ class SourceBackends:
 
 
 MEMBERS_MAX: Final = 1024
-"""Backends in all; what is found beyond is not used."""
 
 
 class Desired(NamedTuple):
-    """The backends that are desired by name, and what of the answers is not used, in words."""
+    """Backends by name, and warnings about others that are not used."""
 
     backends: dict[str, Backend]
     unused: tuple[str, ...] = ()
@@ -119,7 +107,7 @@ def named(backends: Iterable[Backend]) -> dict[str, Backend]:
 
 
 class BackendSource(ABC):
-    """Finds backends, asked every `refresh_s`; an empty answer is not believed for `empty_s`."""
+    """Lists backends every `refresh_s`; an empty answer counts only after `empty_s`."""
 
     empty_s = 0.0
 
@@ -153,18 +141,13 @@ class FileSource(BackendSource):
 
 SETTINGS: Final = "settings"
 START_WAIT_S: Final = 10.0
-"""Seconds that the start waits for a source, at most: backends that are not known then join
-later."""
+"""For a source at the start; its backends join later."""
 
 _log = EventLog(__name__)
 
 
 class Membership:
-    """Watches the sources, and calls `apply` with all backends whenever these have changed.
-
-    `start` asks each once, `run` goes on until it is cancelled. A source that fails keeps what it
-    said last.
-    """
+    """Watches the sources, and calls `apply` with all backends when these have changed."""
 
     def __init__(
         self,
@@ -186,7 +169,6 @@ class Membership:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about the sources, for operators."""
         faults = [
             f"{name} does not say which backends there are: {state.fault}. "
             f"Those known before count: {len(state.members)}"
@@ -202,7 +184,6 @@ class Membership:
         return (*faults, *doubted, *self._unused)
 
     def awaits_backends(self) -> bool:
-        # True if a source has no members now.
         return any(not state.members for state in self._by_source.values())
 
     async def start(self) -> None:
@@ -258,24 +239,18 @@ class Membership:
 
 
 DRAIN_POLL_S: Final = 2.0
-"""Until every replica knows that a backend is drained, or not."""
 REPORT_INTERVAL_S: Final = 10.0
-"""Seconds between two reports without a change: without them a replica counts as gone."""
+"""Without a report for longer a replica counts as gone."""
 
 
 class Drainable(Protocol):
-    """A pool whose members can be drained."""
-
     def drain(self, names: Collection[str]) -> None: ...
 
     def in_flight(self) -> Mapping[str, int]: ...
 
 
 class Drains:
-    """Asks the table for what is drained, at an interval; no request waits for it.
-
-    While the database is away what was known before counts.
-    """
+    """Follows the table of drained backends; the last answer counts while the database is away."""
 
     def __init__(
         self,

@@ -1,25 +1,18 @@
 """Chat endpoints of servers: a conversation becomes a request, and answers become ids of text.
 
-No I/O here.
-
-Hosted APIs refuse unknown parameters, so a parameter is sent only if the request set it, to a value
-other than the default of OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of
-vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+Hosted APIs refuse unknown parameters, so only values other than OpenAI's defaults are sent. vLLM,
+SGLang, llama.cpp, Ollama, TGI and hosted APIs agree in little about answers:
 
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
   id may be missing, come late, be repeated, or be another one in each fragment; arguments may be an
   object; an API of before 2023-11 has one `function_call`;
-* the usage stands in the last choice, or behind it in an event without choices, or nowhere; a
-  usage that comes earlier, with each event or the first one, covers what came until then;
-* `choices[0].logprobs.content` has the tokens of an event: each with its text, its bytes where the
-  server knows them, and the likeliest in its place. Tokens that are half a character come with an
-  event whose text is empty, or with the next one;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere; one
+  that comes earlier covers what came until then;
+* `choices[0].logprobs.content` has tokens with their text, and bytes where the server knows them.
+  Half a character comes with an event whose text is empty, or with the next one;
 * errors come with a status, or as an event of a 200.
-
-The reader hands on one call at a time: fragments of another one wait until the arguments of the
-open one are whole.
 """
 
 from __future__ import annotations
@@ -61,11 +54,10 @@ if TYPE_CHECKING:
 
 
 TOKEN_BYTES_MAX: Final = 256
-"""Bytes of one token that are kept; no token is longer."""
+"""No token is longer."""
 
 
 def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
-    """Return the tokens of an event, each with `alternatives` at most; None if there are none."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return None
@@ -94,7 +86,7 @@ def _piece(entry: dict[str, Any]) -> bytes:
 
 
 def spelled(text: str, tokens: Sequence[TextToken]) -> Iterator[tuple[str, list[TextToken]]]:
-    """Yield the text in parts that begin where tokens begin, each with the tokens that begin in it.
+    """Yield the text in parts, each with the tokens that begin in it.
 
     The text is one part if the tokens do not spell it, byte for byte.
     """
@@ -119,12 +111,10 @@ FORMAT: Final = "response_format"
 _OF_A_FORMAT: Final = re.compile(
     r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
 )
-"""In words of a refusal: it is the format of the answer that a server does not take."""
 _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
-    """Return the JSON of the request, in pieces."""
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}
     for line in lines:
@@ -161,7 +151,7 @@ def binds_answer(request: TokenRequest) -> bool:
 
 
 def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
-    """Return the error for the caller if a server refused a parameter that it lacks, else None."""
+    """Return the error for the caller if a server lacks a parameter."""
     if isinstance(error, ContextOverflow):
         return None
     if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
@@ -216,9 +206,7 @@ def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 COUNT_LIMIT: Final = 1 << 24
-"""No turn has so many tokens, whatever a server says; those of all turns of a response fit into its
-row.
-"""
+"""No turn has so many tokens; all of a response fit into its row."""
 _FINISH: Final = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.STOP,
@@ -238,25 +226,20 @@ _FINISH: Final = {
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 _DONE: Final = b"[DONE]"
 CHARACTERS_PER_TOKEN_MAX: Final = 64
-"""No more is read than so many characters for each token that there may be: servers count tokens,
-and what one says without end must end somewhere."""
+"""Servers count tokens, and one that never ends must end somewhere."""
 CALLS_MAX: Final = 128
 
 
 _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""Pattern of the parts of a JSON text that show where its values end; an escape is one match."""
+"""Parts of a JSON text that show where values end; an escape is one match."""
 DUE_TOKENS_MAX: Final = 64
-"""Tokens without a text, each a part of a character: more of them are not waited with."""
+"""Tokens without a text, each a part of a character."""
 ID_CHARACTERS_MAX: Final = 256
-"""Characters that are kept of the id of a call, which clients never see."""
+"""Of the id of a call, which clients never see."""
 
 
 class CallArguments:
-    """Arguments of a call as they come; what each fragment costs does not depend on those before.
-
-    They are looked at only where somebody asks whether they are whole, each character once, and
-    parsed once.
-    """
+    """Arguments of a call, each character of which is scanned once."""
 
     __slots__ = (
         "_depth", "_escape", "_in_string", "_is_object", "_looked_at", "_parts", "_untold",
@@ -265,18 +248,15 @@ class CallArguments:
 
     def __init__(self) -> None:
         self.is_blank = True
-        """Nothing of them has come."""
         self._parts: list[str] = []
         self._untold: list[str] = []
         self._looked_at = 0
-        """Number of parts that were looked at."""
         self._depth = 0
         self._in_string = False
         self._escape = ""
-        """A backslash at the end of what was looked at."""
+        """A backslash at the end of what was scanned."""
         self._is_object: bool | None = None
-        """True if what has closed is a JSON object and only white space follows; None while nothing
-        has closed."""
+        """What closed is an object, and only white space follows; None: nothing closed."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()
@@ -284,14 +264,12 @@ class CallArguments:
         self._untold.append(text)
 
     def untold(self) -> str:
-        """Return the text that came since the last call."""
         text = "".join(self._untold)
         self._untold.clear()
         return text
 
     @property
     def is_whole(self) -> bool:
-        """Return True once the arguments are a complete JSON object."""
         while self._looked_at < len(self._parts):
             part = self._parts[self._looked_at]
             self._looked_at += 1
@@ -332,8 +310,6 @@ class CallArguments:
 
 @dataclass(slots=True)
 class _Call:
-    """A call as far as it came."""
-
     id: str = ""
     name: str = ""
     arguments: CallArguments = field(default_factory=CallArguments)
@@ -342,9 +318,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls of one turn, in the order in which they began. `open` is the one that is streamed,
-    `kept_back` the number of characters that wait until their call is.
-    """
+    """Calls of one turn in their order; `kept_back` characters wait until their call is `open`."""
 
     begun: list[_Call] = field(default_factory=list)
     by_index: dict[int, _Call] = field(default_factory=dict)
@@ -352,7 +326,7 @@ class _Calls:
     kept_back: int = 0
 
     def of(self, fragment: dict[str, Any], name: str) -> _Call:
-        """Return the call that a fragment belongs to, creating it if it is new."""
+        """Return the call that a fragment belongs to, perhaps a new one."""
         index, call_id = fragment.get("index"), fragment.get("id")
         call_id = call_id[:ID_CHARACTERS_MAX] if isinstance(call_id, str) else ""
         if type(index) is int:
@@ -379,14 +353,14 @@ class _Calls:
             self.kept_back += len(arguments)
 
     def tell(self, call: _Call) -> str:
-        """Open a call, and return its arguments so far; later ones are no longer kept back."""
+        """Open a call, and return its arguments so far."""
         self.open, call.is_announced = call, True
         text = call.arguments.untold()
         self.kept_back -= len(call.name) + len(text)
         return text
 
     def next(self) -> _Call | None:
-        """Return the next call to open, or None while the open call is incomplete or none waits.
+        """Return the next call to open, if the open call is complete.
 
         A call without any arguments is complete once the arguments of a later call begin.
         """
@@ -412,11 +386,13 @@ class _Calls:
         return name != call.name or call.arguments.is_whole
 
 
-class TaggedThought:
-    """Content that may begin with thoughts between two tags, taken apart. `is_open`: it begins
-    within one, whose first tag the prompt had.
+_BARE: Final = re.compile(r"\S")
 
-    Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
+
+class TaggedThought:
+    """Content that may begin with thoughts between two tags, taken apart.
+
+    `is_open`: the prompt had the first tag. Tags elsewhere are text: they speak of thoughts.
     """
 
     __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening", "is_open")
@@ -426,11 +402,11 @@ class TaggedThought:
         self._opening = opening
         self._closing = closing
         self._front: list[str] = []
-        """White space, of which nobody can tell yet whether a tag is behind it."""
+        """White space that may be followed by a tag."""
         self._held = ""
-        """Text that is held back because it may be the beginning of a tag."""
+        """Text that may be the beginning of a tag."""
         self._mark: int | None = None
-        """Mark of the text: thought or answer; None while it cannot be determined."""
+        """Thought or answer, once it is certain."""
         self._front_size = 0
 
     @property
@@ -438,38 +414,45 @@ class TaggedThought:
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the new parts of the content that can be classified, each with its mark."""
-        if self._mark is None:
-            if not self._held:
-                bare = text.lstrip()
-                self._front.append(text[: len(text) - len(bare)])
-                self._front_size += len(text) - len(bare)
-                text = bare
-            self._held += text
-            if self._held.startswith(self._opening):
-                self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
-            elif not self._opening.startswith(self._held):
-                self._mark = self._open_mark
-            else:
+        """Yield the parts that can be classified, each with its mark."""
+        text, at = self._held + text, 0
+        self._held = ""
+        while True:
+            if self._mark is None:
+                at = self._skip_front(text, at)
+                begun = text[at : at + len(self._opening)]
+                if begun == self._opening:
+                    self._mark, at = THOUGHT, at + len(begun)
+                elif self._opening.startswith(begun):
+                    self._held = begun
+                    return
+                else:
+                    self._mark = self._open_mark
+            if self._mark != THOUGHT:
+                self._held = text[at:]
+                yield self.release()
                 return
-        else:
-            self._held += text
-        if self._mark == THOUGHT:
             self._take_front()
-            thought, tag, rest = self._held.partition(self._closing)
-            if tag:
-                yield THOUGHT, thought
-                self._mark, self._held, self.is_open = None, "", False
-                yield from self.feed(rest)
-            else:
+            end = text.find(self._closing, at)
+            if end < 0:
+                thought = text[at:]
                 held = _front_at_end(thought, self._closing)
-                yield THOUGHT, thought[: len(thought) - held]
                 self._held = thought[len(thought) - held :]
-            return
-        yield self.release()
+                yield THOUGHT, thought[: len(thought) - held]
+                return
+            yield THOUGHT, text[at:end]
+            self._mark, self.is_open = None, False
+            at = end + len(self._closing)
+
+    def _skip_front(self, text: str, at: int) -> int:
+        bare = _BARE.search(text, at)
+        end = len(text) if bare is None else bare.start()
+        self._front.append(text[at:end])
+        self._front_size += end - at
+        return end
 
     def release(self) -> tuple[int, str]:
-        """End the search for a tag, and return the text that was held back, with its mark."""
+        """End the search for a tag, and return the rest with its mark."""
         held, self._held = self._take_front() + self._held, ""
         return self._open_mark if self._mark is None else self._mark, held
 
@@ -489,7 +472,7 @@ def _front_at_end(text: str, tag: str) -> int:
 
 
 class ChatReader(CompletionReader):
-    """A `CompletionReader` for events of a chat completion, whose text becomes ids of text."""
+    """A `CompletionReader` for chat completions, whose text becomes ids of text."""
 
     __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_reported_usage")
 
@@ -509,15 +492,13 @@ class ChatReader(CompletionReader):
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
         self._due: list[TextToken] = []
-        """Tokens whose text is yet to be told."""
+        """Tokens whose text has not been reported."""
         self._is_untold = False
-        """True if the logprobs of the next text are unknown."""
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._reported_usage: ReportedUsage | None = None
-        """Token counts of all that came; None before the server reports them, and after more has
-        come."""
+        """Counts of all that came; None if more has come since."""
 
     @property
     @override
@@ -666,7 +647,6 @@ class ChatReader(CompletionReader):
         self._say([CALL, *ids_of(call.name), ARGUMENTS, *ids_of(arguments)])
 
     def _tell_waiting(self) -> None:
-        # At the end of the stream, also report calls that waited for the open one to complete.
         self._tell_calls()
         for call in self._calls.begun:
             if not call.is_announced and call.name:

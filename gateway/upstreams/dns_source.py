@@ -1,8 +1,3 @@
-"""Backends from DNS: the addresses of a host, or its SRV records.
-
-Look-ups are bounded in time, with the name servers of the system or of the settings.
-"""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -26,16 +21,13 @@ if TYPE_CHECKING:
 
 
 ANSWER_S: Final = 5.0
-"""For which one name server is waited for."""
+"""For each name server."""
 DEFAULT_PORT: Final = 8000
 EMPTY_S: Final = 60.0
-"""For which an answer without addresses is doubted."""
 
 
 class DnsSource(BackendSource):
-    """Looks a host up at an interval. Members are named by address and port, or by the name and
-    the port that an SRV record has: both stay as long as the server does.
-    """
+    """Looks a host up at an interval; members are named by address or SRV target, and port."""
 
     empty_s = EMPTY_S
 
@@ -95,7 +87,6 @@ class DnsSource(BackendSource):
             raise SourceError(f"{address} of {self._host} cannot be a backend: {error}") from error
 
     async def _lookup(self, kind: str) -> list[Rdata]:
-        # The records of a kind (`A`, `AAAA`, `SRV`); empty if the host has none.
         try:
             resolver = self._resolver()
             answer = await resolver.resolve(self._host, kind, search=True, raise_on_no_answer=False)

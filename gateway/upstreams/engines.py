@@ -1,12 +1,7 @@
 """The inference engines that backends may run. No I/O here.
 
-`InferenceEngine` says what an engine's class has to define. The capabilities of an engine depend on
-its release, and follow from the version that it reports. To add an engine: a class, and a line in
-`ENGINES` (or `CHAT_SERVERS`, for one that takes no token ids).
-
-vLLM was read release by release from 0.10.2 to 0.33, SGLang from 0.5.3 to 0.5.23. LMDeploy (0.18)
-and TensorRT-LLM's `trtllm-serve` (main, November 2026) are as their sources have them, and were not
-run.
+vLLM was read release by release from 0.10.2 to 0.33, SGLang from 0.5.3 to 0.5.23; LMDeploy (0.18)
+and TensorRT-LLM's `trtllm-serve` (main, November 2026) were read, but not run.
 """
 
 from __future__ import annotations
@@ -27,10 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Endpoint of raw completions: its `path`, `prompt_key` for the ids, and reader of `events`.
-
-    `repeats`: each event may have all ids from the first one on.
-    """
+    """Endpoint of completions; `repeats`: each event may have all ids so far."""
 
     path: str
     prompt_key: str
@@ -39,11 +31,10 @@ class TokenEndpoint:
 
 
 COMPLETIONS: Final = TokenEndpoint("/v1/completions", "prompt", "completions")
-"""OpenAI's, with token ids: vLLM since 0.10.2, SGLang since 0.5.17 behind its Python frontend."""
+"""With token ids: vLLM since 0.10.2, SGLang since 0.5.17 behind its Python frontend."""
 GENERATE: Final = TokenEndpoint("/generate", "input_ids", "generate", repeats=True)
-"""SGLang's own, in all of its releases and frontends, and LMDeploy's."""
+"""SGLang's, in all releases and frontends, and LMDeploy's."""
 CHAT: Final = TokenEndpoint("/v1/chat/completions", "messages", "chat")
-"""OpenAI's, with a conversation and text: what every server has."""
 
 
 Grammars = Literal["turn", "answer", "none"]
@@ -51,26 +42,24 @@ Release = tuple[int, int, int]
 Fields = dict[str, object]
 
 ANY: Final[Release] = (0, 0, 0)
-"""`ids_since` of engines of which any release will do: most do not report theirs."""
 NEVER: Final = re.compile(r"(?!)")
-"""The pattern of what is never said."""
 _VERSION: Final = re.compile(
     r"v?(?P<major>\d{1,6})\.(?P<minor>\d{1,6})(?:\.(?P<patch>\d{1,6}))?"
     r"(?P<candidate>(?:a|b|rc)\d+)?(?:\.?post\d+)?(?P<development>\.?dev\d*)?(?:[+].*)?"
 )
 """Version number of a Python package (https://peps.python.org/pep-0440/)."""
 _BEFORE_NEXT: Final = 10**6
+VERSION_CHARS_MAX: Final = 100
+"""It is logged and shown, whatever a server says."""
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a backend.
-
-    `grammars`: "turn" binds every id from the first one on, "answer" only the final message.
-    `logprobs`: by token id. `priority_sign` turns our priority into the engine's; 0: it has none.
-    `max_whitespace`: the white space inside JSON can be bounded.
+    """`grammars`: "turn" binds every id from the first one on, "answer" only the final message.
+    `priority_sign` turns our priority into the engine's; 0: it has none. `max_whitespace`: white
+    space inside JSON can be bounded.
     """
 
     grammars: Grammars = "none"
@@ -94,9 +83,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPaths:
-    """Both take `{"lora_name"}` with POST, `load` besides `{"lora_path"}`, a path that the server
-    reads. `remedy` says what a server has to be started with.
-    """
+    """POST of `{"lora_name"}`, to `load` with `{"lora_path"}`, a path that the server reads."""
 
     load: str
     unload: str
@@ -105,8 +92,6 @@ class AdapterPaths:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Reason why an engine cannot be used, and its remedy."""
-
     why: str
     remedy: str
 
@@ -117,13 +102,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class InferenceEngine:
-    """Engine of a server, as the server describes itself; `version` None: it reports none.
-
-    What an engine's class does not say of itself is what the least of them can do.
-
-    `has_grammars` is False where the server was started without the grammar engine that is needed.
-    `has_priorities`: it schedules by priority (None: it does not say).
-    """
+    """Engine of a server, as that describes itself; by default with the least capabilities."""
 
     version: str | None = None
     has_grammars: bool = True
@@ -131,44 +110,35 @@ class InferenceEngine:
 
     title: ClassVar[str]
     ids_since: ClassVar[Release] = ANY
-    """The first release that is of use."""
     lacks: ClassVar[str] = "returns no token ids"
-    """Fault of releases before `ids_since`, as a predicate that follows the engine's name."""
+    """Predicate behind the engine's name, of releases before `ids_since`."""
     max_whitespace_since: ClassVar[Release | None] = None
-    """The first one whose grammars bound the white space inside JSON; None: there is none."""
     logprobs: ClassVar[bool] = False
-    """True if it reports logprobs by token id."""
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    """Paths whose answers identify this engine, each read with GET, in this order. The list of
-    models is read before.
-    """
+    """Paths that identify the engine by their answers to GET."""
     owner: ClassVar[str | None] = None
-    """Owner of the models that it lists, if that identifies it; None: it does not."""
+    """Owner of its listed models, if that identifies it."""
     flag: ClassVar[str] = "/health"
-    """The path of a health check whose answer takes it no work."""
+    """Health check that takes the engine no work."""
     tokenize_path: ClassVar[str] = "/tokenize"
-    """Path at which it renders conversations by the model's chat template."""
     working_check: ClassVar[str | None] = None
-    """The path of one that takes work, for where the flag says no."""
+    """Health check that takes work, for where the flag says no."""
 
     adapter_paths: ClassVar[AdapterPaths | None] = None
-    """Paths at which adapters are loaded and unloaded while it runs; None: it has no such paths."""
 
     # Its words of refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
     no_grammars: ClassVar[re.Pattern[str]] = NEVER
     """This server refuses every grammar."""
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 where others answer 404: the gateway chooses the model, not the caller."""
+    """A 400 where others answer 404: the gateway chooses the model."""
     gave_up: ClassVar[re.Pattern[str]] = NEVER
-    """Pattern of its whole message when it ends one request in the middle of its grammar, and is
-    well."""
+    """Whole message when it ends one request in the middle of its grammar."""
     not_the_caller: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 for what only this gateway can have done: a request id that is in use, a rank that the
-    server does not have.
-    """
+    """A 400 that only the gateway can have caused: a request id in use, a rank that does not
+    exist."""
 
     @override
     def __str__(self) -> str:
@@ -176,23 +146,22 @@ class InferenceEngine:
 
     @classmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """Return the engine if `document` is its answer to one of its `questions`, else None."""
+        """Return the engine if `document` is its answer to one of `questions`."""
         if cls.owner is not None:
             return cls() if _owner_of(document) == cls.owner else None
-        version = document.get("version")
-        return cls(version) if isinstance(version, str) else None
+        version = _version_of(document)
+        return None if version is None else cls(version)
 
     @classmethod
     def requirement(cls) -> str:
         return f"{cls.title} >= {_dotted(cls.ids_since)}"
 
     def grammars(self, release: Release) -> Grammars:
-        """Return which grammars the release supports."""
         return "none"
 
     @property
     def priority_sign(self) -> Literal[-1, 1]:
-        """Return 1 if the engine serves high priority values first, else -1."""
+        """Return 1 if the engine serves high values first."""
         return 1
 
     def endpoint(self, request: TokenRequest) -> TokenEndpoint:
@@ -208,7 +177,6 @@ class InferenceEngine:
         request: TokenRequest,
         served: ServedModel,
     ) -> Fields:
-        """Return the fields of the request id, the model, and the option to report the stop id."""
         return {}
 
     def tag_fields(
@@ -217,16 +185,12 @@ class InferenceEngine:
         tag: Mapping[str, Any],
         encoded: bytes,
     ) -> Fields:
-        """Return the fields of a structural tag; `encoded` is its JSON."""
         return {"response_format": tag}
 
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
-        """Return the fields of a request, without the ids of its prompt.
-
-        `bound` are the fields of its grammar.
-        """
+        """Return the fields of a request without its prompt; `bound` is its grammar."""
         sampling = request.sampling
         body: Fields = {
             "model": served.name,
@@ -263,9 +227,7 @@ class InferenceEngine:
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
         """Return what the engine can do, as far as the operator allows it.
 
-        `priorities` is the operator's setting; a report of the engine itself overrides it. A
-        development build lies between two releases: it counts as able only to what both of them can
-        do. Of an unknown version nothing is assumed.
+        A development build can do what both releases around it can, an unknown version nothing.
         """
         range_ = release_range(self.version)
         bound: set[Grammars] = {"none"}
@@ -294,8 +256,7 @@ class InferenceEngine:
 def release_range(version: str | None) -> tuple[Release, Release] | None:
     """Return the oldest and the newest release a build may equal; None for an unknown version.
 
-    Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
-    after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
+    `0.26.1.dev7` comes after 0.26.0 and may already have all of 0.27.
     """
     match = _VERSION.fullmatch(version.strip()) if version is not None else None
     if match is None:
@@ -312,9 +273,13 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
 
 
 def optional_sampling(sampling: Sampling, seed: str = "seed") -> Fields:
-    """Return the fields of what a request need not choose; `seed` is the name of its field."""
     fields = {seed: sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _version_of(document: Mapping[str, Any]) -> str | None:
+    version = document.get("version")
+    return version[:VERSION_CHARS_MAX] if isinstance(version, str) else None
 
 
 def _owner_of(models: Mapping[str, Any]) -> object:
@@ -325,7 +290,7 @@ def _owner_of(models: Mapping[str, Any]) -> object:
 
 
 def is_older(version: str | None, release: Release) -> bool:
-    """Return True if the version is certainly older; False for development and unknown builds."""
+    """Return True if the version is certainly older."""
     range_ = release_range(version)
     return range_ is not None and range_[0] == range_[1] and range_[1] < release
 
@@ -335,16 +300,12 @@ def _dotted(release: Release) -> str:
 
 
 _VLLM_ANSWER_SINCE: Final = (0, 11, 0)
-"""`structured_outputs`, which look for the opening of a final message in prompt and output, and
-bind from there on."""
+"""`structured_outputs` bind from the opening of a final message on, in prompt or output."""
 _VLLM_TURN_SINCE: Final = (0, 27, 0)
-"""First release whose `structured_outputs` bind from the first token on; tags of token ids have
-been known since 0.22."""
+"""`structured_outputs` bind from the first token on; tags of token ids exist since 0.22."""
 
 
 class Vllm(InferenceEngine):
-    """`/version` is a path that only it has."""
-
     title = "vLLM"
     ids_since = (0, 10, 2)
     max_whitespace_since = (0, 31, 0)
@@ -389,16 +350,16 @@ class Vllm(InferenceEngine):
 _SGLANG_TURN_SINCE: Final = (0, 5, 12)
 """xgrammar 0.2, which knows tags of token ids."""
 _GRAMMAR_BACKEND: Final = "xgrammar"
-"""The default. The others do not understand tags of token ids."""
+"""The default; the others have no tags of token ids."""
 _RUST_FRONTEND: Final = "rust"
 _COMPLETIONS_SINCE: Final = (0, 5, 17)
 """`/v1/completions` returns token ids, if the frontend is Python."""
 _SALTS_SINCE: Final = (0, 5, 19)
-"""`/generate` knows `cache_salt`, before that only `extra_key`. An unknown name is ignored: tenants
-would share what is cached of their prompts."""
+"""`/generate` knows `cache_salt`, before that only `extra_key`. It ignores unknown names, so
+tenants would share caches."""
 _NEW_IDS_ONLY: Final = replace(GENERATE, repeats=False)
 _INTERVALS: Final = ((8192, 1), (32768, 4))
-"""Ids that one event of a stream brings, which repeats those before: by how many there may be."""
+"""Ids that one event brings, by how many there may be in all."""
 _INTERVAL_MAX: Final = 8
 _MODEL_INFO: Final = "/model_info"
 """Has no version."""
@@ -406,14 +367,10 @@ _MODEL_INFO: Final = "/model_info"
 
 @dataclass(frozen=True)
 class SGLang(InferenceEngine):
-    """SGLang. `low_values_first`: it is set to serve low priorities first. `frontend` is "python"
-    or "rust". `incremental`: the events of `/generate` bring new ids only.
+    """SGLang; `/v1/completions` names tokens of logprobs by text, so these use `/generate`.
 
-    `/v1/completions` is used if that returns ids and no logprobs are requested: there they name
-    tokens by text. Everything else uses `/generate`, whose events grow unless they are incremental.
-
-    Its `/health` generates a token, behind the prompts that are being read; its flag is `/ready`
-    (since 0.5.20), which is also 503 until `/health` or the server's warm-up has been through.
+    `/health` generates a token, behind the prompts that are being read; `/ready` (since 0.5.20) is
+    also 503 until `/health` or the server's warm-up has been through.
     """
 
     low_values_first: bool = False
@@ -456,8 +413,7 @@ class SGLang(InferenceEngine):
         # `/server_info` repeats the server's arguments.
         if path == _MODEL_INFO:
             return cls() if isinstance(document.get("model_path"), str) else None
-        version = document.get("version")
-        if not isinstance(version, str):
+        if (version := _version_of(document)) is None:
             return None
         backend = document.get("grammar_backend", _GRAMMAR_BACKEND)
         priorities = document.get("enable_priority_scheduling")
@@ -560,11 +516,10 @@ _TEMPERATURE_MAX: Final = 2.0
 
 
 class LmDeploy(InferenceEngine):
-    """The LMDeploy engine. Its `/generate` looks like SGLang's, with the sampling parameters at the
-    top, and each event brings new ids only (`GenerateReqInput`, `endpoints/generate.py`).
+    """LMDeploy's `/generate` has the sampling parameters at the top (`endpoints/generate.py`).
 
-    There it has no grammars, no alternatives of logprobs, no penalties, seeds or priorities, no id
-    of a request, and no field that separates the caches of tenants.
+    It has no grammars, alternatives of logprobs, penalties, seeds, priorities, request ids, or
+    salts of caches.
     """
 
     title = "LMDeploy"
@@ -604,16 +559,13 @@ class LmDeploy(InferenceEngine):
 
 _ORDINARY: Final = 0.5
 _STEP: Final = 0.25
-"""Its priorities go from 0 to 1, ordinary is in the middle."""
 
 
 class TensorRtLlm(InferenceEngine):
-    """The TensorRT-LLM engine. It refuses a request with an unknown key (`OpenAIBaseModel`), and
-    returns ids only if the request turns detokenization off (`completion_stream_post_processor`).
+    """TensorRT-LLM refuses unknown keys (`OpenAIBaseModel`), and lacks request ids and salts.
 
-    It takes no id of a request, and no field that separates the caches of tenants. Without a
-    version its grammars are unknown: it refuses those that it cannot bind, and the gateway repeats
-    the request without.
+    It returns ids only with detokenization off (`completion_stream_post_processor`). It refuses
+    grammars that it cannot bind, and the gateway repeats the request without.
     """
 
     title = "TensorRT-LLM"
@@ -659,7 +611,7 @@ class TensorRtLlm(InferenceEngine):
 
 
 class ChatServer(InferenceEngine):
-    """Any server or hosted API with a chat endpoint, of unknown engine."""
+    """Any server or hosted API with a chat endpoint."""
 
     title = "chat completions"
     questions: ClassVar[tuple[str, ...]] = ()
@@ -679,7 +631,7 @@ class ChatServer(InferenceEngine):
 
 
 class Ollama(ChatServer):
-    """`GET /api/version` (`server/routes.go`). It cuts a prompt that is too long, silently."""
+    """Ollama cuts a prompt that is too long, silently. `/api/version` is in `server/routes.go`."""
 
     title = "Ollama"
     questions = ("/api/version",)
@@ -687,7 +639,7 @@ class Ollama(ChatServer):
 
 
 class LlamaCpp(ChatServer):
-    """`llama-server`: its rows of models are owned by `llamacpp` (`tools/server/server.cpp`)."""
+    """`llama-server`; the owner is in `tools/server/server.cpp`."""
 
     title = "llama.cpp"
     owner = "llamacpp"
@@ -699,7 +651,7 @@ class LlamaCpp(ChatServer):
 
 
 class TextGenerationInference(ChatServer):
-    """`GET /info` tells the model, the version and the router (`router/src/lib.rs`, `Info`)."""
+    """TGI; `GET /info` is in `router/src/lib.rs` (`Info`)."""
 
     title = "TGI"
     questions = ("/info",)
@@ -714,7 +666,6 @@ class TextGenerationInference(ChatServer):
 
 
 CHAT_SERVERS: Final[tuple[type[ChatServer], ...]] = (LlamaCpp, Ollama, TextGenerationInference)
-"""Asked in this order, behind all engines that take ids."""
 
 
 ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
@@ -723,15 +674,13 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
     Vllm,
     SGLang,
 )
-"""In the order in which they are tried for a server. TensorRT-LLM also has the path that identifies
-vLLM."""
+"""In the order of identification: TensorRT-LLM also has the path of vLLM."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
-"""Kinds of all servers, also of those that take no token ids."""
 
 
 class UnknownEngine(Vllm):
-    """Unidentified engine: used like vLLM, without optional parameters. It may be an SGLang that
-    has not answered yet, so adapters and health checks follow SGLang.
+    """Server that is used like vLLM without optional parameters. It may be an SGLang that has not
+    answered yet, so adapters and health checks follow SGLang.
     """
 
     questions = ()
@@ -752,5 +701,5 @@ class UnknownEngine(Vllm):
 
     @override
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        fields: Fields = {"request_id": request.request_id, "include_stop_str_in_output": True}
+        fields = super().request_fields(request, served)
         return fields if served.parent is None else fields | {"lora_path": served.name}

@@ -1,5 +1,3 @@
-"""Generations at one inference server: token ids in, token ids out; or a conversation, and text."""
-
 from __future__ import annotations
 
 import asyncio
@@ -54,15 +52,11 @@ _SILENCE: Final = "no token in time"
 
 
 class TokenStream:
-    """Generation under way, and the connection that it goes over (an `AnswerListener`).
-
-    Body bytes become chunks for the sink, in the read they came in or when it is the turn of their
-    tenant. The task of the generation sleeps meanwhile: it wakes up once, at the end, and once for
-    each time that the sink has no room.
+    """Generation in progress. Its task wakes up only at the end, and for room in the sink.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
-    sink has no room. The sink runs in the context of the task that made this object, not of the
-    one that once opened the connection.
+    sink has no room. The sink runs in the context of the task that made this, not of the
+    connection's.
     """
 
     __slots__ = (
@@ -102,11 +96,10 @@ class TokenStream:
         # the first chunk, `on_finish` before the last.
         self.connection: Connection | None = None
         self.has_begun = False
-        """The backend has sent output, and the sink has it."""
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._timeout_s = timeouts.first_token_s
-        """Seconds that the backend may be silent at this stage of the answer."""
+        """Of silence at this stage of the answer."""
         self._sink = sink
         self._reader = reader
         self._timeouts = timeouts
@@ -122,21 +115,17 @@ class TokenStream:
         """The sink has no room."""
         self._is_done = False
         self._kept_back = 0
-        """Number of ids that the reader kept back when the timeout began."""
+        """Ids that the reader kept back when the timeout began."""
 
     def attach(self, body: ResponseBody) -> None:
-        """Take over the body of the answer, from its first byte on.
-
-        The request is about to be sent, and its task still waits for the head of the answer.
-        """
         self._body = body
         self.connection = body.connection
 
     async def complete(self, body: ResponseBody) -> None:
         """Return once the sink has the finish, or needs no more.
 
-        The connection is then free, or closed. Raises the reader's fault, after the sink had all
-        ids before it, and what the sink raises. Cancelling closes the connection at once.
+        Raises the reader's fault, after the sink had all ids before it, and what the sink raises.
+        Cancelling closes the connection at once.
         """
         self.attach(body)
         connection = body.connection
@@ -230,7 +219,6 @@ class TokenStream:
             self._defer_rest()
 
     def _defer_rest(self) -> None:
-        # Other streams have their turn before the rest of a long read.
         if self.connection is not None:
             self._defer(self.connection)
 
@@ -299,17 +287,16 @@ _log = EventLog(__name__)
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""
 _REPEATED_ID_BYTES = 64
-"""Bytes of an id that each event repeats: its digits, and its text in escapes."""
+"""Of its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
 READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
 }
-"""Readers of the events of an endpoint with ids, by format of the events."""
 INLINE_CALLS = 16
-"""Calls of a grammar whose structural tag is made inline; that takes a millisecond."""
+"""Calls of a grammar whose structural tag is made inline, in a millisecond."""
 INLINE_CHAT_IDS: Final = 64 * 1024
-"""Ids of a conversation whose body is made inline: a quarter of a megabyte, a millisecond."""
+"""Ids of a conversation whose body is made inline, in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _ROOM_BITS = 63
@@ -321,13 +308,13 @@ _NOT_TAKEN = (
     httpx2.UnsupportedProtocol,
     httpx2.LocalProtocolError,
 )
-"""The backend did not get the whole request, so the request did nothing to it."""
+"""The backend did not get the whole request, so it did nothing there."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """A request as it is sent: all of it in the words of one writer, whatever the backend says of
-    itself meanwhile. It is not changed; to make one that is frozen takes three times as long.
+    """Request in the words of one writer; never changed, but frozen ones take three times as long
+    to make.
     """
 
     request: TokenRequest
@@ -339,11 +326,9 @@ class _Attempt:
 
 
 class InferenceServer:
-    """Raw completions of one backend, at the endpoint that its engine has for them.
+    """Completions of one backend, always streamed: closing the connection stops the generation.
 
-    Always streamed, because a server stops generating when the connection is closed. Before `runs`
-    has set the engine, the server is used like vLLM, without optional parameters; before `serves`
-    has set the models, they have their configured names.
+    Before `runs` the engine is used like vLLM without optional parameters.
     """
 
     def __init__(
@@ -381,7 +366,6 @@ class InferenceServer:
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
-        """Treat the server as this engine from now on."""
         can = engine.capabilities(
             grammars=self._backend.grammars, priorities=self._backend.priorities
         )
@@ -402,15 +386,12 @@ class InferenceServer:
     ) -> Coroutine[object, object, None]:
         """Generate into the sink: one chunk for each read that brought ids; the last has `finish`.
 
-        The counts of cached tokens come after the finish reason, so the finish waits for them; ids
-        never wait. `on_first` is called before the sink has the first chunk, `on_finish` before it
-        has the last, `on_end` in any case with how many tokens came. Raises `UpstreamUnavailable`
-        or `UpstreamRejected` before the first id, `UpstreamFailed` after it, and what the sink
-        does, which must be none of these.
+        The finish waits for the counts of cached tokens, ids never wait. Raises
+        `UpstreamUnavailable` or `UpstreamRejected` before the first id, `UpstreamFailed` after it,
+        and what the sink does, which must be none of these.
 
-        A grammar that the backend refuses is left out: this gateway has understood it, so the
-        caller is not to blame, and another backend of its kind would refuse it too. Without one the
-        output is still checked.
+        A grammar that the backend refuses is left out: the caller is not to blame, and another
+        backend of its kind would refuse it too. The output is checked anyway.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
         writer = self._writer
@@ -448,7 +429,6 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        # Try again without the grammar if the backend refuses it.
         grammar = await self._grammar(attempt, constraint)
         try:
             await self._complete(replace(attempt, grammar=grammar), sink, on_first, on_finish)
@@ -595,8 +575,7 @@ class InferenceServer:
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
         """Return the body of a 200 to `POST path`.
 
-        Raises what `generate` does before a first chunk, and UpstreamFailed for a body of more than
-        `bytes_max` bytes.
+        Raises what `generate` does before a first chunk, and UpstreamFailed for a longer body.
         """
         answer = await self._post(path, [body])
         try:
@@ -610,10 +589,7 @@ class InferenceServer:
         return content
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
-        """End the generations without data for `silent_s`, and return how many.
-
-        With `begun_only` those without a first token continue.
-        """
+        """End the generations without data for `silent_s`, and return how many."""
         since = asyncio.get_running_loop().time() - silent_s
         silent = [
             connection
@@ -627,10 +603,7 @@ class InferenceServer:
         return len(silent)
 
     def hang_up(self, reason: str) -> int:
-        """End every generation, and return how many.
-
-        One that is still connecting is not included.
-        """
+        """End every generation that is connected, and return how many."""
         connections = [one.connection for one in self._streams if one.connection is not None]
         for connection in connections:
             connection.hang_up(reason)

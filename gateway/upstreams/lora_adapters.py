@@ -1,7 +1,6 @@
-"""LoRA adapters of backends: which there are, loaded and unloaded at all members of a model.
+"""LoRA adapters, loaded and unloaded at all members of a model.
 
-What a backend has is what it lists; so a call that was done in part is done again, and does the
-rest.
+What a backend has is what it lists, so a repeated call does what the first has left.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the ser
 
 @dataclass(frozen=True, slots=True)
 class AdapterOutcome:
-    """Outcome of one call at one backend; `remedy`: what the operator can do, or empty."""
+    """Outcome of one call at one backend, with a `remedy` for the operator."""
 
     backend: str
     ok: bool
@@ -44,8 +43,6 @@ class AdapterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter of one backend: its base model there, and the path that it was loaded from."""
-
     backend: str
     name: str
     parent: str
@@ -61,8 +58,6 @@ def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
 
 
 class Adapters:
-    """Adapters of some backends; each operation asks all servers at once."""
-
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
     ) -> None:
@@ -73,7 +68,6 @@ class Adapters:
         self._load_s = load_s
 
     async def listed(self) -> list[Adapter | AdapterOutcome]:
-        """Return every adapter of every backend; a backend that does not answer is an outcome."""
         answers = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in answers for one in of_backend]
 

@@ -1,5 +1,3 @@
-"""Member of the pool: a backend and its state; and a request to it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -54,19 +52,15 @@ class EjectionPolicy:
 
 
 class Health:
-    """Health of one backend, as requests and polls have shown it.
+    """Health of one backend, by its requests and polls.
 
-    Failures in a row eject it. When the back-off is over, one request is its trial: an answer lets
-    it back, a failure ejects it for longer. The count of failures starts again only with a stream
-    that ended well, so a backend that answers and then breaks off is ejected again. Polls are a
-    second, separate verdict: they can take a backend out and back, but a good one proves nothing
-    about generating (a hung engine still answers), so it does not end an ejection. It makes the
-    backend healthy again once the back-off is over: only a request can tell more, and none comes
-    to a gateway that is taken away because no backend is healthy.
+    Failures in a row eject it. After the back-off one request is its trial: an answer lets it back,
+    a failure ejects it for longer. Only a stream that ended well resets the count. A good poll does
+    not end an ejection (a hung engine still answers), but after the back-off makes the backend
+    healthy: a gateway without healthy backends gets no request that could be the trial.
 
-    Polls that got no answer in time say less than refused ones: on a machine that is starved, be it
-    the backend's or ours, answers are late, and requests are served. A backend that is only `late`
-    is left alone while another one is better, and used if none is.
+    On a starved machine answers are late, and requests are served: a backend that is only late is
+    used if there is no better one.
     """
 
     def __init__(self, policy: EjectionPolicy) -> None:
@@ -76,7 +70,7 @@ class Health:
         self._ejected_until: float | None = None
         self._trials = 0
         self._trial = 0
-        """Number of the request that is its trial; 0: none is."""
+        """Number of the request; 0: none is."""
         self._awaits_trial = False
         self._polls_failed = 0
         self._polls_late = 0
@@ -109,7 +103,6 @@ class Health:
         return self.reachable and not self.is_ejected
 
     def available(self, now: float) -> bool:
-        """Return True if the backend is healthy, or due for its trial."""
         if self._polls_failed >= self._policy.failures_max:
             return False
         if self._ejected_until is None:
@@ -117,7 +110,7 @@ class Health:
         return now >= self._ejected_until and not self._trial
 
     def begin_trial(self, now: float) -> int:
-        """Note that a request is sent; the result is for `end_trial` if it is the trial, else 0."""
+        """Return the number of the trial for `end_trial`; 0 if the request is none."""
         if self._ejected_until is None or self._trial or now < self._ejected_until:
             return 0
         self._trials += 1
@@ -130,19 +123,12 @@ class Health:
             self._trial = 0
 
     def answered(self) -> bool:
-        """Note the first ids of a request, or a refusal that only a working backend gives.
-
-        Returns True if the backend was ejected until now.
-        """
+        """Note that the backend works; returns True if it was ejected until now."""
         was_ejected = self._ejected_until is not None
         self._end_ejection()
         return was_ejected
 
     def completed(self) -> None:
-        """Note a stream that ended well.
-
-        Failures are counted from 0 again, and the next ejection is a short one.
-        """
         self._end_ejection()
         self.failures = 0
         self._ejections = 0
@@ -153,7 +139,7 @@ class Health:
         self._trial = 0
 
     def failed(self, now: float) -> None:
-        """Note a failed request; requests sent before an ejection do not count twice."""
+        """Note a failed request; those sent before an ejection do not count twice."""
         self.failures += 1
         if self._ejected_until is not None and now < self._ejected_until:
             return
@@ -164,7 +150,6 @@ class Health:
             self._ejections += 1
 
     def polled(self, outcome: CheckOutcome, *, began_at: float) -> None:
-        """Note the outcome of one poll."""
         alive = outcome is CheckOutcome.WELL
         self._polls_failed = 0 if alive else self._polls_failed + 1
         self._polls_late = self._polls_late + 1 if outcome in LATE else 0
@@ -184,15 +169,11 @@ _EVENTS: Final[dict[FaultSource, str]] = {
     "models": "backend does not say what it serves",
     "request": "backend is ejected",
 }
-"""Message that is logged for each source of a fault; the most important source first."""
+"""Logged message of each source; the most important source first."""
 
 
 class FaultReport:
-    """Fault of one backend, reported to operators when it begins, changes and ends.
-
-    Several sources show it, and it is reported once for each cause: a server that is gone answers
-    neither health checks nor requests, and for the same reason.
-    """
+    """Fault of one backend, logged once for each cause: several sources show the same one."""
 
     def __init__(self, upstream: str, url: str) -> None:
         self._upstream = upstream
@@ -202,12 +183,10 @@ class FaultReport:
 
     @property
     def worst(self) -> str | None:
-        """Return the most important cause; None if nothing is wrong."""
         source = self._source()
         return None if source is None else self._causes[source]
 
     def begin(self, source: FaultSource, cause: str) -> None:
-        """Note the cause of a fault that begins, or continues for another cause."""
         self._causes[source] = cause
         self._log_change()
 
@@ -231,10 +210,7 @@ class FaultReport:
 
 
 class Member:
-    """Backend of the pool: it counts its requests in flight, and learns its health from each.
-
-    `clock` gives seconds and never goes back.
-    """
+    """Backend of the pool; each request tells it something of its health."""
 
     def __init__(
         self,
@@ -249,28 +225,24 @@ class Member:
         self.health = health
         self.engine: InferenceEngine | None = None
         self.listed: Mapping[str, Listed] | None = None
-        """Models that it lists, by the names it has for them; None until it has listed them."""
+        """By the names that the backend has; None until it has listed them."""
         self.models: Mapping[str, int | None] = {
             model: backend.context_lengths.get(model) for model in backend.models
         }
-        """Context lengths by public id: of what is configured, until it has said what it lists."""
+        """Context lengths by public id: of configured models, until it has listed its own."""
         self.parents: Mapping[str, str] = {}
-        """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
-        """Reason why it is never used; None: it can be used."""
+        """Reason why it is never used."""
         self.is_drained = False
-        """The operator wants it to get nothing new."""
         self.has_left = asyncio.Event()
-        """Set when it is no member any more, and gets nothing new."""
         self.is_idle = asyncio.Event()
-        """Nothing is in flight there."""
         self.is_idle.set()
         self.slots: MemberSlots | None = None
-        """Slots that bound what is sent to it; None where nothing does."""
+        """None without admission."""
         self.load: MemberLoad | None = None
-        """Load and speed that routing has learned of it; None where there is no router."""
+        """None without a router."""
         self.reported = NO_LOAD
-        """Load that it reports of itself; nothing while it does not answer."""
+        """Nothing while it does not answer."""
         self._reported_at = 0.0
         self._server = server
         self._served: Mapping[str, ServedModel] = {}
@@ -279,7 +251,6 @@ class Member:
         self._in_flight = 0
         self._reached = False
         self.has_failed_check = False
-        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -288,10 +259,7 @@ class Member:
 
     @property
     def healthy(self) -> bool | None:
-        """Return True if the backend takes requests.
-
-        None until it has answered, or failed to for long enough.
-        """
+        """Return True if it takes requests; None until it has answered or failed long enough."""
         if self.unusable is not None or not self.health.healthy:
             return False
         return True if self._reached else None
@@ -315,10 +283,7 @@ class Member:
         return (self.engine or UnknownEngine()).tokenize_path
 
     def name_of(self, model: str) -> str:
-        """Return the backend's name of a model.
-
-        For an adapter it is that of the base model, whose template the adapter has.
-        """
+        """Return the backend's name of a model; an adapter has its base model's template."""
         served = self._served.get(model)
         return model if served is None else served.parent or served.name
 
@@ -332,12 +297,10 @@ class Member:
 
     @property
     def problem(self) -> str | None:
-        # The weightiest thing that is wrong.
         return self._faults.worst
 
     @property
     def source(self) -> str:
-        # The source that lists it.
         return self.backend.source
 
     @property
@@ -346,7 +309,6 @@ class Member:
         return self._in_flight
 
     async def generate(self, placed: PlacedRequest) -> None:
-        """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
         trial = self._begin(started_at)
         outcome, request, failure = "cancelled", placed.request, None
@@ -381,7 +343,6 @@ class Member:
             self._end(outcome, trial)
 
     def _begin(self, now: float) -> int:
-        # The number of the trial, if the request is that of an ejected backend; else 0.
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
@@ -401,8 +362,7 @@ class Member:
     async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
         """Return the answer to a request that is no generation.
 
-        Raises what `generate` does before a first chunk, and UpstreamFailed for an answer of more
-        than `bytes_max` bytes.
+        Raises what `generate` does before a first chunk, and UpstreamFailed for a longer answer.
         """
         trial = self._begin(self._clock())
         outcome = "cancelled"
@@ -432,12 +392,10 @@ class Member:
     ) -> None:
         """Note the outcome of a health check that began at `began_at`, in the clock's seconds.
 
-        A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
-        or drains, may answer late or refuse, and its streams are well. Only streams without any
-        sign of life are ended, so that other backends continue them before their timeout: if there
-        is no connection, streams that stopped in the middle for `silent_s`; if so many checks in a
-        row as make it unreachable got no answer, and would have cost it no work, streams without
-        data since the first of these, and for `mute_s`.
+        Streams go on, because a busy or draining backend may refuse checks. Only those without a
+        sign of life are ended, to be continued elsewhere: without a connection those that stopped
+        for `silent_s`; after `failures_max` mute checks those without data since the first, and for
+        `mute_s`.
         """
         self.health.polled(health_check.outcome, began_at=began_at)
         self.has_failed_check = not health_check.is_well
@@ -456,13 +414,12 @@ class Member:
         self._report()
 
     def loaded(self, load: ReportedLoad) -> None:
-        """Note what the backend reports of its load now."""
         now = self._clock()
         self.reported = load.since(self.reported, now - self._reported_at)
         self._reported_at = now
 
     def described(self, description: Description) -> None:
-        """Update what the backend reports of itself; what it does not report has not changed."""
+        """Update what the backend reports of itself; other values have not changed."""
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -548,14 +505,9 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class PlacedRequest:
-    """Request at the backend that was chosen for it, and the sink that it generates into.
+    """Request at the backend that was chosen for it; leaving the context gives its slot back.
 
-    A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
-    and `service` are None where nothing is counted. `flight`, then also the sink, reports to the
-    router what came; where there was no choice, the member's load only counts the request.
-
-    While it is entered it may be called back (`admit.Running`): that cancels the task which has
-    entered it, and `was_recalled` tells this from any other cancellation.
+    `flight` is None where there was no choice; the member's load only counts the request then.
     """
 
     member: Member
@@ -622,16 +574,12 @@ class PlacedRequest:
         self.admission.make_room(self.request.tenant, [self.member.name], self.request.share)
 
     def recall(self) -> None:
-        """Stop the request, so that it waits for its turn again."""
         assert self._task is not None, "it is called back while it is entered"
         self._cancelling = self._task.cancelling()
         self._task.cancel()
 
     def was_recalled(self) -> bool:
-        """Return True if the cancellation that was raised is that of `recall`.
-
-        Call this once, and only after a cancellation.
-        """
+        """Return True if the raised cancellation is that of `recall`; call this once."""
         if self._cancelling is None or self._task is None:
             return False
         return self._task.uncancel() <= self._cancelling

@@ -1,5 +1,3 @@
-"""All backends: who serves which model, and which of them a request goes to."""
-
 from __future__ import annotations
 
 import asyncio
@@ -57,13 +55,9 @@ def candidates(
 ) -> list[Member]:
     """Return the best members that are left.
 
-    The best are available, not in doubt and not avoided; if there are none, these conditions are
-    dropped one by one, in the end all of them: when every backend looks dead, something else is
-    more likely wrong, and a refused request costs less than a certain failure. Among those that
-    look dead the ones that are only late come first.
-
-    Among equals those that hold the constraint best are returned. Availability comes first, because
-    without a grammar the output can still be checked.
+    Without one that is available, not in doubt and not avoided, these conditions are dropped one by
+    one: when every backend looks dead, something else is more likely wrong. Availability goes
+    before grammars, because output can still be checked.
     """
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
@@ -102,22 +96,17 @@ _log = EventLog(__name__)
 
 SILENT = "no backend has said yet what it serves"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of an answer in one body, such as embeddings of many texts, at most."""
+"""Bytes of one body, such as embeddings of many texts."""
 HANG_UP_AGAIN_S: Final = 1.0
-"""Seconds between two tries to break off the streams of a backend that has left: a request that
-had not begun at the first one may have begun since."""
+"""A request that had not begun at the last attempt may have begun since."""
 WARM_S: Final = 2.0
-"""Seconds that new backends have to say what they serve before others leave."""
 DRAINED = "every backend of it is drained"
 AWAITED = "no backend of it is there now, and those of a source are still to come"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that is served, with the smallest context length (tokens) of its backends.
-
-    `parent` is the base model of an adapter.
-    """
+    """Served model; `context_length` (tokens) is the smallest of its backends."""
 
     id: str
     context_length: int
@@ -130,9 +119,7 @@ DESCRIBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
-    """Seconds. `health` is the cheap poll, `working_health` one for which the backend must generate
-    a token, `describe` asks for version and models.
-    """
+    """Intervals and timeouts; for `working_health` a backend has to generate a token."""
 
     health_interval_s: float = 2.0
     health_timeout_s: float = HEALTH_TIMEOUT_S
@@ -143,13 +130,11 @@ class ProbeSchedule:
 
 @dataclass(frozen=True, slots=True)
 class PoolPolicy:
-    """Every bound of the pool.
+    """Bounds of the pool.
 
-    `attempts_max` counts backends tried for one request before its first token, `losses_max` those
-    of them that took it and broke down. A generation that is silent for `silent_s` at a backend
-    to which there is no connection any more is broken off, and so is one that still goes on
-    `leave_s` after its backend has left. One that is silent together with its backend's health
-    checks is broken off at once only if another backend can go on with it.
+    `attempts_max` backends are tried for one request before its first token, until `losses_max` of
+    them have broken down. Generations that are silent for `silent_s` without a connection, or go on
+    `leave_s` after their backend has left, are broken off.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -163,11 +148,7 @@ class PoolPolicy:
 
 
 class Pool:
-    """The backends of all models.
-
-    `start` asks each what it serves, `run` keeps asking until it is cancelled, `close` closes the
-    client, which from the start belongs to the pool. `started_at` is in unix seconds.
-    """
+    """Backends of all models; it owns the client. `started_at` is in unix seconds."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
@@ -189,7 +170,7 @@ class Pool:
         self.on_return: Callable[[str], None] = lambda _: None
         """Called with each model of a backend that joined or returned: it may be a new process."""
         self.awaits_backends: Callable[[], bool] = lambda: False
-        """Function that returns True if a source has no backends now: some may be to come."""
+        """Returns True if a source has no backends now: some may be to come."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -200,7 +181,7 @@ class Pool:
         self._serving: dict[str, list[Member]] = {}
         """Members that list each model, without drained ones."""
         self._listed: dict[str, list[Member]] = {}
-        """Members of `_serving` that have listed their models. A backend may answer a request for a
+        """Those of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
         self.models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
@@ -212,7 +193,7 @@ class Pool:
         self._prompts = PromptEncoder()
         self._read_turns = ReadTurns()
         self._left: set[Member] = set()
-        """Members that have left: they get nothing new, and have something to finish."""
+        """Members that have something to finish, and get nothing new."""
         self._drained: frozenset[str] = frozenset()
         self._group: asyncio.TaskGroup | None = None
         self._applying = asyncio.Lock()
@@ -223,7 +204,6 @@ class Pool:
         self._index_models()
 
     async def start(self) -> None:
-        """Describe every backend once; one that does not answer is tried again later."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._describe(member))
@@ -241,11 +221,9 @@ class Pool:
                 self._group = None
 
     async def apply(self, backends: Sequence[Backend]) -> None:
-        """Replace the backends by these, in their order.
+        """Replace the backends by these; a changed one is removed and added.
 
-        A new one gets requests once it has listed its models. A removed one gets no new requests,
-        and its streams may end within `leave_s`; new ones are described first, so that no request
-        finds neither. A changed one is removed and added.
+        New ones are described before others are removed, so that no request finds neither.
         """
         async with self._applying:
             desired = named(backends)
@@ -255,7 +233,6 @@ class Pool:
                 self._replace(desired, change, described)
 
     async def _describe_new(self, backends: Sequence[Backend]) -> dict[str, Description]:
-        # By name, without those that do not answer in time.
         described: dict[str, Description] = {}
 
         async def ask(backend: Backend) -> None:
@@ -292,7 +269,7 @@ class Pool:
                 )
 
     def drain(self, names: Collection[str]) -> None:
-        """Send nothing new to the backends of these names, and to all others again."""
+        """Send nothing new to these backends, and to all others again."""
         if self._drained == frozenset(names):
             return
         self._drained = frozenset(names)
@@ -304,7 +281,7 @@ class Pool:
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
-        """Count the generations in flight at each backend by name, also at those that have left."""
+        """Count generations by backend, also at those that have left."""
         counts = dict.fromkeys(self._members, 0)
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
@@ -320,7 +297,6 @@ class Pool:
         await self.client.aclose()
 
     def parent_of(self, model: str) -> str | None:
-        # None for a model that is no adapter.
         return self._parents.get(model)
 
     @property
@@ -328,20 +304,13 @@ class Pool:
         return self._warnings
 
     def expects(self, model: str) -> bool:
-        """Return True if the model is configured, or listed by a backend."""
         members = self._members.values()
         return model in self._configured or any(
             model in member.models or model in member.backend.models for member in members
         )
 
     def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
-        """Return the error that says why the model cannot be used.
-
-        `shown` is the client's name of it. The error is `NoUpstreamAvailable` while a backend that
-        may serve it has not reported its models, or its context length, or is still to come;
-        `ModelNotServed` if it is configured and all of its backends serve other models; else
-        `ModelNotFound`.
-        """
+        """Return the error that says why the model, `shown` to the client, cannot be used."""
         name = shown or model
         members = self._members.values()
         configured = [member for member in members if model in member.backend.models]
@@ -374,10 +343,7 @@ class Pool:
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
-        """Return the backends that list the model, in the order of the configuration.
-
-        Raises what `absence` returns if there are none.
-        """
+        """Return the backends that list the model, or raise the error of `absence`."""
         if (members := self._listed.get(model)) is None:
             raise self.absence(model)
         return members
@@ -396,18 +362,13 @@ class Pool:
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
-        After that nothing is tried again. Returns when the sink has the finish, or needs no more.
-        `avoid` names backends to use only if no other is left, such as the one whose stream broke
-        before; `only` is the one to use (None: any); `attempts_max` (None: the policy's) is how
-        many are tried. A request with a constraint goes to backends that hold it best, one with
-        logprobs only to those that report them. A request that begins a response waits for its
-        turn; one that has begun does not, unless it `was_recalled`.
+        Backends in `avoid` are used if no other is left. A request that has begun does not wait for
+        a turn, unless it `was_recalled`.
 
         Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
         UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
         no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
-        UpstreamFailed, and UpstreamRecalled if it has to wait for another turn; and what the sink
-        raises, which must be none of these.
+        UpstreamFailed, and UpstreamRecalled; and what the sink raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -417,7 +378,6 @@ class Pool:
         attempts_max = attempts_max or self._policy.attempts_max
         choices_left = partial(self._choices, avoid=avoid, only=only)
         while len(reasons) < attempts_max:
-            # Each choice is made when the one before has failed.
             choices = choices_left(request, tried=reasons)
             if not choices:
                 break
@@ -451,11 +411,10 @@ class Pool:
         *,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> tuple[str, bytes]:
-        """Return the name of the backend, and the body of its 200: no stream, no queue.
+        """Return the backend's name and the body of its 200, without queueing.
 
-        In place of `model`, its public id, the backend reads its own name of it. Raises what
-        `generate` does before a first chunk, and `UpstreamFailed` for an answer that is longer
-        than `answer_bytes_max`.
+        `fields` get the backend's own name of the model. Raises what `generate` does before a first
+        chunk, and `UpstreamFailed` for a longer answer.
         """
         turn = self._turns.get(model, 0)
         self._turns[model] = turn + 1
@@ -486,7 +445,6 @@ class Pool:
         reasons: dict[str, str],
         retry_after_s: list[float],
     ) -> None:
-        # A backend without the model is not tried again.
         reasons[member.name] = str(error)
         if error.retry_after_s is not None:
             retry_after_s.append(error.retry_after_s)
@@ -514,7 +472,6 @@ class Pool:
         avoid: Collection[str],
         only: str | None,
     ) -> list[Member]:
-        # Empty if no backend is left.
         model = request.model
         members = self._listed.get(model)
         if request.sampling.logprobs is not None:
@@ -623,7 +580,6 @@ class Pool:
         return self.router.holds_back([member.name for member in choices], request)
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
-        # Refuse at once a request that would be refused later: see `Admission`.
         if self.admission is not None and self.admission.waiting:
             self.admission.require_room(model, priority, tenant)
 
@@ -652,7 +608,6 @@ class Pool:
         return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _with_logprobs(self, model: str) -> list[Member]:
-        # See `require_logprobs`.
         serving = self._serving.get(model)
         if not serving:
             raise self.absence(model)

@@ -1,8 +1,6 @@
 """Questions to a backend outside of any request: what it is, whether it is there, how busy it is.
 
-vLLM reports its load on `/metrics`, in Prometheus' format; so does SGLang where it was started with
-`--enable-metrics`, under names of its own. SGLang reports more on `/v1/loads`. A server that
-reports nothing is sent requests all the same.
+SGLang has `/metrics` only with `--enable-metrics`, and reports more on `/v1/loads`.
 """
 
 from __future__ import annotations
@@ -34,24 +32,19 @@ if TYPE_CHECKING:
 _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 ERROR_BYTES_MAX: Final = 64 * 1024
-"""Bytes of an answer other than 200: of these a message is read."""
+"""Of answers other than 200, which are read for a message."""
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A backend's description of itself: `models` by their names there.
-
-    `engine` is None if the backend did not answer that question this time.
-    """
+    """Models by the backend's names; `engine` is None without an answer."""
 
     models: Mapping[str, Listed]
     engine: InferenceEngine | None = None
 
 
 class CheckOutcome(Enum):
-    """Outcome of a health check."""
-
     WELL = "it is there"
     REFUSES = "it answered, and not that it is well; what it has begun may go on"
     GONE = "there is no connection"
@@ -60,13 +53,12 @@ class CheckOutcome(Enum):
 
 
 LATE: Final = frozenset({CheckOutcome.MUTE, CheckOutcome.BUSY})
-"""Outcomes without an answer: of a backend that is gone, or that is starved and serves all the
-same."""
+"""Outcomes of a backend that is gone, or starved and serving all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """Result of a health check; `cause` says for operators what is wrong, None: nothing."""
+    """Result of a health check, with its `cause` for operators."""
 
     outcome: CheckOutcome
     cause: str | None = None
@@ -77,7 +69,7 @@ class HealthCheck:
 
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
-    """Ask for models and engine. Raises UpstreamUnavailable if it does not even list models."""
+    """Ask for models and engine. Raises UpstreamUnavailable without models."""
     status, models = await _get(client, backend, _MODELS, timeout_s)
     if status != 200:
         raise UpstreamUnavailable(
@@ -91,7 +83,7 @@ async def _engine(
     client: Client, backend: Backend, timeout_s: float, answers: dict[str, tuple[int, bytes]]
 ) -> InferenceEngine | None:
     # None if it does not answer in time, or with a 5xx: a busy scheduler keeps SGLang from
-    # answering, which says nothing about the engine. `told` has answers that were already read.
+    # answering, which says nothing about the engine. `answers` has those that were already read.
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:
@@ -116,11 +108,7 @@ async def check(
     timeout_s: float,
     working_s: float,
 ) -> HealthCheck:
-    """Check the health of a backend where that costs the least: by the engine's flag.
-
-    A check that takes the engine work is made only if the flag says no, with a timeout of
-    `working_s`.
-    """
+    """Check the health by the engine's flag; only if that says no, by work of the engine."""
     kind = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
     health_check = await _ask(client, backend, kind.flag, timeout_s, late=CheckOutcome.MUTE)
     if kind.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
@@ -147,7 +135,7 @@ async def _ask(
 
 
 async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> ReportedLoad:
-    """Read the reported load. Values that are missing, or do not come in time, are unknown."""
+    """Read the reported load; missing values are unknown."""
     load = NO_LOAD
     with suppress(TimeoutError, UpstreamUnavailable):
         async with asyncio.timeout(timeout_s):
@@ -164,9 +152,10 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
 
 
 def served_models(body: bytes) -> dict[str, Listed]:
-    """Return the rows of a list of models by name; an adapter without a length has its parent's.
+    """Return the rows of a list of models by name.
 
-    A row that is its own parent, as some servers write it, is no adapter.
+    An adapter without a length has its parent's. A row that is its own parent, as some servers
+    write it, is no adapter.
     """
     rows = _json_object(body).get("data")
     named = {
@@ -216,9 +205,9 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
 async def answer(
     client: Client, backend: Backend, request: httpx2.Request, timeout_s: float, bytes_max: int
 ) -> tuple[int, bytes]:
-    """Return status and body of the answer; `bytes_max` bytes of a 200 are read at most.
+    """Return status and body of the answer; `bytes_max` is for a 200.
 
-    Raises `UpstreamUnavailable` if none comes within `timeout_s`; its `__cause__` says why.
+    Raises `UpstreamUnavailable`, whose `__cause__` says why there is none.
     """
     try:
         async with asyncio.timeout(timeout_s):  # for all of it: it may come a byte at a time
@@ -240,7 +229,6 @@ async def answer(
 METRICS_PATH: Final = "/metrics"
 LOADS_PATH: Final = "/v1/loads"
 SGLANG: Final = "\nsglang:"
-"""Begins a line of SGLang's metrics."""
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
 _KV_USED: Final = frozenset({
@@ -260,17 +248,17 @@ _SAMPLE: Final = re.compile(
     re.MULTILINE,
 )
 _RANK: Final = re.compile(r'\b(?:engine|dp_rank)="(\d{1,9})"')
-"""Pattern of the label by which vLLM and SGLang name a data parallel rank."""
+"""Names a data parallel rank."""
 _BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """Requests that wait and that run, when the process began (unix seconds), how many tokens it
-    keeps, and how many requests it runs at once; the share of its cache that is in use (0 to 1, of
-    several ranks the mean), the tokens it has generated, and how many it generates a second. None:
-    it does not say.
+    """Load that a backend reports.
+
+    `epoch` is when its process began (unix seconds), `kv_tokens` and `places` its capacity in
+    tokens and requests, `kv_used` the share of its cache in use (0 to 1; of ranks the mean).
     """
 
     waiting: int | None = None
@@ -283,9 +271,7 @@ class ReportedLoad:
     tokens_per_s: float | None = None
 
     def since(self, before: ReportedLoad, seconds: float) -> ReportedLoad:
-        """Return it with `tokens_per_s`, of an engine that counts tokens from those it had counted
-        so many seconds `before`.
-        """
+        """Return it with `tokens_per_s` of an engine that only counts tokens."""
         if self.generated is None or before.generated is None or seconds <= 0:
             return self
         more = self.generated - before.generated
@@ -299,8 +285,7 @@ NO_LOAD: Final = ReportedLoad()
 def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
     """Parse Prometheus' text. Never raises.
 
-    Several engines behind one server are added up, unless only one `rank` is requested: what the
-    server does not report by rank is then unknown.
+    Engines behind one server are added up. With a `rank`, values that are not by rank are unknown.
     """
     sums: dict[str, float] = {}
     shares: list[float] = []
@@ -329,10 +314,7 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
 
 
 def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
-    """Parse the JSON of SGLang's `/v1/loads`. Never raises.
-
-    Ranks of one server are added up, unless only one `rank` is requested.
-    """
+    """Parse the JSON of SGLang's `/v1/loads`. Never raises."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -384,7 +366,6 @@ def _plausible(value: float | None) -> int | None:
 
 
 def _mean_share(shares: Sequence[float]) -> float | None:
-    # None unless all are shares.
     if not shares or not all(0 <= one <= 1 for one in shares):
         return None
     return sum(shares) / len(shares)

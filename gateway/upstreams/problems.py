@@ -1,5 +1,3 @@
-"""A backend's refusals, in whichever shape it words them → errors of this package."""
-
 from __future__ import annotations
 
 import json
@@ -22,52 +20,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CALLER_AT_FAULT: Final = frozenset({400, 413, 422})
-"""413: no engine says it, but a proxy before one whose bound a long prompt exceeds."""
+"""413 comes from proxies whose bound a long prompt exceeds."""
 _NOT_FOUND: Final = 404
 _OF_A_MODEL: Final = re.compile("model|lora|adapter", re.IGNORECASE)
-"""In a 404: what is not found is a model, and not the path."""
+"""In a 404: the model is missing, not the path."""
 _ANSWERED: Final = "answered"
 _BUSY: Final = frozenset({429, 503})
 _BROKE_DOWN: Final = 500
-"""Status of vLLM's answer when its engine dies of a request; one that is only busy answers 503."""
+"""vLLM's status when its engine dies of a request; when only busy it answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 _SAYING: Final = ("error", "message", "error_message", "detail")
 _OVERFLOW: Final = "context_length_exceeded"
 _STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
-"""HTTP statuses of the codes by which OpenAI's API, and those like it, name errors."""
+"""Of OpenAI's error codes."""
 
 
 class BrokeDown(UpstreamLost):
-    """Answer 500 of a backend: its engine died of the request, or could not process it."""
+    """Answer 500: the engine died of the request, or could not process it."""
 
 
 class GrammarFailed(UpstreamFailed):
     """The engine gave up on one generation in the middle of its grammar, and is well otherwise.
 
-    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose. The
-    same grammar at another backend is likely to fail in the same place.
+    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose;
+    likely at another backend, too.
     """
 
 
 class ModelGone(UpstreamUnavailable):
-    """The backend does not serve this model any more, and is well otherwise."""
+    """The backend does not serve this model any more."""
 
 
 class PathNotFound(UpstreamUnavailable):
-    """The backend lacks the path, or what answered is a proxy that has no backend behind it."""
+    """The backend lacks the path, or a proxy without a backend answered."""
 
 
 class BackendBusy(UpstreamUnavailable):
-    """The backend has too much to do to take the request."""
+    """The backend has too much to do."""
 
 
 class NoConnection(UpstreamUnavailable):
-    """A refusal of our own: as many connections to the backend are in use as may be."""
+    """A refusal of our own: all connections to the backend are in use."""
 
 
 class NoTokenIds(UpstreamUnavailable):
-    """The backend does not return token ids."""
-
     def __init__(self, *, upstream: str) -> None:
         needed = ", or ".join(kind.requirement() for kind in ENGINES if kind.ids_since != ANY)
         super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
@@ -78,8 +74,7 @@ def refusal(
 ) -> UpstreamError:
     """Return the error for a request that was refused before anything was generated.
 
-    `status` is the HTTP status, or the `code` of an error that came as the first event of a 200;
-    `retry_after_s` is the backend's hint when to try again.
+    `status` may be the `code` of an error that came as the first event of a 200.
     """
     text = f"{_ANSWERED} {status}: {message}"
     if status == _BROKE_DOWN:
@@ -97,7 +92,6 @@ def refusal(
 
 
 def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
-    # None if the refusal is about something else.
     if _matches_any(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone
     if status != _NOT_FOUND:
@@ -106,7 +100,6 @@ def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | No
 
 
 def is_refusal(error: UpstreamError) -> bool:
-    # True if `refusal` made the error.
     return error.reason.startswith(_ANSWERED)
 
 
@@ -118,10 +111,9 @@ def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFaile
 
 
 def may_blame_grammar(error: UpstreamError) -> bool:
-    """Return True if the refused request might be accepted without its grammar.
+    """Return True if the request might be accepted without its grammar.
 
-    Backends find faults of a grammar in several places, with as many messages: 400 where it is
-    validated, 500 where it is compiled (both also as the first event of a 200).
+    Faults of a grammar have many messages: 400 where it is validated, 500 where it is compiled.
     """
     if isinstance(error, UpstreamRejected):
         return not isinstance(error, ContextOverflow)
@@ -129,12 +121,11 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 
 def has_no_grammars(error: UpstreamError) -> bool:
-    # True if this backend refuses every grammar, not only this one.
     return _matches_any(str(error), [kind.no_grammars for kind in ENGINES])
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return the seconds of a `Retry-After` header. None without one, or if it is a date."""
+    """Return the seconds of a `Retry-After` header; None for a date."""
     for name, value in headers:
         if name.lower() == b"retry-after" and value.strip().isdigit():
             return float(value)
@@ -142,11 +133,10 @@ def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
 
 
 def message_of_body(body: bytes) -> str:
-    """Return the message of an error body, cut to a length fit for a log line.
+    """Return the message of an error body, cut for a log line.
 
     vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
-    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`;
-    proxies answer anything.
+    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`.
     """
     try:
         document = orjson.loads(body)
@@ -156,10 +146,7 @@ def message_of_body(body: bytes) -> str:
 
 
 def message_of(document: object) -> str:
-    """Return the message of a decoded error body, whatever JSON it is.
-
-    A code that is a name precedes the message.
-    """
+    """Return the message of any JSON, preceded by its code if that is a name."""
     node, name = document, ""
     while isinstance(node, dict):
         code = node.get("code")
@@ -170,13 +157,13 @@ def message_of(document: object) -> str:
         node = inner
     text = node if isinstance(node, str) else as_json(node)
     text = f"{name}: {text}" if name and name not in text else text
-    # Half a surrogate pair is no text that could be logged, stored or sent.
+    # Half a surrogate pair can neither be stored nor sent.
     text = text.encode("utf-8", "replace").decode()
     return " ".join(text.split())[:_MESSAGE_CHARS_MAX] or "no message"
 
 
 def code_of(document: object) -> int:
-    """Return the status in the `code` of an error that came inside a stream; 500 without one."""
+    """Return the status in the `code` of an error inside a stream."""
     error = document.get("error", document) if isinstance(document, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
@@ -187,11 +174,7 @@ def code_of(document: object) -> int:
 
 
 def as_json(value: object) -> str:
-    """Return the JSON of a value, also where orjson refuses it.
-
-    That is for integers of more than 64 bits, half a surrogate pair, and more than 254 levels of
-    nesting. Empty if the value is too deep for Python, too.
-    """
+    """Return JSON, also of integers that orjson refuses; empty if nested too deep."""
     try:
         return orjson.dumps(value, default=str).decode()
     except orjson.JSONEncodeError:

@@ -1,7 +1,7 @@
 """The body of a request for a completion, in the words of the engine that gets it. No I/O here.
 
-vLLM ignores a key that it does not know; SGLang does so today, and refuses some from 0.5.22 on.
-So each is sent what it knows, and nothing is ever left to a backend's default.
+vLLM ignores unknown keys; SGLang refuses some from 0.5.22 on. So each is sent what it knows, and
+nothing is ever left to a backend's default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAG_BYTES_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Fields of a request. `holds`: with them no id of the turn can break the constraint."""
+    """Fields of a request; with `holds` no id of the turn can break the constraint."""
 
     fields: Fields
     holds: bool
@@ -42,17 +42,11 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class RequestWriter:
-    """Writes requests to one backend, in the form of its engine and within what that `can`."""
-
     engine: InferenceEngine = field(default_factory=UnknownEngine)
     can: Capabilities = field(default_factory=Capabilities)
 
     def grammar(self, request: TokenRequest) -> Grammar | None:
-        """Return how to bind the model to the request's constraint; None if there is no way.
-
-        To bind an answer alone is no guarantee: whether it is bound depends on the release and on
-        the header that the model chooses.
-        """
+        """Return how to bind the model to the constraint; None if there is no way."""
         constraint = request.constraint
         if constraint is None or not self.can.rank(constraint):
             return None
@@ -73,11 +67,7 @@ class RequestWriter:
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """Return the JSON of the request, in pieces.
-
-        `prompt` are the pieces of its ids (`PromptEncoder`), `pair` the fields by which both
-        servers of a pair find each other.
-        """
+        """Return the JSON in pieces; by `pair` both servers of a pair find each other."""
         bound = dict(grammar.fields) if grammar is not None else {}
         body = self.engine.body(request, served, self.can, bound)
         body.update(pair)
@@ -128,21 +118,20 @@ def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
 
 
 BLOCK_IDS: Final = 2048
-"""Ids that are encoded and kept together, counted from the beginning of the prompt. The rest after
-the last whole group is encoded each time."""
+"""Ids that are encoded and kept together, from the beginning of the prompt."""
 STEP_BLOCKS: Final = 16
-"""Encoded between two pauses, those that are kept left out: in about a millisecond."""
+"""Blocks encoded between two pauses: about a millisecond."""
 KEPT_FROM_IDS: Final = 8 * BLOCK_IDS
 """A shorter prompt is encoded sooner than looked up."""
 _EVERY_BYTE: Final = 61
-"""A block is looked up by each of its bytes with such a number, and then compared: to hash all of
-them takes longer. It is odd, so that these are not the same one of every id."""
+"""Stride of the bytes that are a block's key, since hashing all takes longer. It is odd, so that
+these are not the same byte of every id."""
 _ID_BYTES: Final = 11
-"""Bytes of an id that is kept: four to compare it with, six digits and a comma."""
+"""Of a kept id: four to compare it with, six digits and a comma."""
 
 
 class UnknownId(ValueError):
-    """A prompt has an id that its model does not know. Only this gateway can have made it."""
+    """A prompt has an id that its model does not know; a fault of this gateway."""
 
     def __init__(self, id_: int) -> None:
         super().__init__(f"id {id_} of the prompt is not in the vocabulary of the model")
@@ -151,9 +140,8 @@ class UnknownId(ValueError):
 class PromptEncoder:
     """Token ids → their JSON. Not for threads.
 
-    Making a Python number of an id and its digits of that takes longer than all else that is done
-    for the ids of a long history together. What one tenant's prompts are encoded as is never looked
-    up for another's, so that nobody can find out by the time it takes what others have sent.
+    Blocks are kept, because encoding a long history takes longest. Tenants share none: the time
+    would show what others have sent.
     """
 
     def __init__(self, *, kept_bytes_max: int = 16 << 20) -> None:
@@ -168,10 +156,9 @@ class PromptEncoder:
     async def encode(
         self, ids: Sequence[int], *, owner: str, id_end: int | None = None
     ) -> list[bytes]:
-        """Return the ids as a JSON array, in pieces; `owner` stands for the tenant of the prompt.
+        """Return the ids as a JSON array, in pieces; a long prompt pauses for the event loop.
 
-        In a long prompt it pauses for the event loop. Raises `UnknownId` if an id is `id_end` or
-        above; None: no id is refused.
+        Raises `UnknownId`.
         """
         if id_end is not None:
             await self._check(ids, id_end)

@@ -1,7 +1,5 @@
 """Match the names of the configuration to the models that backends list. No I/O here.
 
-Find the names that no backend serves, too, and models of backends that are not used.
-
 A server that is started without a name lists what it was started with: `vllm serve
 openai/gpt-oss-120b` serves `openai/gpt-oss-120b`, which many configurations call `gpt-oss-120b`.
 """
@@ -31,9 +29,7 @@ def offers(
 ) -> dict[str, ServedModel]:
     """Return what a backend that lists `listed` serves, by public id.
 
-    `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
-    under its own name. `names_listed` are those that any backend lists. Adapters of the models in
-    `adapters_of`, public ids, are served by their own names, unless these mean another model.
+    `wanted` maps public ids to names at the backends; empty: all that is listed.
     """
     names = {model: meanings(name, names_listed) for model, name in wanted.items()}
     if not wanted:
@@ -53,7 +49,7 @@ def offers(
 
 
 def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
-    """Return the base model of each adapter at one backend, both by public id, if it is served."""
+    """Return the base model of each adapter at one backend, both by public id."""
     bases = {one.name: model for model, one in served.items() if one.parent is None}
     return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
 
@@ -61,9 +57,8 @@ def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
 def meanings(name: str, names_listed: Collection[str]) -> list[str]:
     """Return the listed names of the model that `name` means, itself first.
 
-    They have the same last part, and all but that part alone are the same: some servers of a model
-    list it with its maker and others without. `a/m` and `b/m` are the models of two makers: if both
-    are known, `m` is neither of them, and stands for either only if no other name can.
+    They differ at most in the maker before the last part. `a/m` and `b/m` are two models: if both
+    are known, `m` stands for one only if no other name can.
     """
     part = _last_part(name)
     alike = {other for other in names_listed if is_alike(name, other)}
@@ -77,7 +72,6 @@ def meanings(name: str, names_listed: Collection[str]) -> list[str]:
 
 
 def is_alike(name: str, other: str) -> bool:
-    # Names differ at most in what is before the last part.
     return _last_part(name) == _last_part(other)
 
 
@@ -87,12 +81,10 @@ def _last_part(name: str) -> str:
 
 REMEDY: Final = "Set served_as of this model to its name at the backend."
 NAMES_MAX: Final = 8
-"""Names of models that one backend is quoted with: it may serve hundreds of adapters."""
+"""Of one backend in a message; it may serve hundreds of adapters."""
 
 
 class DescribedBackend(Protocol):
-    """A backend, as far as it has said what it serves."""
-
     @property
     def backend(self) -> Backend: ...
 
@@ -108,10 +100,7 @@ class DescribedBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """`served_as` is the name in requests to backends, `serving` what each says it serves instead.
-
-    `silent` are backends that may serve the model, and have not answered yet.
-    """
+    """Configured model that no backend serves; `silent` ones that may have not answered yet."""
 
     model: str
     served_as: str
@@ -127,10 +116,7 @@ class Unserved:
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
-    """Return the configured models that no backend serves.
-
-    A model is reported once a backend that may serve it has described itself.
-    """
+    """Return configured models that no backend serves, once one that may has answered."""
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
     missing = []
@@ -144,7 +130,6 @@ def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
 
 
 def overlooked(source: DescribedBackend) -> str:
-    """Describe what a backend serves that is not used, perhaps by mistake; else empty."""
     if source.unusable is not None or not source.listed:
         return ""
     wanted = {

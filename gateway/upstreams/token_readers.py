@@ -1,12 +1,6 @@
 """Readers of answers with token ids: bytes become chunks. No I/O here.
 
-`CompletionReader` reads `POST /v1/completions` with token ids, which vLLM since 0.10.2 and SGLang
-since 0.5.17 send. `text` is never read: it lacks special tokens, and half a character is not text.
-
-`GenerateReader` reads `POST /generate` of SGLang, and of LMDeploy. SGLang 0.5.23 sends, from its
-Python and its Rust frontend: `{"output_ids": [1, 1], "meta_info": {"finish_reason": null,
-"completion_tokens": 2, "cached_tokens": 8}}`. An event has all ids so far, or with
-`--incremental-streaming-output` those since the one before; `completion_tokens` counts all.
+`text` is never read: it lacks special tokens, and half a character is not text.
 """
 
 from __future__ import annotations
@@ -32,8 +26,8 @@ if TYPE_CHECKING:
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 64 * 1024
-"""Bytes of a read that are parsed in one turn of the event loop: a millisecond or two of work, with
-all that is done with the ids. Every slice is an event for the client and a write to its socket."""
+"""Parsed in one turn of the event loop: a millisecond or two with all that is done with the ids.
+Each slice is an event for the client and a write to its socket."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -44,22 +38,20 @@ _FINISH: Final = {
 }
 """Every other reason ("abort", "error", ...) is a failure."""
 NO_NUMBER: Final = "NaN happened"
-"""SGLang's name for the stop of a model whose numbers broke; the id that it tells stands for none.
-(`Req._check_vocab_boundary_finish` of 0.5.23.)"""
+"""SGLang's stop of a model whose numbers broke; its id stands for none
+(`Req._check_vocab_boundary_finish` of 0.5.23)."""
 _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _OTHER_DATA: Final = frozenset({b"data:", b"data"})
-"""First five bytes of a line of data, or all of it."""
 _DIGITS_MAX: Final = 9
-"""An id has 32 bits in the log, and the largest vocabulary far less."""
+"""An id has 32 bits in the log."""
 
 CONTAINERS_FREE: Final = 256 * 1024
-"""Brackets and braces that any event may have."""
+"""Brackets and braces that any event may have; all its objects are made in one go."""
 CONTAINER_BYTES: Final = 12
-"""Bytes of a long event for each bracket or brace beyond those: logprobs have twice as many bytes.
-All objects of an event are made in one go."""
+"""Bytes of an event for each further one; logprobs have twice as many."""
 
 
 _NO_EVENT: Final = (ValueError, RecursionError)
@@ -74,32 +66,23 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _TokenEvent(msgspec.Struct, gc=False):
-    """Fields that are read of an event with ids.
-
-    The decoder skips the other fields, so reading takes half the time that all the JSON would.
-    """
+    """Fields that are read; skipping the others takes half the time."""
 
     choices: list[_Choice]
     usage: Any = None
     error: None = None
-    """With an error, whatever it is, an event is none of these."""
+    """An event with any error is none of these."""
 
 
 _decode_token_event: Final = msgspec.json.Decoder(_TokenEvent).decode
 
 
 class CompletionReader:
-    """Bytes of one streamed answer → chunks.
+    """Bytes of one streamed answer → chunks, of `POST /v1/completions` with token ids.
 
-    Feed what the network brings to `feed`, and say with `end` that no more will come. Each returns
-    the chunk to hand on, if any. Then `fault` is the error to raise, or `finished` is True and the
-    chunk returned last carried the finish. Ids of the read in which a stream broke come first.
-
-    Where `has_more`, not all of a read was looked at: `go_on` returns the next chunk, and has to be
-    called before anything else is.
-
-    No more ids are taken than were requested, and none that is `id_end` or above. A backend that
-    continues beyond its limit, or its finish, `overran`: the rest is ignored.
+    Afterwards `fault` is the error to raise, or `finished` is True and the chunk had the finish.
+    Ids of the read in which a stream broke come first. While `has_more`, call `go_on` before
+    anything else. `overran`: the backend continued beyond its limit or finish.
     """
 
     __slots__ = (
@@ -124,24 +107,20 @@ class CompletionReader:
         self.finished = False
         self.overran = False
         self.has_more = False
-        """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
-        """Set once it is reported; only token counts may follow."""
+        """Once set only token counts may follow."""
         self.ids_left = self._ids_max = sampling.max_tokens
-        """Number of ids that may still come: the requested maximum less those that came."""
         self._upstream = upstream
         self._stop_ids = stop_ids
         self._alternatives = sampling.logprobs
         self._constrained = constrained
         self._frame_bytes_max = frame_bytes_max
         self._plain_bytes_max = min(frame_bytes_max, CONTAINERS_FREE)
-        """No shorter event is refused for its size, or for the number of its parts."""
         self._id_end = min(id_end, ID_END)
-        """No number from here on is an id of the model."""
         self._splitter = SseSplitter()
         self._unread = b""
-        """A long read, of which what stands before `_unread_from` was looked at."""
+        """A long read, parsed up to `_unread_from`."""
         self._unread_from = 0
         # Since it was last found that ids came, and how many were to come then, those aside that
         # are kept back.
@@ -152,10 +131,10 @@ class CompletionReader:
         self._last_id: int | None = None
         self._cached: int | None = None
         self._is_over = False
-        """There is a fault, or all that belongs to the turn."""
+        """By a fault, or after all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Parse one read of the body; of a long one the first `SLICE_BYTES`: see `has_more`."""
+        """Parse one read, of a long one the first `SLICE_BYTES`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -169,11 +148,10 @@ class CompletionReader:
         return self._chunk()
 
     def keep(self, data: bytes) -> None:
-        # Parsed later, by `go_on`: see `has_more`.
+        # Parsed later, by `go_on`.
         self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:
-        """Parse more of a long read; returns what `feed` does."""
         begin, end = self._unread_from, self._unread_from + SLICE_BYTES
         chunk = self.feed(self._unread[begin:end])
         self._unread_from = end
@@ -188,7 +166,6 @@ class CompletionReader:
         return min(SLICE_BYTES, len(self._unread) - self._unread_from)
 
     def end(self, why: str) -> TokenChunk | None:
-        """End the stream: the body ended, the connection broke, or the timeout expired."""
         if not self._is_over:
             kind = UpstreamFailed if self._has_begun else UpstreamLost
             self._break(why, kind(why, upstream=self._upstream))
@@ -222,7 +199,6 @@ class CompletionReader:
             self._break(f"{self._read_bytes} bytes without an id")
 
     def _chunk(self) -> TokenChunk | None:
-        # None if there are neither new ids nor the end.
         ids, logprobs, finish, cached = self._ids, None, None, None
         if self._is_over and self.fault is None:
             self.finished = True
@@ -269,7 +245,6 @@ class CompletionReader:
             self._finish_for(reason, reason, matched=choice.matched_stop)
 
     def _is_bounded(self, payload: bytes) -> bool:
-        # Refuse events that are too long or have too many JSON containers.
         if len(payload) > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
         elif (
@@ -380,26 +355,24 @@ class CompletionReader:
 
 @dataclass(slots=True, eq=False)
 class SseSplitter:
-    """Server-sent events as bytes → the `data` of each; however they were cut into reads.
+    """Server-sent events as bytes → the `data` of each.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
     """
 
     _lines: list[bytes] = field(default_factory=list)
-    """The `data` of an event whose blank line has not come, line by line."""
+    """Data of an event without its blank line yet."""
     _rest: bytearray = field(default_factory=bytearray)
-    """Bytes of a line that has no end yet."""
     _ends_in_cr: bool = False
-    """A line feed that comes next is part of a line end that was there before."""
+    """A line feed that comes next is part of the last line end."""
     _is_front: bool = True
-    """No line has come."""
 
     @property
     def held_bytes(self) -> int:
         return len(self._rest) + sum(map(len, self._lines)) + len(self._lines)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the data of the events that `data` completes, without empty ones and comments."""
+        """Return the data of completed events, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
         lines, rest, held = data.split(b"\n"), self._rest, self._lines
@@ -436,16 +409,14 @@ class SseSplitter:
 
 
 class Misaligned(ValueError):
-    """The logprobs of an event do not fit its ids."""
+    """Logprobs of an event do not fit its ids."""
 
 
 def aligned_logprobs(fields: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
     """Return the logprobs of `ids`, in their order. Raises `Misaligned`.
 
     `fields` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
-    "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
-    left out if it is not among the `alternatives` likeliest. A value that is no number (vLLM writes
-    null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
+    "top_logprobs": [{"token_id:5": number, …}, …]}`; the top ones include the id itself.
     """
     if not isinstance(fields, dict):
         raise Misaligned("event has no logprobs")
@@ -482,10 +453,7 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """Return a logprob as a float of at most 0.
-
-    A value that is no number, or impossible, is `LOGPROB_MIN`.
-    """
+    """Return a logprob of at most 0; `LOGPROB_MIN` for no number, as vLLM's null."""
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
     return LOGPROB_MIN
@@ -495,7 +463,7 @@ _NOTHING: Final = msgspec.Raw(b"null")
 
 
 class _Likely(msgspec.Struct, array_like=True, gc=False):
-    """`[logprob, id, text or null]`; the text is not read, LMDeploy sends none."""
+    """`[logprob, id, text or null]`; LMDeploy sends no text."""
 
     logprob: float | None
     id: _Id
@@ -510,7 +478,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """Fields that are read of an event with ids. Lists stay undecoded: most of each is old."""
+    """Fields that are read. Lists stay undecoded: most of each is old."""
 
     output_ids: msgspec.Raw
     meta_info: _Meta
@@ -524,10 +492,7 @@ _decode_tops: Final = msgspec.json.Decoder(list[list[_Likely] | None]).decode
 
 
 class RepeatedList:
-    """A JSON list that each event has once more, with more at its end.
-
-    Only where it had ended is kept of it, and only what stands behind that is decoded.
-    """
+    """JSON list that each event repeats with more at its end; only that is decoded."""
 
     __slots__ = ("_end",)
 
@@ -535,10 +500,7 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """Return a list of the new items.
-
-        Raises ValueError if `raw` does not extend the earlier list.
-        """
+        """Return a list of the new items; ValueError if it is another list."""
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
             raise ValueError("a list is not the one before with more at its end")
@@ -547,8 +509,6 @@ class RepeatedList:
 
 
 class ReaderOptions(TypedDict):
-    """The options of a reader."""
-
     stop_ids: Collection[int]
     frame_bytes_max: int
     id_end: NotRequired[int]
@@ -556,14 +516,19 @@ class ReaderOptions(TypedDict):
 
 
 class GenerateReader(CompletionReader):
-    """A `CompletionReader` for events of `/generate`."""
+    """A `CompletionReader` for events of `/generate` (SGLang, LMDeploy).
+
+    SGLang 0.5.23 sends `{"output_ids": [1, 1], "meta_info": {"finish_reason": null,
+    "completion_tokens": 2, "cached_tokens": 8}}`. An event has all ids so far, or with
+    `--incremental-streaming-output` the new ones; `completion_tokens` counts all.
+    """
 
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
     def __init__(self, upstream: str, sampling: Sampling, **options: Unpack[ReaderOptions]) -> None:
         super().__init__(upstream, sampling, **options)
         self._repeats: bool | None = None
-        """Each event has all ids; found out by the second one that has any."""
+        """None before the second event with ids."""
         self._ids_so_far = RepeatedList()
         self._own_so_far = RepeatedList()
         self._tops_so_far = RepeatedList()

@@ -1,10 +1,7 @@
 """Conversations rendered by a server that serves the model: messages in, token ids out.
 
-A chat template belongs to the server: its versions and its quirks stay there. One member of the
-model renders, of the same engine as long as there is one: engines render the same conversation to
-different ids, and a conversation that continues should keep its beginning.
-
-`POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take no flag and little time (3 to 17 ms).
+One engine renders as long as it has a member: engines render one conversation to different ids, and
+its beginning should stay. `POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take 3 to 17 ms.
 """
 
 from __future__ import annotations
@@ -34,13 +31,12 @@ if TYPE_CHECKING:
 _REFUSED: Final = frozenset({400, 422})
 _BYTES_OF_ID: Final = 8
 TIMEOUT_S: Final = 10.0
-"""Seconds that a backend may take to render a prompt."""
 IDS_MAX: Final = 4 * 1024 * 1024
-"""Longer than any window. A context that is too long for one is rendered, too: it is counted."""
+"""More than any window: a context that is too long is counted, too."""
 
 
 class _TokenizeAnswer(msgspec.Struct, gc=False):
-    """Fields of an answer that are read. The decoder skips the rest: up to millions of values."""
+    """The decoder skips other fields, up to millions of values."""
 
     tokens: list[int]
 
@@ -49,14 +45,10 @@ _decode: Final = msgspec.json.Decoder(_TokenizeAnswer).decode
 
 
 class Tokenization:
-    """Asks members of the pool, one after the other until one answers.
-
-    All questions of one call go to one member, unless it fails.
-    """
+    """Asks members of the pool; all questions of one call go to one, unless it fails."""
 
     def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
-        # `timeout_s` bounds the answer of one member, `attempts_max` the number of members that
-        # are tried.
+        # `timeout_s` is for each member.
         self._pool = pool
         self._client = pool.client
         self._timeout_s = timeout_s
@@ -64,7 +56,7 @@ class Tokenization:
         self._turn = 0
 
     async def render(self, model: str, questions: Sequence[bytes]) -> dict[bytes, Rendering]:
-        """Return the rendering of each question, which is a JSON object without the model's name.
+        """Return the rendering of each question, a JSON object without the model's name.
 
         Raises `ModelNotFound`, and `NoUpstreamAvailable` when no member answers.
         """
@@ -108,10 +100,7 @@ class Tokenization:
 async def render(
     client: Client, backend: Backend, path: str, model: str, question: bytes, *, timeout_s: float
 ) -> Rendering:
-    """Return one backend's rendering of a question; `model` is its name there.
-
-    Raises `UpstreamUnavailable` without one.
-    """
+    """Return one backend's rendering; `model` is its name there. Raises `UpstreamUnavailable`."""
     request = client.build_request(
         "POST",
         backend.url(path),

@@ -1,1 +1,1 @@
-"""Every object of a process, built once from the settings, and the order in which they live."""
+"""Every object of a process, built once from the settings."""

@@ -1,5 +1,3 @@
-"""The services of the admin API, from the settings."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -44,10 +42,6 @@ if TYPE_CHECKING:
 def admin_services(
     settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Build the admin services of tenants; after changes they call `access.forget`.
-
-    A command knows no backends, and has no `models`: limits are then shown for no model.
-    """
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions)
     return AdminServices(

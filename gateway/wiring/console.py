@@ -1,5 +1,3 @@
-"""The console of a process, in front of its admin API."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -30,10 +28,7 @@ def console(
     public: Any,
     trusted_proxies: Sequence[Network],
 ) -> Console:
-    """Build the console in front of `app`; `public` is the application that clients reach.
-
-    Raises `StartupError` if its library is missing.
-    """
+    """Build the console in front of `app`; `public` is the application that clients reach."""
     if find_spec("jinja2") is None:
         raise StartupError(
             "the console needs what is not installed: jinja2",

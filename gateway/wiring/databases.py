@@ -1,4 +1,4 @@
-"""The database, the keys of its tenants, and who has access: all that commands need, too."""
+"""The database, the keys of its tenants, and access: all that commands need, too."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LISTENING: Final = 1
 CONNECTIONS_BESIDE_POOL: Final = (
     LIFELINE_POOL_SIZE + JOURNAL_POOL_SIZE + NOTICES_POOL_SIZE + COUNTERS_POOL_SIZE + LISTENING
 )
-"""Connections that a process holds beside `database.pool_size_max`."""
+"""Connections of a process beside `database.pool_size_max`."""
 
 
 def keys_database(settings: Settings) -> Database | None:
-    """Return the database of wrapped keys; None if nothing is sealed. Raises `ConfigError`."""
+    """Return the database of wrapped keys; None if nothing is sealed."""
     encryption = settings.encryption
     if encryption.keys_url is None or not encryption.is_on:
         return None
@@ -42,7 +42,6 @@ def keys_database(settings: Settings) -> Database | None:
 
 
 def new_keyring(settings: Settings, database: Database | None) -> Keyring:
-    """Return the keyring over `keys_database`. Raises `ConfigError` for an invalid key file."""
     if database is None:
         return OFF
     encryption = settings.encryption
@@ -87,10 +86,8 @@ def connect(
     keyring: Keyring = OFF,
     on_failure: Callable[[str], None] | None = None,
 ) -> Database:
-    """Return the database of `settings`, which must have its URL.
-
-    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` and
-    `on_failure` are those of `Database`.
+    """Return the database. `answer_within_s` is for callers that should learn soon that it does not
+    answer.
     """
     database = settings.database
     patience_s = float("inf") if answer_within_s is None else answer_within_s
@@ -106,10 +103,6 @@ def connect(
 
 
 def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
-    """Build tenants and keys; `settings` must have the pepper.
-
-    Commands, which serve no requests, have no `federation`.
-    """
     auth = settings.auth
     return Access(
         database,

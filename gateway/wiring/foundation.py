@@ -1,4 +1,4 @@
-"""Foundation of a process: its databases, its vocabulary, its backends; the rest uses them."""
+"""Foundation of a process: its databases, its vocabulary, its backends."""
 
 from __future__ import annotations
 
@@ -66,11 +66,10 @@ if TYPE_CHECKING:
 class Foundation:
     """Foundation of a process, which claims responses under the name `owner`.
 
-    Claims are renewed over connections of their own (`lifeline`), logs written over another
-    (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
-    (`counters`): requests that wait for a connection must not cost this process its claims, nor the
-    clients of others their tokens. `keys` is the database of tenants' keys, if anything is sealed.
-    Only a reload changes a field, the `settings`.
+    Claims are renewed over connections of their own (`lifeline`), logs written over `journal`,
+    announced and looked for over `notices`, limits kept in step over `counters`: requests that wait
+    for a connection must not cost this process its claims, nor the clients of others their tokens.
+    `keys` is the database of tenants' keys, if anything is sealed.
     """
 
     settings: Settings
@@ -94,10 +93,6 @@ class Foundation:
 
     @classmethod
     def of(cls, settings: Settings) -> Foundation:
-        """Build the foundation without connecting to anything.
-
-        Raises `StartupError` if a vocabulary is damaged or a format unknown.
-        """
         owner, limits = ids.new_replica_id(), settings.limits
         metrics = Metrics(tenant_label_max=settings.telemetry.tenant_label_max)
         keys = keys_database(settings)
@@ -141,7 +136,6 @@ class Foundation:
     def new_fold_for(
         self, head: ResponseHead, rules: OutputRules | None = None
     ) -> Callable[[], Fold]:
-        """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
             self.formats.for_model(head.echo["model"]),
@@ -192,15 +186,10 @@ class Foundation:
 
 
 def load_vocabulary() -> None:
-    """Load the vocabulary of Harmony once per process, for `Foundation.of`."""
     Formats.load({})
 
 
 def formats(settings: Settings) -> Formats:
-    """Return the format of each model.
-
-    Raises `StartupError` if a vocabulary is damaged or a format unknown.
-    """
     return Formats.load(
         {model.id: model.format for model in settings.models},
         {
@@ -225,7 +214,6 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
 
 
 def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
-    """Return the fetcher of images that requests name by URL."""
     images = settings.images
     policy = NetworkPolicy.to(images)
     visits = images.fill(ImageVisits)

@@ -1,5 +1,3 @@
-"""Tools of MCP servers: every object of a process that has to do with them."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class McpRoom:
-    """Room of MCP tools: `servers` list tools when a response is created; `tools` are called;
-    `builtins` are the browser and Python of operators' servers; `sessions` hold all connections
-    while their `run` runs.
+    """MCP tools: `servers` list them when a response is created; `builtins` are the browser and
+    Python of operators' servers.
     """
 
     servers: McpServers
@@ -44,7 +41,7 @@ class McpRoom:
 def new_room(
     settings: Settings, database: Database, sealer: Sealer, metrics: Metrics | None = None
 ) -> McpRoom:
-    """Build the MCP room without connecting. Raises `StartupError` if the SDK is missing."""
+    """Build the room without connecting."""
     mcp = settings.tools.mcp
     if find_spec("mcp") is None:
         raise StartupError(

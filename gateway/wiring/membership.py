@@ -1,7 +1,4 @@
-"""Build the backends of the settings, and the sources of further ones.
-
-Commands that ask backends load this, and not a whole gateway.
-"""
+"""The backends of the settings, and the sources of further ones, for commands, too."""
 
 from __future__ import annotations
 

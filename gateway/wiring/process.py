@@ -1,4 +1,4 @@
-"""A whole gateway without its HTTP: its services, built, run and ended."""
+"""A gateway without its HTTP: its services, built, run and ended."""
 
 from __future__ import annotations
 
@@ -52,29 +52,22 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 CLAIMS_WAIT_S = 3.0
-"""Seconds that a process that drains waits for the answer to its last look for work, at most."""
+"""Seconds that a draining process waits for its last look for work."""
 STATE_WAIT_S: Final = 5.0
-"""Seconds that a process that ends waits for the database to take what may be lost, at most: uses
-of keys, notices to other replicas, what limits have counted. A database that answers needs a
-fraction of that; a silent one would cost each statement its whole timeout."""
+"""Seconds that an ending process waits for the database to take uses of keys, notices, counts of
+limits. A silent one would cost each statement its whole timeout."""
 SWITCH_INTERVAL_S = 0.0001
-"""Seconds that a thread may keep the interpreter while the event loop waits for it. With Python's 5
-ms each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter
-away between any two sockets."""
+"""Seconds that a thread may keep the interpreter from the event loop: with Python's 5 ms each of
+the loop's system calls beside a busy thread can cost as much."""
 GC_THRESHOLDS = (1_500, 3, 700)
-"""Containers made and not freed between two collections of the youngest, collections of these
-between two of those that outlived one, and of these between two of all. A request leaves nothing
-behind that only a collection finds, and one of all that a thousand streams hold would be a pause of
-20 ms. Those of the younger two take about 1 ms at most."""
+"""A request leaves nothing behind that only a collection finds. One of all that a thousand streams
+hold would be a pause of 20 ms; those of the younger generations take about 1 ms."""
 LIBRARIES = ("cryptography", "jsonschema_rs", "llguidance")
-"""Libraries that requests with tools, formats and sealed reasoning import: 37 MB of compiled
-code."""
+"""Compiled code (37 MB) of requests with tools, formats and sealed reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Parts of a gateway that serve requests, and those that run beside them."""
-
     foundation: Foundation
     replica: Replica
     models: Models
@@ -95,7 +88,7 @@ class Process:
 
     @classmethod
     def of(cls, settings: Settings) -> Process:
-        """Build the process without connecting. Raises `StartupError` for incomplete settings."""
+        """Build the process without connecting."""
         base = Foundation.of(settings)
         replica, models, federation = Replica.of(base), _models(base), _federation(base)
         retrieval = Retrieval(
@@ -160,10 +153,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve for the block; then hand over durable runs and end the rest.
-
-        A helper that fails ends everything: continuing without it would break promises silently.
-        """
+        """Serve for the block; then hand over durable runs and end the rest."""
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
@@ -179,7 +169,6 @@ class Process:
 
     @asynccontextmanager
     async def _replicating(self) -> AsyncIterator[None]:
-        # At the end of the block, hand unfinished work over or end it.
         base, replica = self.foundation, self.replica
         try:
             await replica.rooms.start()
@@ -209,9 +198,9 @@ class Process:
             _log.warning("the database did not take the last uses of keys and limits in time")
 
     async def begin_drain(self) -> None:
-        """Start to drain: report not ready, claim no more runs, hand over durable ones.
+        """Report not ready, claim no more runs, hand over durable ones; all else goes on.
 
-        Returns when other replicas may continue those; everything else goes on. May be repeated.
+        Returns when other replicas may continue those.
         """
         self.health.begin_drain()
         await self.replica.dependencies.supervisor.begin_drain()

@@ -1,4 +1,4 @@
-"""The containers that Python runs in: which engines are tried, and what containers may use."""
+"""The containers of Python: which engines are tried, and what containers may use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes that a server of containers reports of a run, at most."""
+"""Bytes of a run's answer from a server of containers."""
 
 
 def containers(
     python: Python, database: Database, *, owner: str, metrics: Metrics
 ) -> ContainerPool:
-    """Return the pool of containers of this process; empty where Python is off."""
     policy = python.fill(
         ContainerPolicy, files=FileBounds(tenant_bytes_max=python.tenant_file_bytes_max)
     )
@@ -35,7 +34,6 @@ def containers(
 
 
 def linux_engine(python: Python) -> LinuxEngine:
-    """Return the engine that runs containers on this machine."""
     from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 
     return LinuxEngine(
@@ -54,7 +52,6 @@ def _uids(python: Python) -> range:
 
 
 def engines(python: Python) -> Sequence[ContainerEngine]:
-    """Return the engines in the order in which they are tried."""
     from gateway.tools.python.monty import MontyEngine
 
     kinds: Mapping[EngineName, Callable[[], ContainerEngine]] = {

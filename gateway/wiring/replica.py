@@ -59,25 +59,22 @@ if TYPE_CHECKING:
 
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a webhook's answer, at most."""
+"""Bytes of a webhook's answer."""
 CALLS_WAIT_S: Final = 30.0
-"""Seconds that a process that ends waits for calls that must not be run twice, at most."""
+"""Seconds that an ending process waits for calls that must not be run twice."""
 LISTEN_PAUSE_S: Final = 1.0
-"""Between two attempts to listen to one."""
 CLAIM_INTERVAL_S: Final = 0.5
-"""Time between two polls for work without a notice."""
+"""Seconds between two polls for work without a notice."""
 QUIET_INTERVALS: Final = 5
-"""Multiple of `CLAIM_INTERVAL_S` between two looks for work while there is none, where other
-replicas announce work."""
+"""Multiple of `CLAIM_INTERVAL_S` while there is no work, where replicas announce it."""
 
 _log = EventLog(__name__)
 
 
 class NotificationRouter:
-    """Router of notices: what happened here to this process and to other replicas, and what
-    happened there to this process.
+    """Router of notices between this process and other replicas.
 
-    It never waits. A notice that is lost costs time only: all that it tells is found by polling.
+    It never waits. A notice that is lost costs time only: polling finds all that it tells.
     """
 
     def __init__(
@@ -87,23 +84,20 @@ class NotificationRouter:
         notifier: Notifier | None,
         metrics: Metrics,
     ) -> None:
-        """Send notices to other replicas with `notifier`; None: send none."""
+        # Without a `notifier` other replicas get no notices.
         self._watcher = watcher
         self._lease_keeper = lease_keeper
         self._notifier = notifier
         self._metrics = metrics
         self.wake: Callable[[], None] | None = None
-        """Function that makes the scheduler look for work; set later, since the scheduler is built
-        from parts that announce."""
+        """Set later: the scheduler is built from parts that announce."""
 
     def announce(self, notice: Notice) -> None:
-        """Pass on a local event to this process and to other replicas."""
         self._pass_on(notice)
         if self._notifier is not None:
             self._notifier.announce(notice)
 
     def on_notice(self, notice: Notice) -> None:
-        """Pass on an event of a replica, which may be this one."""
         self._metrics.notice_heard(notice.kind)
         if notice.kind != "follow":
             self._pass_on(notice)
@@ -126,8 +120,8 @@ class NotificationRouter:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Parts of one replica. `helpers` run as long as the process, but for the takeover scheduler's,
-    which ends when the process drains. None of them raises.
+    """Parts of one replica. `helpers` never raise; they run as long as the process, but the
+    takeover scheduler ends when that drains.
     """
 
     dependencies: RunDependencies
@@ -144,7 +138,6 @@ class Replica:
 
     @classmethod
     def of(cls, base: Foundation) -> Replica:
-        """Build all parts in the order of their dependencies, without connecting."""
         settings, database, metrics = base.settings, base.database, base.metrics
         lease_keeper = LeaseKeeper(
             partial(
@@ -303,7 +296,6 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
 def _continues_preambles(
     models: Sequence[Model], parent_of: Callable[[str], str | None]
 ) -> Callable[[str], bool]:
-    # By public model id; an adapter follows its base model.
     configured = {model.id: model.continue_preambles for model in models}
 
     def continues(model: str) -> bool:
@@ -393,13 +385,12 @@ def _limiter(base: Foundation) -> Limiter:
 
 
 def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    # Without channels no alert is delivered.
     channels = alert_channels(base.settings.alerts)
     return [AlertDelivery(base.counters, channels).run] if channels else []
 
 
 def alert_channels(settings: Alerts) -> list[AlertChannel]:
-    """Return the channels; empty if none is configured. The operator's URL may lead anywhere."""
+    """Return the configured channels. The operator's URL may lead anywhere."""
     channels: list[AlertChannel] = []
     if settings.webhook_url:
         policy = NetworkPolicy(hosts=frozenset({host_and_port_of(settings.webhook_url)}))

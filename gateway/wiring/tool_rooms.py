@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from gateway.wiring.mcp_room import McpRoom
 
 BUILTINS_INTERVAL_S: Final = 5.0
-"""Between two looks whether the operator has registered a server for browser or Python."""
+"""Seconds between two looks for an operator's server for browser or Python."""
 APPROVAL_TTL_S: Final = 86_400.0
-"""Time in which a call can be approved after the request for approval."""
+"""Seconds in which a call can be approved."""
 BEHIND_MCP: Final = "mcp"
-"""The engine of Python where an operator's MCP server runs it."""
+"""Engine of Python where an operator's MCP server runs it."""
 _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {
     "browser": "web_search",
     "python": "code_interpreter",
@@ -47,10 +47,8 @@ _log = EventLog(__name__)
 
 
 class Rooms:
-    """All hosted tools of a process; nothing where none is enabled."""
-
     def __init__(self, base: Foundation) -> None:
-        """Build what needs no event loop, without connecting. Raises `StartupError`."""
+        # Builds what needs no event loop, without connecting. Raises `StartupError`.
         tools = base.settings.tools
         self._base = base
         self._tools: dict[ToolKind, HostedTools] = {}
@@ -85,15 +83,10 @@ class Rooms:
         return frozenset(_FAMILIES[kind] for kind in self._tools)
 
     def is_behind_mcp(self, kind: ToolKind) -> bool:
-        # True if an operator's MCP server does the work of this built-in tool.
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
     async def start(self) -> None:
-        """Test what each room depends on, and leave out rooms that fail.
-
-        The log says why; their tools are dropped from requests, as if they were not enabled. Raises
-        `StartupError` if what an enabled room needs is not installed.
-        """
+        """Test what each room depends on, and leave out rooms that fail."""
         tools = self._base.settings.tools
         if tools.web.enabled:
             await self._add("browser", self._start_browser)
@@ -179,8 +172,6 @@ class Rooms:
 
 
 class Sources:
-    """Rooms as `ToolGrants` needs them (`services.runs.tool_grants.ToolSources`)."""
-
     def __init__(self, base: Foundation, rooms: Rooms, containers: Containers) -> None:
         self._base = base
         self._rooms = rooms
@@ -198,10 +189,7 @@ class Sources:
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """Return the container of a response.
-
-        If an operator's server runs Python, it is named after the response.
-        """
+        """Return a response's container, named after it if an operator's server runs Python."""
         if self._rooms.is_behind_mcp("python"):
             uuid = ids.auto_container(response)
             description = await self._python_description(principal.tenant_id)
@@ -213,7 +201,6 @@ class Sources:
         )
 
     async def _python_description(self, tenant_id: TenantId) -> str:
-        # Empty if the server has no instructions.
         from gateway.tools.mcp.failures import McpError
 
         assert self._rooms.mcp is not None

@@ -56,11 +56,7 @@ _KEYED: Final[dict[str, type[Brave | Exa | Tavily | YouCom]]] = {
 def browser_tools(
     settings: Settings, database: Database, metrics: Metrics, mcp_call: McpCall | None = None
 ) -> BrowserTools | None:
-    """Build the browser; None if it is off.
-
-    `mcp_call` calls providers that are MCP servers. Raises `StartupError` if its libraries are
-    missing, or `mcp_call` for such a provider.
-    """
+    """Build the browser; None if it is off. `mcp_call` is for providers that are MCP servers."""
     web = settings.tools.web
     if not web.enabled:
         return None
@@ -80,8 +76,6 @@ def browser_tools(
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Fetcher and reader of pages, for a gateway and for commands."""
-
     web: Web
     fetcher: PageFetcher
     reader: DocumentReader
@@ -89,7 +83,6 @@ class Workshop:
 
     @classmethod
     def of(cls, web: Web, metrics: Metrics) -> Workshop:
-        """Build the workshop. Raises `StartupError` if its libraries are missing."""
         if missing := missing_libraries():
             raise StartupError(
                 f"web search needs what is not installed: {', '.join(missing)}",
@@ -107,16 +100,11 @@ class Workshop:
         return cls(web, fetcher, reader, clients)
 
     async def close(self) -> None:
-        # Also ends the processes that read pages.
         await self.clients.aclose()
 
     def source(
         self, provider: SearchProvider, index: IndexSource, mcp_call: McpCall | None
     ) -> SearchSource:
-        """Build the source of a provider.
-
-        Raises `StartupError` for an MCP server without `mcp_call`.
-        """
         if provider.kind == "index":
             return index
         if provider.kind == "mcp":

@@ -13,7 +13,7 @@ from selectolax.lexbor import LexborHTMLParser as HTMLParser
 from selectolax.lexbor import LexborNode
 
 from gateway import ids
-from gateway.app import create_admin_app, create_app
+from gateway.app import AdminGateway, create_app
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FORM_TOKEN, Console
 from gateway.console.login_sessions import Sessions
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser as Chromium
 
     from gateway.admin.resources import OperatorServices
-    from gateway.app import AdminGateway
     from gateway.console.page import Page
     from gateway.settings import Settings
     from gateway.tenancy import TenantId
@@ -134,7 +133,7 @@ def first(page: HTMLParser, selector: str) -> LexborNode:
 
 def console_site(settings: Settings) -> Site:
     process = create_app(settings).process
-    return Site(create_admin_app(process), settings, process)
+    return Site(AdminGateway(process), settings, process)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from gateway.admin.limits import LimitOwner
 from gateway.admin.prices import PriceCreate
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.login_sessions import Sessions, login_url
 from gateway.console.pages import PAGES
@@ -108,7 +108,7 @@ async def showcase(database_url: str, **sections: Any) -> AsyncIterator[Showcase
         )
         async with (
             running_gateway(settings) as gateway,
-            serving(create_admin_app(gateway.process)) as admin_url,
+            serving(AdminGateway(gateway.process)) as admin_url,
         ):
             backends = operator_services(gateway.process).backends
             # What is to be there already need not come slowly.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import expect
 
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.console.login_sessions import login_url
 from gateway.console.pages.playground import PATH
 from tests.console.chromium import PROGRAM, chromium, sign_in, visit
@@ -55,7 +55,7 @@ async def playing(postgres: PostgresServer, template: str) -> AsyncIterator[Play
             console={"enabled": True},
         )  # fmt: skip
         async with running_gateway(settings) as gateway:
-            admin = create_admin_app(gateway.process)
+            admin = AdminGateway(gateway.process)
             site = Site(admin, settings, gateway.process)
             async with serving(admin) as admin_url, http_client() as client:
                 (own,) = await site.services.tenants.list()

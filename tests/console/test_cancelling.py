@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from gateway import ids
 from gateway.admin.inspection import search
 from gateway.admin.responses import CANCELLED
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.login_sessions import login_url
 from gateway.console.pages.responses import CHOSEN_MAX
@@ -85,7 +85,7 @@ async def busy(postgres: PostgresServer, template: str) -> AsyncIterator[Busy]:
             url, [backend], models=[{"id": MODEL}], admin={"port": 0}, console={"enabled": True}
         )
         async with running_gateway(settings) as gateway:
-            admin = create_admin_app(gateway.process)
+            admin = AdminGateway(gateway.process)
             site = Site(admin, settings, gateway.process)
             (own,) = await site.services.tenants.list()
             await site.services.tenants.set_policy(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from playwright.async_api import expect
 
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.login_sessions import Sessions, login_url
 from gateway.wiring.admin import operator_services
@@ -106,7 +106,7 @@ async def troubled(postgres: PostgresServer, template: str) -> AsyncIterator[Tro
         )
         async with (
             running_gateway(settings) as gateway,
-            serving(create_admin_app(gateway.process)) as console,
+            serving(AdminGateway(gateway.process)) as console,
         ):
             tenants = operator_services(gateway.process).tenants
             policy = {"operator_content_access": "always"}

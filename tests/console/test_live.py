@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admin.limits import LimitOwner
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.console import streams
 from gateway.console.streams import Streams, Topic
 from gateway.errors import RateLimited, StoreUnavailable
@@ -99,7 +99,7 @@ async def two_replicas(database_url: str) -> AsyncIterator[tuple[Site, RunningGa
             console={"enabled": True},
         )  # fmt: skip
         async with running_gateway(settings) as one, running_gateway(settings) as other:
-            yield Site(create_admin_app(one.process), settings, one.process), other
+            yield Site(AdminGateway(one.process), settings, one.process), other
 
 
 @pytest.mark.slow
@@ -366,7 +366,7 @@ async def test_who_comes_while_sessions_are_looked_up_stays(hurried: None) -> No
 
 async def test_a_key_is_connected_by_its_first_response(shown: Showcase) -> None:
     process = shown.gateway.process
-    site = Site(create_admin_app(process), process.foundation.settings, process)
+    site = Site(AdminGateway(process), process.foundation.settings, process)
     async with site.browser(name="Connector") as browser:
         place = f"/tenants/acme/projects/{shown.project_id}"
         made = browser.parse(await browser.post(f"{place}/keys/create", name="newcomer"))

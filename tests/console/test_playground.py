@@ -18,7 +18,7 @@ from gateway import ids
 from gateway.admin.data_retention import DataRetentionUpdate
 from gateway.admin.limits import LimitOwner
 from gateway.admin.transactions import AdminCaller
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FORM_TOKEN
 from gateway.console.login_sessions import login_url
@@ -150,7 +150,7 @@ async def playing(postgres: PostgresServer, template: str) -> AsyncIterator[Play
             console={"enabled": True},
         )
         async with running_gateway(settings) as gateway:
-            admin = create_admin_app(gateway.process)
+            admin = AdminGateway(gateway.process)
             site = Site(admin, settings, gateway.process)
             await web_pages.put_documents(
                 gateway.process.foundation.database,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.application import FRAGMENT
 from gateway.console.pages.response import CONTENT_TABS, TABS
@@ -63,7 +63,7 @@ async def talk(postgres: PostgresServer, template: str) -> AsyncIterator[Talk]:
             console={"enabled": True},
         )
         async with running_gateway(settings) as gateway:
-            site = Site(create_admin_app(gateway.process), settings, gateway.process)
+            site = Site(AdminGateway(gateway.process), settings, gateway.process)
             yield await talked(gateway, site)
     await postgres.drop(name)
 

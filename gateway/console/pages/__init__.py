@@ -1,4 +1,4 @@
-"""The pages of the console, a module for each; those with an icon are in the navigation."""
+"""The pages, in the order of the navigation."""
 
 from __future__ import annotations
 

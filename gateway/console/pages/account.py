@@ -1,4 +1,4 @@
-"""The operator's own sessions, which they can end."""
+"""The operator's own sessions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ SESSIONS_SHOWN_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The operator's open sessions, that of the request among them, and permissions."""
-
     sessions: Sequence[OpenSession]
     own: UUID
     permissions: Sequence[str]
@@ -35,7 +33,6 @@ async def view(call: Call) -> Account:
 
 
 async def end(call: Call) -> str:
-    """End one of the operator's sessions. Raises `InvalidRequest`."""
     try:
         ended = UUID(call.form.get("session", ""))
     except ValueError:

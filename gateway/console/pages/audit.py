@@ -1,5 +1,3 @@
-"""The audit log: that of operators, or of one tenant, and whether its chain holds."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry in words; `details` is JSON."""
+    """Entry in words; `details` is JSON."""
 
     at: int
     type: str
@@ -40,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """Entries of a chain, the newest first; `tenant` empty: that of operators."""
+    """Entries, the newest first; without a `tenant` those of operators."""
 
     entries: Sequence[Entry]
     tenant: str
@@ -50,7 +48,6 @@ class AuditView:
 
 
 async def view(call: Call) -> AuditView:
-    """Read a page of a chain. Raises `InvalidRequest` and `ResourceNotFound`."""
     tenant, type_ = (call.query.get(name, "").strip() for name in ("tenant", "type"))
     params = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
     query = audit_query(QueryParams({name: value for name, value in params.items() if value}))
@@ -84,7 +81,7 @@ def _entry(body: Json) -> Entry:
 
 
 def _actor(body: Json) -> tuple[str, str]:
-    # Name and address. Operators stand beside the object that OpenAI's audit log has.
+    # Operators stand beside the object that OpenAI's audit log has.
     operator = body.get("harmony")
     if operator is not None:
         return str(operator["operator"]), operator["address"] or ""
@@ -97,16 +94,12 @@ def _actor(body: Json) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of a check of one chain."""
-
     tenant: str
     state: ChainState
 
 
 async def verify(call: Call) -> Rendered:
-    """Check a chain from its first entry on. Raises `PermissionDenied` where this process may not
-    read all of it.
-    """
+    """Raise `PermissionDenied` where this process may not read all of the chain."""
     tenant = call.form.get("tenant", "")
     chain = await _chain(call, tenant)
     with owned("Run 'harmony-gateway audit verify' with the owner's URL."):

@@ -1,5 +1,3 @@
-"""The inference servers as all replicas see them, and taking one out of use and back."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,10 +18,7 @@ PATH: Final = "/backends"
 
 @dataclass(frozen=True, slots=True)
 class BackendsView:
-    """The fleet, and by the names of drained backends who drained them.
-
-    `is_owner`: they can be drained here.
-    """
+    """The fleet, and who drained backends; `is_owner`: it can be done here."""
 
     fleet: Fleet
     drained: Mapping[str, Json]

@@ -1,5 +1,3 @@
-"""Set-up of clients, and whether the first request of a key has come."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,10 +29,10 @@ PLACEHOLDER: Final = "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ConnectView:
-    """Snippets for an address and a model, and the keys that can be waited for.
+    """Snippets, and keys that can be waited for.
 
-    `key` is the one that is; empty: none. `response` is the newest that it stored. `again` is the
-    path of the page with all that is chosen, `keys_page` that of the page where keys are made.
+    `key` is the one that is, `response` the newest that it stored. `again` is the path of this page
+    with all that is chosen, `keys_page` of that where keys are made.
     """
 
     base_url: str
@@ -58,21 +56,14 @@ class ConnectView:
 
 
 async def view(call: Call) -> ConnectView:
-    """Read what can be chosen, and what the key did.
-
-    Raises `InvalidRequest` for a malformed address and `ResourceNotFound` for an unknown tenant.
-    """
     query, models = call.query, list(call.services.models())
     base_url = _url(query.get("base") or call.api_url)
-    model = query.get("model") or call.default_model
+    model = query.get("model", "")
     if model not in models:
         model = call.default_model
     tenants = [one.name for one in await call.services.operator.tenants.list()]
     tenant = query.get("tenant") or (tenants[0] if tenants else "")
-    projects, keys = await _choices(call, tenant, query.get("project", ""))
-    project = query.get("project") or (projects[0]["id"] if projects else "")
-    if project not in {one["id"] for one in projects}:
-        project = projects[0]["id"] if projects else ""
+    projects, project, keys = await _choices(call, tenant, query.get("project", ""))
     key = next((one for one in keys if one["id"] == query.get("key")), None)
     chosen = {"base": base_url, "model": model, "tenant": tenant, "project": project}
     key_id = "" if key is None else key["id"]
@@ -94,20 +85,20 @@ async def view(call: Call) -> ConnectView:
     )
 
 
-async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], list[Json]]:
-    # Projects of the tenant, and keys of the chosen one, or of the first.
+async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], str, list[Json]]:
+    # The chosen project is the first where there is no such one.
     if not tenant:
-        return [], []
+        return [], "", []
     services = call.services.tenant
     tenant_id = (await call.services.operator.tenants.get(tenant)).tenant.id
     page = await services.projects.list(tenant_id, PageParams(CHOICES_MAX))
     projects = list(map(project_body, page.rows))
-    own = {one["id"] for one in projects}
-    chosen = project if project in own else next(iter(one["id"] for one in projects), "")
+    own = [one["id"] for one in projects]
+    chosen = project if project in own else next(iter(own), "")
     if not chosen:
-        return projects, []
+        return projects, "", []
     keys = await services.keys.list(tenant_id, chosen, PageParams(CHOICES_MAX, order="desc"))
-    return projects, list(map(project_key_body, keys.rows))
+    return projects, chosen, list(map(project_key_body, keys.rows))
 
 
 async def _newest_response(call: Call, key_id: str) -> Any:

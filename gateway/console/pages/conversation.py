@@ -1,5 +1,3 @@
-"""One conversation: its stored responses, and the cached tokens of each."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns with their usage, the oldest first. `newer`: the id to go on behind; None: no more."""
+    """Turns, the oldest first; `newer` is the id to go on behind."""
 
     id: str
     turns: Sequence[Json]

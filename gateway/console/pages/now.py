@@ -1,5 +1,3 @@
-"""The fleet now: figures, backends, responses in flight, and what failed last."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

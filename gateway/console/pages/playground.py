@@ -1,5 +1,3 @@
-"""The Playground: questions to a model through the API, with a key of a project for ten minutes."""
-
 from __future__ import annotations
 
 import re
@@ -39,8 +37,6 @@ TIERS: Final = tuple(one for one in literal_values(ServiceTier) if one != "auto"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Tenant and project of the questions, and the hosted tools that they may use."""
-
     tenant: str = ""
     projects: Sequence[Json] = ()
     project: Json | None = None
@@ -50,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PlaygroundView:
-    """The form; `ends_at` is the end of the session's key for the project, if it has one."""
+    """The form; `ends_at` is the end of the session's key."""
 
     choice: Choice
     model: str
@@ -63,7 +59,6 @@ class PlaygroundView:
 
 
 async def view(call: Call) -> PlaygroundView:
-    """Return the Playground; a fork chooses tenant, project and model."""
     fork = None
     if response_id := call.query.get("fork"):
         fork = await find_fork(call, response_id, call.query.get("item", ""))
@@ -102,7 +97,6 @@ async def _choice(call: Call, tenant: str, project_id: str) -> Choice:
 
 
 async def ask(call: Call) -> Response:
-    """Send a question to the API, and stream its answer. Raises `InvalidRequest`."""
     form, playground = call.form, call.services.playground
     tenant = await call.services.operator.tenants.get(form.get("tenant", ""))
     context, items = await _context(call)
@@ -119,7 +113,6 @@ async def ask(call: Call) -> Response:
 
 
 async def _context(call: Call) -> tuple[Json, list[Json]]:
-    # The question continues the answer before it, or a fork.
     if previous := call.form.get("previous"):
         return {"previous_response_id": previous}, []
     if not (response_id := call.form.get("fork")):
@@ -131,7 +124,6 @@ async def _context(call: Call) -> tuple[Json, list[Json]]:
 
 
 async def stop(call: Call) -> Response | str:
-    """Cancel the response that the browser does not wait for any more."""
     playground = call.services.playground
     key = playground.keys.find(call.session)
     response_id = call.form.get("response", "")
@@ -141,14 +133,12 @@ async def stop(call: Call) -> Response | str:
 
 
 async def end(call: Call) -> str:
-    """Disable the session's key before its end."""
     await call.services.playground.keys.end(call.session)
     chosen = {name: call.form.get(name, "") for name in ("tenant", "project")}
     return f"{PATH}?{urlencode(chosen)}"
 
 
 async def file(call: Call) -> Response | str:
-    """Return a file of a container, while the key that it was made with works here."""
     playground = call.services.playground
     key = playground.keys.find(call.session)
     container_id, file_id = call.query.get("container", ""), call.query.get("file", "")

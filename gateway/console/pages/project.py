@@ -1,9 +1,7 @@
-"""A project of a tenant: its keys, which are shown once, its limits and its budget."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
 from gateway.admin.projects import ProjectUpdate, project_body
@@ -16,11 +14,13 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.permissions import SCOPES
+from gateway.tenancy.policy import DAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.admin.keys import ShownKey
+    from gateway.admin.limits import LimitOwner
     from gateway.console.page import Call
     from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
 PATH: Final = f"{TENANT}/projects/{{project_id}}"
 KEYS_SHOWN_MAX: Final = 100
-DAY_S: Final = 86_400
 LIFETIMES_D: Final = (7, 30, 90, 365)
-"""Days that a form offers for the life of a key."""
+"""Offered for a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectView:
-    """A project with its keys, the newest first, limits and budgets."""
-
     tenant: str
     project: Json
     keys: Sequence[Json]
@@ -49,13 +46,9 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, with its value, and how clients are set up with it."""
-
     tenant: str
     project: Json
-    key: Json
     value: str
-    base_url: str
     snippets: Sequence[Snippet]
 
 
@@ -80,7 +73,6 @@ async def view(call: Call) -> ProjectView:
 
 
 async def create_key(call: Call) -> Rendered:
-    """Create a service account with a key, and show the key once."""
     tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     days, scope = call.form.get("days", ""), call.form.get("scope", "")
     if days and days not in map(str, LIFETIMES_D):
@@ -102,7 +94,7 @@ async def create_key(call: Call) -> Rendered:
 
 
 async def rotate_key(call: Call) -> Rendered:
-    """Replace a key by a new one, which is shown once; the old one works for a day more."""
+    """Replace a key; the old one works for a day more."""
     tenant_id, project_id = await serving_tenant_id(call), call.path["project_id"]
     made = await call.services.tenant.keys.rotate(
         call.caller(tenant_id), project_id, call.path["key_id"], KeyRotate()
@@ -112,14 +104,12 @@ async def rotate_key(call: Call) -> Rendered:
 
 async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Rendered:
     project = await call.services.tenant.projects.get(tenant_id, call.path["project_id"])
-    value, base_url = made.secret or "", call.api_url
+    value = made.secret or ""
     shown = NewKey(
         tenant=call.path["name"],
         project=project_body(project),
-        key=project_key_body(made._replace(secret=None)),
         value=value,
-        base_url=base_url,
-        snippets=snippets(base_url, value, call.default_model),
+        snippets=snippets(call.api_url, value, call.default_model),
     )
     return Rendered("new_key.html", "New key", shown)
 
@@ -148,7 +138,6 @@ async def rename(call: Call) -> str:
 
 
 async def archive(call: Call) -> str:
-    """Archive the project, for good. Raises `InvalidRequest` unless its id was typed."""
     project_id = call.path["project_id"]
     if call.form.get("confirmed") != project_id:
         raise InvalidRequest(
@@ -160,7 +149,7 @@ async def archive(call: Call) -> str:
     return _here(call)
 
 
-async def _owner(call: Call) -> Any:
+async def _owner(call: Call) -> LimitOwner:
     return await call.services.tenant.limits.of_project(
         await tenant_id_of(call), call.path["project_id"], is_active=True, author=call.author
     )

@@ -1,5 +1,3 @@
-"""Waiting requests: for backends, by class, and in the background, by tenant."""
-
 from __future__ import annotations
 
 import time
@@ -23,7 +21,7 @@ OLDEST_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TenantQueue:
-    """Background responses of a tenant. `oldest_s`: how long one has waited; None: none waits."""
+    """Background responses of a tenant."""
 
     tenant: str
     queued: int
@@ -34,7 +32,7 @@ class TenantQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """The queues now. `is_cut`: there are more in the background than were read."""
+    """Queues; `is_cut`: there are more than were read."""
 
     fleet: Fleet
     tenants: Sequence[TenantQueue]
@@ -62,7 +60,6 @@ async def read(services: Services) -> QueueView:
 
 
 async def drop(call: Call) -> str:
-    """Cancel a response that waits, as its client may."""
     await call.services.operator.responses.cancel(call.author, call.path["response_id"])
     return PATH
 

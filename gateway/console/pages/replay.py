@@ -1,4 +1,4 @@
-"""A revealed response that a backend continues from one of its tokens, beside the original."""
+"""A revealed response, which a backend continues from one of its tokens."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ _ENDINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """The form, with what it was sent with, and the `result`; None: there is none yet."""
-
     id: str
     record: Json
     backends: Sequence[str]
@@ -50,7 +48,7 @@ class ReplayView:
 
     @property
     def differs_at(self) -> int:
-        """Return the position of the first token that differs; -1: none does."""
+        """Return the position of the first token that differs; -1: none."""
         assert self.result is not None, "only a result differs"
         first = self.result["first_difference"]
         return -1 if first is None else self.result["at"] + first
@@ -72,7 +70,6 @@ class ReplayView:
 
 
 async def view(call: Call) -> ReplayView:
-    """Return the form. Raises `ResourceNotFound`."""
     return await _shown(call, {"at": call.query.get("at", "")})
 
 
@@ -84,7 +81,6 @@ async def _shown(call: Call, form: Mapping[str, str], result: Json | None = None
 
 
 async def run(call: Call) -> Rendered:
-    """Replay the response as the form says; the browser that leaves ends it."""
     with CancelOnDisconnect(call.connection):
         result = await call.services.operator.replays.replay(
             call.author, call.path["response_id"], body_of(call.form)
@@ -94,7 +90,6 @@ async def run(call: Call) -> Rendered:
 
 
 def body_of(form: Mapping[str, str]) -> Replay:
-    """Return the replay that a form asks for. Raises `InvalidRequest`."""
     # Browsers send line breaks as two characters.
     fields: dict[str, Any] = {"text": form.get("text", "").replace("\r\n", "\n")}
     if form.get("backend"):

@@ -1,5 +1,3 @@
-"""One stored response: its timeline, and its content once it is revealed."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,21 +29,21 @@ TABS: Final = {
     "raw": "Raw",
 }
 PROMPT: Final = "prompt"
-"""The first prompt, which the tab of the tokens opens."""
+"""Opened from the tab of the tokens."""
 CORPUS: Final = "corpus"
 """A download."""
 CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw", PROMPT, CORPUS})
-"""Tabs that show content, of revealed responses only."""
+"""Of revealed responses only."""
 MESSAGES_SHOWN: Final = 20
 TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
 ITEMS_SHOWN: Final = 100
 _OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
-"""Fields of a response that do not repeat its request."""
+"""They do not repeat the request."""
 WIDTH: Final = 1000
-"""Width of the timeline, in units of its drawing."""
+"""Of the timeline, in units of its drawing."""
 BAR_MIN: Final = 2.0
-"""The least width of a bar: however short, it can be seen."""
+"""So that every bar can be seen."""
 TICKS: Final = 5
 _LANES: Final = {
     "phases": "Phases",
@@ -59,7 +57,7 @@ _MESSAGE_PHASES: Final = {"reasoning": "thinking", "final": "answering", "commen
 
 
 class Bar(NamedTuple):
-    """Span of a lane as it is drawn; `tone` is its colour, `title` all there is to know of it."""
+    """Span as it is drawn; `tone` is its colour."""
 
     x: float
     width: float
@@ -84,7 +82,7 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The drawn execution. `points` are hops and repairs, at their x."""
+    """Drawn execution; `points` are hops and repairs."""
 
     lanes: Sequence[Lane]
     totals: Sequence[Total]
@@ -94,7 +92,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class ResponseView:
-    """All of the page. `content` is that of the tab; None: it is not revealed, or has none."""
+    """`content` is that of the tab; None: not revealed, or none."""
 
     id: str
     record: Json
@@ -123,7 +121,6 @@ class ResponseView:
 
 
 async def view(call: Call) -> ResponseView | Download:
-    """Read the response, and for its tab what that shows. Raises `ResourceNotFound`."""
     stored, response_id = call.services.operator.responses, call.path["response_id"]
     record = await stored.get(call.author, response_id)
     execution = await stored.execution(response_id)
@@ -196,7 +193,6 @@ def _of_body(tab: str, page: Json) -> Any:
 
 
 def _item(item: Json) -> Json:
-    """Return kind, title and texts of an item; what has no text is shown as JSON."""
     content = item.get("content") or item.get("summary") or []
     texts = [
         part.get("text") or part.get("refusal") for part in content if isinstance(part, dict)
@@ -214,7 +210,6 @@ def _pretty(value: object) -> str:
 
 
 def drawn(execution: Json) -> Timeline:
-    """Return the timeline of an execution, in the units of its drawing."""
     duration_ms = max(1, execution["duration_ms"])
     scale = WIDTH / duration_ms
     lanes = [
@@ -271,7 +266,6 @@ async def cancel(call: Call) -> str:
 
 
 async def reveal(call: Call) -> str:
-    """Reveal the response with the reason of the form. Raises `InvalidRequest` without one."""
     response_id, reason = call.path["response_id"], call.form.get("reason", "")
     if len(reason) < 3:
         raise InvalidRequest("Give a reason: it is for the audit log.", param="reason")

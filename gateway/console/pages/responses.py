@@ -1,4 +1,4 @@
-"""Stored responses of all tenants: a list with filters in its address, without what they say."""
+"""Stored responses of all tenants; filters are in the address."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 PATH: Final = "/responses"
 ROWS: Final = 50
 CHOSEN_MAX: Final = 100
-"""Responses that are cancelled at once, at most."""
+"""Cancelled at once."""
 SINCE: Final = "since"
-"""Parameter of the address of the rows that are newer than a response."""
+"""Parameter of rows that are newer than a response."""
 _FILTERS: Final = {
     "id": "Response",
     "tenant": "Tenant",
@@ -37,14 +37,14 @@ _FILTERS: Final = {
     "from": "From",
     "until": "Until",
 }
-"""Parameters of the address, and what they are called on the page."""
+"""Parameters and their labels."""
 _TIMES: Final = {"from": "created_at[gte]", "until": "created_at[lt]"}
-"""Those that are times (UTC), and what the admin API calls them."""
+"""In UTC; what the admin API calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter that the list has; `without` is the address of the list that lacks it."""
+    """Filter in use; `without` is the list's address without it."""
 
     label: str
     value: str
@@ -53,10 +53,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ResponseList:
-    """Rows as the admin API has them. `older`: the address of the rest; empty: there is none.
-
-    `here` is the address of the list, `news` that of what it does not have yet.
-    """
+    """Rows, and addresses: `here` of the list, `older` of the rest, `news` of newer rows."""
 
     here: str
     news: str
@@ -68,14 +65,13 @@ class ResponseList:
 
 
 class Outcome(NamedTuple):
-    """Outcome of a cancellation; `refusal` is empty unless there is nothing to cancel."""
+    """Outcome of a cancellation; without a `refusal` it worked."""
 
     id: str
     refusal: str
 
 
 async def view(call: Call) -> ResponseList:
-    """Read a page of the list. Raises `InvalidRequest` for a malformed filter."""
     chosen = {name: value for name in _FILTERS if (value := call.query.get(name, "").strip())}
     place = {"after": after} if (after := call.query.get("after")) else {}
     if since := call.query.get(SINCE):
@@ -114,7 +110,6 @@ def _parameters(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 async def cancel(call: Call) -> Rendered:
-    """Cancel the responses that the form names, one after the other. Raises `InvalidRequest`."""
     chosen = [name for name, value in call.form.items() if value == "chosen"]
     if not 0 < len(chosen) <= CHOSEN_MAX:
         raise InvalidRequest(f"Choose responses to cancel, {CHOSEN_MAX} at most.")

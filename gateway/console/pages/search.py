@@ -1,4 +1,4 @@
-"""The search box: an id of any kind leads to what it is the id of."""
+"""The search box: an id of any kind leads to its page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LISTED: Final[dict[str, Callable[[str], UUID | None]]] = {
     "project_id": ids.parse_project_id,
     "api_key_id": ids.parse_api_key_id,
 }
-"""Filters of the list of responses, by the ids that they take."""
+"""Filters of the list of responses."""
 
 
 async def view(call: Call) -> str:

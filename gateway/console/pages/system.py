@@ -1,5 +1,3 @@
-"""Process and database: readiness, replicas, sizes of tables, and effective settings."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ TABLES_SHOWN: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SystemView:
-    """State of the system, from the admin API. `settings` are paths and values as JSON."""
+    """`settings` are paths and values as JSON."""
 
     system: Json
     is_current: bool

@@ -1,9 +1,7 @@
-"""Tenants: all of them, and one with its projects, limits, budgets, admin keys and policy."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from gateway.admin.keys import AdminKeyCreate, ShownKey, admin_key_body
@@ -35,7 +33,7 @@ KEYS_SHOWN_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class TenantList:
-    """Tenants by name, from behind `after`. `older`: the address of the rest; empty: none."""
+    """Tenants by name; `older` is the address of the rest."""
 
     rows: Sequence[Json]
     begins: str
@@ -67,8 +65,6 @@ def _state(tenant: Tenant) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A value of the effective policy, and whether it is the tenant's own or the settings'."""
-
     name: str
     value: str | int
     is_own: bool
@@ -77,7 +73,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant with all that an operator sets of it. `older`: as for `TenantList`, of projects."""
+    """Tenant; `older` is the address of further projects."""
 
     tenant: Json
     state: str
@@ -142,7 +138,6 @@ async def create_project(call: Call) -> str:
 
 
 async def create_key(call: Call) -> Rendered:
-    """Create an admin key and show it once."""
     tenant_id = await serving_tenant_id(call)
     body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
@@ -151,8 +146,6 @@ async def create_key(call: Call) -> Rendered:
 
 @dataclass(frozen=True, slots=True)
 class NewAdminKey:
-    """An admin key that was just made: `made` has its secret."""
-
     tenant: str
     made: ShownKey
 
@@ -164,24 +157,22 @@ async def end_key(call: Call) -> str:
 
 
 async def change_limits(call: Call) -> str:
-    owner = LimitOwner(*(await _scope(call)), call.author)
-    await set_limits(call, owner)
+    await set_limits(call, await _owner(call))
     return path_of(call.path["name"])
 
 
 async def change_budget(call: Call) -> str:
-    owner = LimitOwner(*(await _scope(call)), call.author)
-    await set_budget(call, owner)
+    await set_budget(call, await _owner(call))
     return path_of(call.path["name"])
 
 
-async def _scope(call: Call) -> tuple[Any, Any, Any]:
+async def _owner(call: Call) -> LimitOwner:
     tenant_id = await tenant_id_of(call)
-    return tenant_id, "tenant", tenant_id
+    return LimitOwner(tenant_id, "tenant", tenant_id, call.author)
 
 
 async def change_policy(call: Call) -> str:
-    """Set one value of the policy; an empty one restores that of the settings."""
+    """Set one value; an empty one restores that of the settings."""
     name, text = call.form.get("value_name", ""), call.form.get("value", "")
     if name not in POLICY_VALUES:
         raise InvalidRequest("There is no such value of a policy.", param="value_name")
@@ -231,7 +222,7 @@ async def tenant_id_of(call: Call) -> TenantId:
 
 
 async def serving_tenant_id(call: Call) -> TenantId:
-    """Return the id of the tenant. Raises `InvalidRequest` if no key of it works any more."""
+    """Raise `InvalidRequest` if no key of the tenant works any more."""
     tenant = (await call.services.operator.tenants.get(call.path["name"])).tenant
     if tenant.disabled_at is not None or tenant.deleted_at is not None:
         raise InvalidRequest(f"Tenant {tenant.name!r} is {_state(tenant)}: no key of it works.")

@@ -1,5 +1,3 @@
-"""Usage of a tenant: a plot, a table by model, project or key, and the same as CSV."""
-
 from __future__ import annotations
 
 import csv
@@ -17,6 +15,7 @@ from gateway.api.query import choice
 from gateway.console.page import Download, Page
 from gateway.console.rendering import iso
 from gateway.protocol.pages import PageParams
+from gateway.tenancy.policy import DAY_S, HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
 
 PATH: Final = "/usage"
 NAMES_MAX: Final = 100
-DAY_S: Final = 86_400
-HOUR_S: Final = 3_600
 
 
 class Span(NamedTuple):
-    """A time to look back on, in buckets of a width."""
+    """Time in buckets."""
 
     label: str
     length_s: int
@@ -52,14 +49,14 @@ _COLUMNS: Final = {
     "input_cached_tokens": "Cached",
     "output_tokens": "Output tokens",
 }
-"""Sums that are shown, by their names in the admin API."""
+"""By their names in the admin API."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageView:
-    """Sums by group; `plot` is JSON for the script that draws. Without a `tenant` there are none.
+    """Sums by group; `cost` is in dollars, empty where nothing has a price.
 
-    `cost` is in dollars, empty where nothing has a price. `query` is that of the page.
+    `plot` is JSON for the script that draws.
     """
 
     tenants: Sequence[str]
@@ -89,7 +86,7 @@ class _Query:
 
 
 async def _query(call: Call, tenants: Sequence[str]) -> _Query | None:
-    # None: there is no tenant. Raises `InvalidRequest` and `ResourceNotFound`.
+    # None: there is no tenant.
     span = choice(call.query, "span", tuple(SPANS)) or "week"
     group = choice(call.query, "group", tuple(GROUPS)) or "model"
     name = call.query.get("tenant") or (tenants[0] if tenants else "")
@@ -129,7 +126,6 @@ async def view(call: Call) -> UsageView:
 
 
 async def download(call: Call) -> Download | str:
-    """Return the buckets of the page as CSV; without a tenant there is only the page."""
     query = await _query(call, ())
     if query is None:
         return PATH

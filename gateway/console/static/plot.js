@@ -25,7 +25,7 @@ function draw(figure) {
       ...plot.series.map((one, index) => ({
         label: one.label,
         stroke: strokes[index],
-        fill: strokes[index].replace(")", " / 12%)").replace("rgb(", "rgb(").replaceAll(",", ""),
+        fill: strokes[index].replace(")", " / 12%)").replaceAll(",", ""),
         width: 2,
         paths: uPlot.paths.stepped({ align: 1 }),
       })),

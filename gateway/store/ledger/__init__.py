@@ -1,1 +1,1 @@
-"""Lines of usage of all tenants: added up, read by time, sent on, and compared."""
+"""Usage lines of all tenants: added up, read by time, and sent on."""

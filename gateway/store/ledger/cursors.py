@@ -1,18 +1,14 @@
-"""Read usage lines of all tenants in the order of transactions that are over, and remember how far.
+"""Usage lines of all tenants in the order of finished transactions, and cursors of their readers.
 
-A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
-so a line may become visible behind one with a greater id. But all transactions below the horizon
-(`pg_snapshot_xmin`) have ended: their lines are visible, and no more will come. So a reader that
-reads lines below the horizon, and continues from there, reads each line once, however slow a
-transaction was.
+A line has the id of its transaction. Ids are given when transactions begin to write, so a line may
+become visible behind one with a greater id. But all transactions below the horizon
+(`pg_snapshot_xmin`) have ended, so a reader of lines below it reads each line once.
 
-Ids are compared within one cluster. A dump that is restored into another cluster brings lines and
-cursors whose ids that cluster has not reached yet (`Horizon.is_foreign`), until an upgrade makes
-its ids go on behind those (`store.migration.migrate`).
+A dump that is restored into another cluster brings ids that it has not reached yet
+(`Horizon.is_foreign`), until an upgrade makes its ids go on behind those.
 
-Sinks send lines elsewhere, batch by batch. The end of a batch is stored with the cursor before it
-is sent, so that a repetition, after a crash or by another process, sends the same lines: below the
-horizon none is added.
+The end of a batch for a sink is stored before it is sent, so that a repetition, after a crash or by
+another process, sends the same lines.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
 
 ROLLUP: Final = "rollup"
-"""The cursor of who adds lines up."""
 SINK_PREFIX: Final = "sink:"
 NIL: Final = UUID(int=0)
 
@@ -61,8 +56,6 @@ SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.res
 
 @dataclass(frozen=True, slots=True, order=True)
 class LinePosition:
-    """Position behind the line with this key; with `tx` alone: before the first line of `tx`."""
-
     tx: int = 0
     tenant: UUID = NIL
     response: UUID = NIL
@@ -71,8 +64,6 @@ class LinePosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Position of one reader: `batch` counts its batches, `lines` the lines in all of them."""
-
     name: str
     place: LinePosition = LinePosition()
     batch: int = 0
@@ -81,8 +72,6 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Bound of finished transactions: all below `tx` are over; `next_tx` is given next."""
-
     tx: int
     next_tx: int
 
@@ -92,13 +81,11 @@ class Horizon:
 
 
 async def read_horizon(connection: Connection) -> Horizon:
-    """Return the horizon of this statement. Lines below it do not change any more."""
     row = (await connection.execute(_HORIZON)).one()
     return Horizon(row.tx, row.next_tx)
 
 
 async def find(connection: Connection, name: str) -> Cursor | None:
-    """Return the cursor of a reader, or None if the reader has not begun."""
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
     if row is None:
         return None
@@ -128,7 +115,6 @@ async def move(connection: Connection, cursor: Cursor) -> None:
 
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
-    """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
     seconds = await connection.scalar(_BEHIND, _parameters(place))
     return 0.0 if seconds is None else max(0.0, float(seconds))
 
@@ -213,8 +199,6 @@ WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
 
 @dataclass(frozen=True, slots=True)
 class LineBatch:
-    """Lines to send, at least one, as batch `number` of a sink."""
-
     number: int
     lines: Sequence[Row]
 
@@ -222,11 +206,7 @@ class LineBatch:
 async def read_lines(
     database: Database, after: LinePosition, *, lines_max: int
 ) -> tuple[list[Row], LinePosition]:
-    """Return up to `lines_max` lines behind a place, and the place after them.
-
-    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
-    `StoreUnavailable`.
-    """
+    """Return lines behind a place, and the place after them."""
     async with database.runs_transaction() as connection:
         horizon = await read_horizon(connection)
         rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
@@ -240,11 +220,10 @@ def place_of(row: Row) -> LinePosition:
 async def next_batch(
     database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
 ) -> LineBatch | None:
-    """Return the next batch for a sink, leased to `holder` for `lease_s` seconds.
+    """Return the next batch for a sink, leased to `holder`, if it may have one.
 
-    Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
-    with the lines written from now on. A sink whose place comes from another cluster is stopped,
-    because lines written here would never be sent.
+    A new sink begins with the lines written from now on. A sink whose place comes from another
+    cluster is stopped, because lines written here would never be sent.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
@@ -284,10 +263,7 @@ async def stop_sink(database: Database, sink: str, why: str) -> None:
 
 
 async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> bool:
-    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it.
-
-    Return False if there is no such sink, or it is not stopped.
-    """
+    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it."""
     name = {"name": SINK_PREFIX + sink}
     async with database.runs_transaction() as connection:
         if is_delivered:
@@ -296,16 +272,11 @@ async def resume_sink(database: Database, sink: str, *, is_delivered: bool) -> b
 
 
 async def sink_states(database: Database) -> list[Row]:
-    """Return the progress of every sink, ordered by name: how many batches and lines it was sent.
-
-    `stopped` says why it waits for an operator; None: it does not wait.
-    """
     async with database.runs_transaction() as connection:
         return await connection.execute(_STATES)
 
 
 async def sink_behind_s(database: Database, sink: str) -> float:
-    """Return the age in seconds of the oldest line that the sink has not received, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await find(connection, SINK_PREFIX + sink)
         return 0.0 if cursor is None else await behind_s(connection, cursor.place)

@@ -1,8 +1,8 @@
 """Usage lines added up by the hour, by the minute and by the day and end user; and usage by time.
 
 One transaction adds the lines of some transactions, each exactly once, and moves the cursor behind
-them. Usage by time is sums of closed times, and behind them the lines that are in no sum yet. Both
-are read by one statement of one snapshot: nothing is missing, and nothing counted twice.
+them. Usage by time is sums, and the lines that are in no sum yet, in one snapshot: nothing is
+missing, and nothing counted twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _KEY_WORDS: Final = {
     "project_id": "coalesce(line.project_id, line.tenant_id)",
 }
 LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
-"""SQL of the columns that a line is summed by, except its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",
     "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
@@ -49,7 +48,6 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""SQL of the amount that one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
@@ -58,7 +56,7 @@ _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
 LINES_MAX: Final = 20_000
-"""Lines of one transaction, unless one transaction wrote more by itself."""
+"""Bound on the lines of one transaction, unless another one wrote more by itself."""
 MINUTES_S: Final = 48 * 3600.0
 
 
@@ -147,9 +145,8 @@ SELECT count(*) FROM gone
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
-    nothing, because the cursor is ahead of all transactions (`cursors.Horizon`). `costs_nano` is
-    what the lines cost, by model; corrections, which may be below 0, are not among them.
+    """Result of one transaction. `is_done`: nothing is left below the horizon. `costs_nano`, by
+    model, is without corrections.
     """
 
     lines: int = 0
@@ -193,22 +190,19 @@ async def advance(
 
 
 async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -> int:
-    """Make sums by the day of up to `rows_max` sums by the hour older than `kept_s` seconds."""
     bounds = {"kept_s": kept_s, "rows_max": rows_max}
     return int(await connection.scalar(_TO_DAYS, bounds))
 
 
 async def behind_s(database: Database) -> float:
-    """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await cursors.of_rollup(connection)
         return await cursors.behind_s(connection, cursor.place)
 
 
 async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime) -> bool:
-    """Rebuild the sums of one hour from its lines. Return False if another process adds lines now.
-
-    Call it only while all lines of the hour exist.
+    """Rebuild the sums of an hour of which all lines exist; False: another process adds lines
+    now.
     """
     async with database.runs_transaction() as connection:
         if not await try_take(connection, Lock.ROLLUP):
@@ -240,17 +234,17 @@ _SNAPSHOT: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
 )
-"""With these the planner knows the cursor's value, and reads the lines behind it by an index."""
+"""Settings with which the planner knows the cursor's value, and reads the lines behind it by an
+index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSpan:
     """Lines with `start` <= at < `end`.
 
-    For `inner_start` <= at < `inner_end` sums by `sums` ("minute" or "hour", at whose beginnings
-    both bounds are) are read instead of lines; None: only lines are read. Where sums by the hour
-    may have become sums by the day, both bounds are beginnings of days, and so is the unit of the
-    query.
+    For `inner_start` <= at < `inner_end`, beginnings of the unit of `sums`, sums are read instead.
+    Where sums by the hour may have become sums by the day, these are beginnings of days, and the
+    unit of the query is the day.
     """
 
     start: datetime
@@ -262,10 +256,8 @@ class LineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Query for sums over a span, by `unit` and `dimensions`, of the lines that pass `filters`
-    (values by the names of `FILTERS`). `tags` are names of tags to sum by, and `by_end_user` sums
-    by end user: only lines have these. `sums` are the sums to return: over hundreds of thousands of
-    rows each costs time.
+    """Query for sums. `tags` are names of tags to sum by; only lines have these and end users. Each
+    of `sums` costs time over hundreds of thousands of rows.
     """
 
     span: LineSpan
@@ -278,7 +270,6 @@ class Question:
 
     @property
     def by(self) -> tuple[str, ...]:
-        """Return the columns that sums are grouped by beside the time."""
         of_lines = ("end_user",) if self.by_end_user else ()
         return (*self.dimensions, *of_lines, *(f"tag_{at}" for at in range(len(self.tags))))
 
@@ -291,10 +282,8 @@ class Question:
 async def read_usage(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
-    """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
-
-    The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
-    earliest first; of all tenants if `tenant_id` is None.
+    """Return rows of `bucket`, the dimensions (with `end_user`, `tag_0` …), the sums and
+    `background_requests`, earliest first.
     """
     span = question.span
     shape = _Shape(
@@ -328,8 +317,6 @@ async def read_usage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Values that the text of a statement depends on. `table` None: it reads only lines."""
-
     is_of_tenant: bool
     unit: Unit
     by: tuple[str, ...]
@@ -349,7 +336,7 @@ _SPAN: Final = (
     " AND CAST(:inner_start AS timestamptz) <= CAST(:inner_end AS timestamptz)"
     " AND CAST(:tx AS text) IS NOT NULL"
 )
-"""True, and uses what not every source does."""
+"""Condition that is true, and uses the parameters that not every source does."""
 
 
 @cache
@@ -433,7 +420,6 @@ WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
 
 
 async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
-    """Return the people that the tenant's keys belong to, by key."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
     return {row.id: row.owner_id for row in rows}
@@ -471,7 +457,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class KeyUsage:
-    """Usage of a key in one period: requests, tokens (cached ones included), nano-dollars."""
+    """Input tokens include cached ones; the cost is in nano-dollars."""
 
     requests: int
     input_tokens: int

@@ -1,6 +1,5 @@
-"""Spend alerts that were reached: each fires once an interval, and is sent by one process.
-
-A process that has one to tell takes it for `TAKEN_S`; if it dies meanwhile, another one takes it.
+"""Spend alerts that were reached: each fires once an interval, and is sent by one process, which
+takes it for `TAKEN_S`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Attempts at a delivery, at most; each failure is logged."""
 OPERATORS: Final = "operator"
-"""The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
+"""Channel type of alerts that the operator set beside a budget, at a `percent` of it."""
 
 _SPENT: Final = Statement("""
 SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM spend
@@ -48,11 +46,13 @@ FROM spend_alerts AS a JOIN (
      AND (s.ends_at IS NULL OR a.created_at < s.ends_at)
 ON CONFLICT (tenant_id, alert_id, starts_at) DO NOTHING
 """)
+# A firing outlives its alert: without the alert it is not due, or it would keep all others waiting.
 _TAKE: Final = Statement("""
 WITH due AS (
-    SELECT tenant_id, alert_id, starts_at FROM alert_firings
+    SELECT tenant_id, alert_id, starts_at FROM alert_firings AS one
     WHERE sent_at IS NULL AND attempts < CAST(:attempts_max AS smallint)
       AND due_at <= clock_timestamp()
+      AND EXISTS (SELECT FROM spend_alerts WHERE tenant_id = one.tenant_id AND id = one.alert_id)
     ORDER BY fired_at LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_firings AS f
@@ -76,8 +76,6 @@ DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Alert at a threshold of spending. `channel` is the JSON of its recipients and transport."""
-
     id: UUID
     scope: Scope
     scope_id: UUID
@@ -112,10 +110,6 @@ def alert_of(row: Row) -> SpendAlert:
 
 
 class Firing(NamedTuple):
-    """An alert that was reached in the interval that began at `starts_at`; `delivered`: the
-    channels that have delivered it.
-    """
-
     tenant_id: UUID
     tenant_name: str
     alert: SpendAlert
@@ -126,15 +120,12 @@ class Firing(NamedTuple):
 
 
 class DatedInterval(NamedTuple):
-    """Interval of a kind, with its dates. `ends_at` None: it has no end."""
-
     interval: Interval
     starts_at: datetime
     ends_at: datetime | None
 
 
 async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: datetime) -> int:
-    """Return what all replicas have spent of a meter in the interval that began at `starts_at`."""
     parameters = {"tenant": tenant_id, "meter": meter, "starts_at": starts_at}
     async with database.runs_transaction() as connection:
         amount: int = await connection.scalar(_SPENT, parameters)
@@ -142,10 +133,7 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
 
 
 async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
-    """Record firings of alerts that were reached in these intervals.
-
-    An alert that was made after an interval ended does not fire for it.
-    """
+    """Record firings, except those of alerts that were made after the interval ended."""
     parameters = {
         "spans": [one.interval for one in spans],
         "starts": [one.starts_at for one in spans],
@@ -156,7 +144,6 @@ async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
 
 
 async def take(database: Database) -> Firing | None:
-    """Take a firing to deliver, reserved for `TAKEN_S`, or return None."""
     parameters = {"attempts_max": ATTEMPTS_MAX, "taken": TAKEN_S}
     async with database.runs_transaction() as connection:
         row = (await connection.execute(_TAKE, parameters)).one_or_none()
@@ -176,7 +163,6 @@ async def take(database: Database) -> Firing | None:
 async def record_delivery(
     database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool
 ) -> None:
-    """Record the channels that delivered a firing; `is_sent`: all did."""
     parameters = {
         "tenant": firing.tenant_id,
         "id": firing.alert.id,

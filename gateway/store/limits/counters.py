@@ -1,13 +1,9 @@
 """Counters that replicas share: buckets, requests in progress, and spending of each replica.
 
-Each process makes one transaction a second, and another when a request does not fit its slice. Rows
-are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
-reports of a process do not count once it has been silent for `FRESH_S`.
+Rows are locked in the order of their keys. Only the database's clock counts.
 
-Background responses have no counter that would have to be decreased: those in the scope of a limit,
-queued or generated, are counted by their rows. The process that accepts a response counts before it
-queues the response, in turn with others of its tenant; the process that claims counts the generated
-ones (`store.claims`).
+Background responses are counted by their rows, so no counter has to be decreased: before one is
+queued, and before one is claimed (`store.claims`).
 """
 
 from __future__ import annotations
@@ -35,9 +31,9 @@ if TYPE_CHECKING:
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""Buckets of one statement: rows stay locked until it has ended."""
+"""Bound for one statement, which keeps their rows locked until it ends."""
 PRESENT: Final = "replica"
-"""The report by which replicas count each other, under the nil tenant."""
+"""Name, under the nil tenant, of the report by which replicas count each other."""
 
 Key = tuple[UUID, str]
 
@@ -172,8 +168,6 @@ WHERE whole.bytes IS NOT NULL
 
 
 class SpentSoFar(NamedTuple):
-    """Spending of a meter in one interval, by its rows: those of other processes, and our own."""
-
     others: int = 0
     mine: int = 0
 
@@ -182,8 +176,6 @@ NOTHING_SPENT: Final = SpentSoFar()
 
 
 class SpendRow(NamedTuple):
-    """Amount that this process has spent of a meter in the interval that began at `starts_at`."""
-
     tenant_id: UUID
     meter: str
     starts_at: datetime
@@ -192,10 +184,7 @@ class SpendRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """Request of a process to `exchange`: `asks` by bucket; `reports` of its requests in progress,
-    again in each round while they are; `spend`, what it has spent; `watched`, the meters whose
-    spending it wants to read; `stored`, the accounts of stored bytes that it wants to read.
-    """
+    """Request to `exchange`. `reports` are repeated in each round; `watched` meters are read."""
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
     reports: Mapping[Key, int] = field(default_factory=dict)
@@ -206,9 +195,8 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """Reply of `exchange`: the granted tokens and the level of each bucket; the total of `spent`;
-    and with `is_round` the requests in progress of other replicas (`elsewhere`) and the number of
-    these replicas (`others`). `stored` are measurements of stored bytes.
+    """Reply: granted tokens and level by bucket; only with `is_round` also requests in progress of
+    other replicas (`elsewhere`) and their number (`others`).
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
@@ -222,7 +210,6 @@ class SyncReply:
 async def exchange(
     database: Database, replica: str, request: SyncRequest, *, is_round: bool
 ) -> SyncReply:
-    """Exchange counters; without `is_round` only buckets and spending."""
     async with database.runs_transaction(durable=bool(request.spend)) as connection:
         buckets = await _fill(connection, request.asks)
         spent = await _spend(connection, replica, request)
@@ -235,7 +222,6 @@ async def exchange(
 
 
 async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
-    """Read levels of buckets and the spending of budgets, taking nothing."""
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]
@@ -275,10 +261,9 @@ async def resize(
     before: Mapping[str, Limit],
     limits: Collection[Limit],
 ) -> None:
-    """Adjust buckets to limits that were just set; `before` has the old limits by name.
+    """Adjust buckets to limits that were just set; `before` has the old ones.
 
-    Usage is kept: a raised limit adds the difference, a lowered one caps what is left. A new limit
-    begins full.
+    Usage is kept: a raised limit adds the difference, a lowered one caps what is left.
     """
     windows = [one for one in limits if one.window_s]
     if not windows:
@@ -397,7 +382,6 @@ SELECT count(*) FROM (
 
 
 async def count_background(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
-    """Count background responses of the limit's scope, up to the limit."""
     parameters = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
     count: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
     return count
@@ -408,8 +392,7 @@ async def check_queue(
 ) -> None:
     """Raise `RateLimited` if one more response may not be queued.
 
-    With `in_turn` the caller's transaction queues it, and others of the tenant that do the same
-    wait until the transaction ends.
+    With `in_turn` the caller's transaction queues it; others of the tenant wait until that ends.
     """
     binding = _queues(terms, "enforce")
     if binding and in_turn:
@@ -421,7 +404,6 @@ async def check_queue(
 
 
 async def observed_queues(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
-    """Return the observed limits that would refuse one more."""
     observing = _queues(terms, "observe")
     if not observing:
         return []

@@ -1,5 +1,3 @@
-"""Look up what binds a key, limits, budgets and meters, and the prices of models."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -31,10 +29,9 @@ IN_SCOPE: Final[Mapping[Scope, str]] = {
         SELECT id FROM line
     )""",
 }
-"""Conditions on a row `one` of the tenant: it counts for this scope. What a key was set holds for
-the one that takes its place, and they spend together."""
-# Raw SQL: recursive, and run at each look-up of a key. What a key was set goes on for the one that
-# takes its place: they share buckets and meters.
+"""Conditions on a row `one`: it counts for this scope. A key and the keys that replace it share
+limits, buckets and meters."""
+# Raw SQL: recursive, and run at each look-up of a key.
 _OWN: Final = """
     tenant_id = :tenant AND (
         scope IN ('tenant', 'organization') OR scope = 'project' AND scope_id = :project
@@ -66,7 +63,6 @@ SELECT DISTINCT scope, scope_id, unit, span FROM spend_alerts WHERE {_OWN}
 
 
 async def terms_of(database: Database, principal: Principal) -> Terms:
-    """Return the limits and budgets of a key, its project and its tenant, mostly `NO_TERMS`."""
     tenant_id, project = principal.tenant_id, principal.project
     own = {"tenant": tenant_id, "project": project, "key": principal.key_id}
     async with database.transaction(tenant_id) as connection:
@@ -100,7 +96,6 @@ def budget_of(row: Row) -> Budget:
 
 
 PRICES_MAX: Final = 100_000
-"""Rows of prices that are read at once."""
 
 _VALID_PRICES: Final = Statement("""
 SELECT * FROM prices
@@ -110,7 +105,6 @@ ORDER BY valid_from, id LIMIT :rows_max
 
 
 async def valid_prices(database: Database) -> list[Price]:
-    """Return the prices that are valid now or will be."""
     async with database.runs_transaction() as connection:
         return prices_of(await connection.execute(_VALID_PRICES, {"rows_max": PRICES_MAX}))
 

@@ -1,1 +1,1 @@
-"""The schema as migrations make it, and whether a database has it: tables, revisions, repair."""
+"""The schema as migrations make it, and whether a database has it."""

@@ -1,7 +1,7 @@
 """The functions and triggers of the schema.
 
 The `find_*` functions run as the owner of the tables, who passes the policies that hide tenants and
-keys: through them a transaction without a tenant looks up whose a key or a token is.
+keys: for transactions without a tenant.
 """
 
 from __future__ import annotations
@@ -190,11 +190,7 @@ DROP_LEDGER_TX: Final = "DROP FUNCTION ledger_tx(xid8)"
 def create_ledger_tx(added: int) -> str:
     """Return the statement that makes the function, which adds `added` to an id.
 
-    Lines of usage have the id of the transaction that wrote them, and readers remember ids
-    (`store.ledger.cursors`). A cluster counts its transactions from the beginning, so lines that a
-    new one writes would lie before what readers have read already of a dump. `added` makes them
-    lie behind all that the dump brought. Readers outside of the database keep their places, and no
-    line is changed.
+    So lines that a new cluster writes lie behind those of a dump (`store.ledger.cursors`).
     """
     return f"""
 CREATE OR REPLACE FUNCTION ledger_tx(id xid8) RETURNS xid8
@@ -218,4 +214,3 @@ TRIGGERS: Final = {
         " FOR EACH ROW EXECUTE FUNCTION price_line()",
     ),
 }
-"""The function of each, and the statements that make it and the triggers that call it."""

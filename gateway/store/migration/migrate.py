@@ -1,4 +1,4 @@
-"""The schema's revisions: where they are, and how to get to the newest.
+"""The schema's revisions, and how to get to the newest.
 
 The lock is one of a session: migrate over a direct connection, not through a transaction pooler.
 """
@@ -43,15 +43,11 @@ SELECT greatest(
 """
 CONNECT_TIMEOUT_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.1
-"""Between two attempts to be the one that migrates."""
 
 
 def alembic_config(
     connection: Connection | None = None, on_step: Callable[[int], None] | None = None
 ) -> Config:
-    """Make Alembic's configuration without its file; `env.py` migrates over `connection`, and
-    calls `on_step` with 1 after each migration.
-    """
     config = Config(attributes={"connection": connection, "on_step": on_step})
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -65,17 +61,12 @@ async def upgrade(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     on_step: Callable[[int], None] | None = None,
 ) -> Repaired:
-    """Bring the database at `url` to `schema.REVISION`, creating what is missing.
+    """Bring the database at `url` to `schema.REVISION`, and check that it can be served from.
 
-    `on_step` is called with 1 after each migration.
-
-    Then check that it can be served from: the revision is only a value in a table, which a dump
-    keeps while it loses the roles' privileges. Any number of processes may call it at once: one
-    works, the others wait up to `wait_s` seconds. Within a process it runs one at a time, because
-    Alembic's environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy
-    table, took too long (finished migrations stay), and `StartupError` for a database of a newer
-    release, for roles that an administrator has to make, and for missing parts that cannot be made
-    again.
+    `on_step` gets 1 after each migration. Of several processes one works, the others wait up to
+    `wait_s` seconds. Within a process it runs one at a time, because Alembic's environment is
+    global. Raises `StartupError`, and `StoreUnavailable` when the wait, or a lock on a busy table,
+    took too long; finished migrations stay.
     """
 
     def work(connection: Connection) -> Repaired:
@@ -92,10 +83,8 @@ async def upgrade(
 
 
 def _continue_ids(connection: Connection) -> bool:
-    """Let ids go on behind those that a dump of another cluster brought. False: it has its own.
-
-    A transaction that can be seen has an id below the end of the snapshot that sees it.
-    """
+    # Continues ids behind those that a dump of another cluster brought. A transaction that can be
+    # seen has an id below the end of the snapshot that sees it. False: the cluster has its own ids.
     # The owner is bound by row-level security as well; this role sees the rows of all tenants.
     connection.exec_driver_sql(f"SET LOCAL ROLE {RUNS_ROLE}")
     last, next_ = connection.exec_driver_sql(_LAST_AND_NEXT).one()
@@ -110,7 +99,6 @@ def _continue_ids(connection: Connection) -> bool:
 async def run_locked(
     url: str, work: Callable[[Connection], Result], *, wait_s: float, connect_timeout_s: float
 ) -> Result:
-    """Run `work` on its own connection while no other process migrates this database."""
     engine = create_async_engine(
         "postgresql+asyncpg://",
         connect_args={"dsn": driver_url(url), "timeout": connect_timeout_s},
@@ -147,7 +135,6 @@ async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
 
 
 def meaning(error: BaseException) -> StoreError:
-    """Translate a driver's error as `driver.translate` does, SQLAlchemy's errors included."""
     if isinstance(error, exc.DBAPIError):
         cause = error.driver_exception
         if error.connection_invalidated:

@@ -1,11 +1,9 @@
-"""Verify what this release needs of a database to serve from it, and restore what it can.
+"""What this release needs of a database to serve from it, and how to restore what can be restored.
 
-The migrations make all of it; but a dump that is restored without the cluster's roles loses their
-privileges, yet has the newest revision, and people change databases by hand. A requirement
-is a line of text, which the catalog either has or lacks (`CATALOG`, of nothing but the catalog):
-errors quote the text of a missing one. Statements can restore the access of roles: every upgrade
-runs them, before and after it migrates. They cannot restore columns and keys, because there were
-rows in them.
+A dump that is restored without the cluster's roles loses their privileges, yet has the newest
+revision, and people change databases by hand. A requirement is a line of text, which the catalog
+either has or lacks. Every upgrade restores the access of roles. Columns and keys cannot be
+restored, because there were rows in them.
 """
 
 from __future__ import annotations
@@ -46,15 +44,14 @@ _UNIQUE: Final = {
 }
 _INDEXES: Final = {str(one.name): one.unique for table in _TABLES for one in table.indexes}
 INDEXES: Final = sorted(name for name, is_unique in _INDEXES.items() if not is_unique)
-"""Names of the indexes that only make the database fast."""
+"""Indexes that only make the database fast."""
 CONFLICTS: Final = {name for name, is_upserted in (_PRIMARY | _UNIQUE).items() if is_upserted}
-"""The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *_PRIMARY,
     *sorted(_UNIQUE),
     *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
-"""Names of the keys and unique indexes by which the database detects rows that exist already."""
+"""Keys and unique indexes by which the database detects rows that exist already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
@@ -62,11 +59,9 @@ GRANTS: Final = {
     role: {table.name: may for table in _TABLES if (may := getattr(about(table).access, name))}
     for role, name in ((APP_ROLE, "app"), (RUNS_ROLE, "runs"))
 }
-"""Privileges of each role on each table, or on some of its columns."""
 _COLUMN_WISE: Final = {
     table for tables in GRANTS.values() for table, privileges in tables.items() if "(" in privileges
 }
-"""The tables of which a role may see or change some columns only."""
 _LET_INTO_SCHEMA: Final = (
     "DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {role}', current_schema()); END $$"
 )
@@ -76,7 +71,7 @@ _PRIVILEGE: Final = re.compile(r"(?P<verb>[A-Z]+)(?: \((?P<columns>[^)]*)\))?")
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """Requirement on the schema, which the statements in `mend` restore. `cost` is what going
-    without it costs; empty: requests fail. `is_of_owner`: only the user who upgrades needs it.
+    without it costs; empty: requests fail. `is_of_owner`: only upgrades need it.
     """
 
     text: str
@@ -143,7 +138,6 @@ def _may_as_owner(table: str) -> str:
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
-    """Return the text of a required policy, without the parentheses and casts a server adds."""
     plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
     return f"policy {name} on {table} to {roles}: {plain}"
 
@@ -219,7 +213,6 @@ def _access() -> Iterator[Requirement]:
 
 
 NAMED_MAX: Final = 4
-"""Requirements that are named; there are hundreds."""
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -302,7 +295,6 @@ FROM pg_policy AS p JOIN ({_TABLE_ROWS}) AS t ON t.oid = p.polrelid
 WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
 """  # noqa: S608 - constants
 CATALOG: Final = (_OBJECTS, _PRIVILEGES, _POLICIES)
-"""Queries of existing objects: a line of text, or a policy's table, name, roles and condition."""
 # From PostgreSQL 17 on, reading a policy's condition waits for locks of its table.
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
@@ -311,7 +303,7 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
     """Return what the database lacks to be served from.
 
     Unless `is_patient`, a locked table raises `StoreUnavailable` soon. The serving login need not
-    own the tables (`deploy/roles.sql`); only an upgrade has to.
+    own the tables (`deploy/roles.sql`).
     """
     rows: list[Sequence[str]] = []
     async with database.owner_transaction() as connection:
@@ -328,7 +320,6 @@ def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 
 def summary(lacking: Sequence[Requirement]) -> str:
-    """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:NAMED_MAX]))
     more = len(lacking) - NAMED_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
@@ -358,14 +349,14 @@ _NOT_OWNER: Final = (
 )
 _LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
-"""Attempts to create the roles: if another process creates one at the same moment, the error undoes
-what this process did before in the same block."""
+"""Attempts: if another process creates a role at the same moment, the error undoes what this
+process did in the same block."""
 
 
 def make_roles(connection: Connection) -> None:
     """Create the roles that are missing and let the user take them.
 
-    Raises `StartupError`, with what an administrator has to do, if the user may not do that.
+    Raises `StartupError`, with what an administrator has to do.
     """
     if any(_have_made_roles(connection) for _ in range(_TRIES)):
         return
@@ -398,17 +389,17 @@ def _needs_administrator(user: str, absent: list[str], barred: list[str]) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Requirements that an upgrade found missing at the newest revision, by their texts."""
+    """Requirements that an upgrade found missing at the newest revision."""
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """Requirements that are still missing, with their cost: requests do not need them."""
+    """Missing parts, with their cost, that requests do not need."""
 
 
 def repair_access(connection: Connection) -> Repaired:
     """Restore missing row-level security and privileges of the roles.
 
-    Raises `StartupError` when something is missing that no statement can restore.
+    Raises `StartupError` for what no statement can restore.
     """
     lacking = _lacking(connection)
     unmendable = [requirement for requirement in lacking if not requirement.mend]

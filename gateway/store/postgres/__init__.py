@@ -1,1 +1,1 @@
-"""Connections, transactions and statements: how SQL gets to the server, and its errors back."""
+"""Connections, transactions, statements and their errors."""

@@ -1,15 +1,12 @@
 """Connections and transactions: the only way from a store function to a statement.
 
-Every transaction of a tenant, or of the runs of all tenants, first takes, in one round trip, an
-unprivileged role, the tenant and time limits on the server, all for this transaction only. Nothing
-is left in the connection, so a transaction pooler (PgBouncer and its like) may sit in between.
-Prepared statements stay in a connection only where there is no pooler: a named one would live in a
-server connection that the next transaction may not get. On a direct connection they save a round
-trip and the planning of each statement.
+Every transaction first takes, in one round trip, an unprivileged role, the tenant and time limits.
+Nothing is left in the connection, so a transaction pooler (PgBouncer and its like) may sit in
+between; then no statement stays prepared, because the next transaction may get another server
+connection.
 
-Nor does a transaction of one statement take its round trips to begin and to end on a direct
-connection: it stands for a tenant, until it is to stand for another one. Whatever else is done on
-it begins as ever, with a role and a tenant of its own.
+On a direct connection a transaction of one statement saves the round trips to begin and to end: the
+session stands for a tenant, until it is to stand for another one.
 """
 
 from __future__ import annotations
@@ -41,11 +38,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
-"""Prepared statements that a direct connection keeps: more than requests need."""
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Seconds to wait for a free or new connection."""
 CLOSE_WAIT_S: Final = 2.0
-"""Seconds that a connection may take to close, and to have its last statement cancelled."""
+"""Time to close, and to have the last statement cancelled."""
 
 _LOST: Final = (
     asyncpg.ConnectionDoesNotExistError,
@@ -82,8 +77,7 @@ _AS_IF_NEW: Final = (
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
-"""Seconds after its last transaction for which a connection is taken to be there. One that rested
-longer is tried first, before a transaction could be lost with it."""
+"""Rest after which a connection is tried first, before a transaction is lost with it."""
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off"
@@ -109,7 +103,7 @@ _CANNOT_WRITE: Final = {
     "58030": "its disk fails",
     "25006": "it is read-only, as a standby is",
 }
-"""States of errors by which a server says that it takes no writes. It may go on answering."""
+"""SQLSTATEs by which a server refuses writes while it may go on answering."""
 
 
 Row = Any
@@ -117,8 +111,6 @@ Row = Any
 
 
 class Record(asyncpg.Record):  # type: ignore[misc] # asyncpg has no types
-    """A row that a statement returned: its columns are fields, and it unpacks like a tuple."""
-
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
@@ -127,10 +119,7 @@ class Record(asyncpg.Record):  # type: ignore[misc] # asyncpg has no types
 
 
 class Result(list[Any]):
-    """The rows that a statement returned, or the values of one column."""
-
     def one(self) -> Any:
-        """Return the only row. Raises `ValueError` if there is none, or more than one."""
         (row,) = self
         return row
 
@@ -141,23 +130,18 @@ class Result(list[Any]):
 
 @dataclass(slots=True)
 class State:
-    """State of a connection from its opening on, and the settings that it keeps."""
-
     is_direct: bool = False
-    """True if it leads to the server itself, not to a pooler: settings of its session stay."""
+    """No pooler is in between: settings of the session stay."""
     is_for_runs: bool = False
-    """True if it has the role, and the limits, of `Database.runs_transaction` for good."""
+    """It has the role and limits of `Database.runs_transaction` for good."""
     is_new: bool = True
     """No transaction succeeded on it yet: if it is lost, so is the server."""
     session: str = ""
-    """The `SET` statements that hold for all that does not begin with others."""
     used_at: float = -math.inf
-    """When it was given back last, in the loop's time."""
+    """Time of the event loop."""
 
 
 class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
-    """A connection as the pool keeps it."""
-
     @override
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -165,7 +149,7 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
 
 
 class Connection:
-    """A connection of the pool, for one transaction. Raises the driver's errors."""
+    """A connection of the pool. Raises the driver's errors."""
 
     __slots__ = ("_keyring", "driver", "state", "tenant_id")
 
@@ -174,7 +158,6 @@ class Connection:
         self.state: State = driver.state
         self._keyring = keyring
         self.tenant_id: TenantId | None = None
-        """Tenant of the transaction; None if it is not of one tenant."""
 
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
         # Raises `ContentSealed` if the tenant's keys are gone.
@@ -195,9 +178,9 @@ class Connection:
     ) -> Result:
         """Execute a statement, once for each set of parameters; the sets have the same names.
 
-        Several sets take one round trip and return no rows; there must be at least one set. Before
-        the rows of a tenant are returned, its keys are loaded, so that `cipher`, called afterwards,
-        has every key that sealed them; `StoreUnavailable` if that fails.
+        Several sets take one round trip and return no rows. Before the rows of a tenant are
+        returned, its keys are loaded, so that `cipher`, called afterwards, has every key that
+        sealed them.
         """
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
@@ -218,13 +201,11 @@ class Connection:
     async def scalar(
         self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the first column of the first row, or None if there is no row."""
         for row in await self.execute(statement, parameters):
             return row[0]
         return None
 
     async def count(self, statement: Statement, parameters: Mapping[str, Any]) -> int:
-        """Execute a statement and return the number of rows that it changed."""
         arguments = statement.arguments(parameters)
         tag: str = await self.driver.execute(statement.sql, *arguments)
         return int(tag.rpartition(" ")[2])
@@ -237,16 +218,13 @@ class Connection:
             self.state.session = session
 
     async def script(self, sql: str) -> str:
-        """Execute statements without parameters in one round trip; return the last one's tag."""
         tag: str = await self.driver.execute(sql)
         return tag
 
 
 class Transaction:
-    """An async context manager: commits when left without an error, else rolls back.
-
-    Entered, it gives the connection. Raises `StoreError`s for all that the driver raises, whether
-    in here or in what it is wrapped around.
+    """Async context manager. Raises `StoreError`s for all driver errors, also those of its
+    block.
     """
 
     __slots__ = (
@@ -263,11 +241,10 @@ class Transaction:
         session: str = "",
         tenant_id: TenantId | None = None,
     ) -> None:
-        """Prepare a transaction; nothing is sent before it is entered.
+        """Prepare a transaction.
 
-        `is_single`: it has one statement, so a connection for runs needs no `begin`. `session` is
-        for such a transaction: the `SET` statements that a direct connection gets once instead of
-        `begin`. The tenant's keys are loaded before a connection is taken.
+        `is_single`: it has one statement, so a connection for runs needs no `begin`. `session`: the
+        `SET` statements that a direct connection gets once instead.
         """
         self._tenant_id = tenant_id
         self._database = database
@@ -347,8 +324,6 @@ class Transaction:
 
 
 class Database:
-    """A bounded pool of connections to one database. Raises nothing but `StoreError`s."""
-
     def __init__(  # noqa: PLR0913 - each is a bound, or what it stands on
         self,
         url: str,
@@ -361,16 +336,12 @@ class Database:
         keyring: Keyring = OFF,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        """Make a pool for `url` (`driver_url`) that opens connections when they are needed.
+        """Make a pool that opens connections when they are needed.
 
         `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
-        plus the wait to close), and on the server the pause between two statements of a
-        transaction. `connect_timeout_s` bounds the wait for a free or new connection.
-        `statement_cache_size` None: a useful number on a direct connection, none behind a pooler.
-        `for_runs`: only for `runs_transaction`; those `in_bulk` then take one round trip on a
-        direct connection. `keyring` has the tenants' keys; the caller closes it. `on_failure` gets
-        the class of each error but conflicts, which callers expect. Raises `StartupError` for an
-        invalid URL.
+        plus `CLOSE_WAIT_S`), and on the server the pause between two statements of a transaction.
+        `for_runs`: only for `runs_transaction`. The caller closes `keyring`. `on_failure` gets the
+        class of each error but conflicts.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -384,22 +355,18 @@ class Database:
         self._pool: asyncpg.Pool | None = None
         self._project: ProjectId | str = ""
         self._narrowing = ""
-        """SQL that limits a transaction to `_project`."""
         self._whole = self
         self.write_fault = ""
-        """The reason why the last write failed; empty while no failure is known."""
 
     @property
     def taken(self) -> int:
-        """Return the number of connections in use."""
         pool = self._pool
         return pool.get_size() - pool.get_idle_size() if pool else 0
 
     async def take(self) -> Connection:
-        """Take a connection for the caller alone, until it is given back or closed.
+        """Take a connection, the most recently used one, so that few stay warm.
 
-        The most recently used one is taken first, so that few stay warm in quiet times. Raises the
-        driver's errors: `TimeoutError` if none was free, or could be opened, in time.
+        Raises the driver's errors: `TimeoutError` if none was free, or could be opened, in time.
         """
         if self._pool is None:
             # Not where the database is made: a pool belongs to the running loop.
@@ -425,7 +392,6 @@ class Database:
             return Connection(await self._pool.acquire(), self.keyring)
 
     async def give_back(self, connection: Connection) -> None:
-        """Return a connection to the pool. Nothing may be under way on it."""
         assert self._pool is not None
         await self._pool.release(connection.driver)
 
@@ -448,7 +414,6 @@ class Database:
         return session
 
     def meaning(self, error: BaseException) -> StoreError:
-        """Translate and count a driver's error; note if the database cannot write."""
         meaning = translate(error)
         reason = _CANNOT_WRITE.get(meaning.state)
         if reason is not None:
@@ -483,11 +448,10 @@ class Database:
             return revision
 
     def within(self, project_id: ProjectId | None) -> Database:
-        """Return this database limited to one project, or to none if `project_id` is None.
+        """Return this database limited to one project, if any, for ids that clients name.
 
-        Transactions of a tenant then see responses, conversations, containers and files of that
-        project alone, whatever a statement says (the policy `one_project`); others look unknown.
-        For ids that clients name.
+        Transactions of a tenant then see rows of that project alone, whatever a statement says (the
+        policy `one_project`).
         """
         view = copy(self)
         if project_id is not None:
@@ -500,9 +464,9 @@ class Database:
     ) -> Transaction:
         """Return a transaction that sees and writes rows of one tenant; `in_bulk`: arrays of them.
 
-        With a `lock_key`, its setting `app.has_lock` shows whether it got that advisory lock, which
-        it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is unknown)
-        and `StoreConflict`.
+        Its setting `app.has_lock` shows whether it got the advisory lock `lock_key`, which it does
+        not wait for. Raises `StoreConflict`, and `StoreUnavailable`: after a lost commit the
+        outcome is unknown.
         """
         begin = _ENTER + self._narrowing + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
@@ -513,7 +477,7 @@ class Database:
         """Return a transaction for statements of a tenant that get arrays of rows or read by key.
 
         If the tenant is the only one, each statement may be committed by itself. Otherwise call
-        `turn_to` before the statement of each tenant. Raises as `transaction` does.
+        `turn_to` before the statement of each tenant.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
         session = _FOR_TENANT.format(project=self._project, **words) if is_only else ""
@@ -523,8 +487,8 @@ class Database:
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """Return a transaction over claims and logs of all tenants: no body, no item, no key.
 
-        With `durable` False the commit does not wait for the disk and may be lost with the server.
-        `in_bulk` is for one statement that gets arrays of rows. Raises as `transaction` does.
+        Without `durable` the commit does not wait for the disk and may be lost with the server.
+        `in_bulk` is for one statement that gets arrays of rows.
         """
         begin = _ENTER + ("" if durable else _DO_NOT_WAIT) + (_IN_BULK if in_bulk else "")
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
@@ -564,10 +528,7 @@ def _as_if_new(begin: str) -> str:
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
-    """Switch a transaction that began with another tenant to the rows of this one.
-
-    So rows of several tenants can be committed together, while each statement sees one tenant's.
-    """
+    """Switch a transaction to another tenant, so that several commit together."""
     if connection.tenant_id == tenant_id:
         return
     await connection.script(_TURN_TO.format(tenant=tenant_id))
@@ -577,8 +538,8 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 async def usable_groups(
     database: Database, rows: Sequence[tuple[TenantId, Of]]
 ) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """Group rows as `by_tenant` does, without those of tenants whose keys cannot be used now: one
-    tenant's keys must not hold up the rows of others. Raises no error of a key.
+    """Group rows by tenant, except for tenants without usable keys, which must not hold up
+    others.
     """
     groups = by_tenant(rows)
     usable = await database.keyring.usable([tenant_id for tenant_id, _ in groups])
@@ -626,7 +587,7 @@ FROM pg_class WHERE oid = 'responses'::regclass
 
 
 async def require_owner(database: Database) -> None:
-    """Raise `StoreError` unless the database's user may do everything that the tables' owner may.
+    """Raise `StoreError` unless the user may do all that the tables' owner may.
 
     The server would refuse in the middle of the work.
     """

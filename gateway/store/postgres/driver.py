@@ -1,9 +1,8 @@
 """Translation between asyncpg and the store: operators' database URLs, and errors.
 
-This is the one place where errors of asyncpg and the socket become `StoreError`s. The text of a
-database error may quote rows. So only texts of errors that cannot quote any (privileges, missing
-objects, exhausted resources) go into the message; of others it has only their kind. SQLSTATE
-classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
+The text of a database error may quote rows. So only texts that cannot (of privileges, missing
+objects, exhausted resources) go into the message; of others only their kind. SQLSTATE classes:
+https://www.postgresql.org/docs/18/errcodes-appendix.html.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CLIENT_SIDE: Final = frozenset(
         "tcp_user_timeout",
     }
 )
-"""No server setting: libpq's own, or another client's. Their like are constructor arguments."""
+"""Options of libpq or other clients; asyncpg would pass them on as server settings."""
 _TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _PORT_MAX: Final = 65_535
@@ -42,12 +41,11 @@ _ENCODED: Final = "In user and password write / as %2F, # as %23, ? as %3F, @ as
 
 
 def driver_url(url: str) -> str:
-    """Return an operator's URL in the form that asyncpg reads.
+    """Return an operator's URL in the form that asyncpg reads: libpq's
+    (https://www.postgresql.org/docs/18/libpq-connect.html), but for the scheme, SQLAlchemy's
+    spelling of the TLS mode, and some options.
 
-    asyncpg understands libpq's form (https://www.postgresql.org/docs/18/libpq-connect.html): hosts,
-    unix sockets, `?host=`, `sslmode`, `sslrootcert`. Only the scheme, SQLAlchemy's spelling of the
-    TLS mode, and libpq options that asyncpg would pass on as server settings are changed here.
-    Raises `StartupError`, without the password in it.
+    Raises `StartupError` without the password in it.
     """
     parts = _parts(url)
     if parts.scheme not in _SCHEMES:
@@ -55,11 +53,13 @@ def driver_url(url: str) -> str:
             f"a database URL cannot start with {parts.scheme or 'nothing'!r}",
             remedy="Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
         )
-    if not all(map(_is_port, _ports(parts.netloc))):
+    options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
+    ports = _ports(parts.netloc)
+    ports += [port for name, value in options if name == "port" for port in value.split(",")]
+    if not all(map(_is_port, ports)):
         raise StartupError(
             f"a port in the database URL is no number from 1 to {_PORT_MAX}", remedy=_ENCODED
         )
-    options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
     for name, value in options:
         if name == "sslmode" and value not in _TLS_MODES:
             raise StartupError(
@@ -108,7 +108,7 @@ DRIVER_ERRORS: Final = (
     asyncpg_errors.InternalClientError,
     OSError,
 )
-"""Errors that a statement can raise; `TimeoutError` and `ssl.SSLError` are `OSError`s."""
+"""`TimeoutError` and `ssl.SSLError` are `OSError`s."""
 
 _CONSTRAINT_CLASS: Final = "23"
 _PASSING_CLASSES: Final = frozenset(
@@ -149,11 +149,10 @@ _LAST_WORDS: Final = ("FATAL", "PANIC")
 
 
 def translate(error: BaseException) -> StoreError:
-    """Translate a driver's error for callers; accepts all of `DRIVER_ERRORS`.
+    """Translate one of `DRIVER_ERRORS`.
 
-    `StoreUnavailable` when the same work may succeed in a moment, `StoreConflict` for a violated
-    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, or a schema that is not
-    migrated.
+    `StoreUnavailable` when the same work may succeed in a moment; a plain `StoreError` for a
+    mistake of ours, or a schema that is not migrated.
     """
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error)

@@ -1,9 +1,8 @@
-"""Statements: SQL as it is written here, with named parameters, and as PostgreSQL takes it.
+"""SQL statements with named parameters, and with `$1`, `$2` … as PostgreSQL takes them.
 
 Of many rows in one statement a column is one parameter, an array. Of a few rows each value is a
-parameter of its own: asyncpg asks of an array and of each thing in it whether it is an array, and
-the server takes it apart again, which for a single row takes both of them several times as long as
-all the rest.
+parameter: asyncpg inspects each element of an array, and the server takes it apart again, which for
+a single row costs several times as much as all the rest.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)")
 
 
 class Statement:
-    """SQL in which `:name` stands for the parameter of that name, however often.
-
-    Wherever it stands: a literal or a comment must not have anything that looks like one.
-    """
+    """SQL with parameters `:name`. No literal or comment may contain what looks like one."""
 
     __slots__ = ("names", "sql", "text")
 
@@ -42,9 +38,7 @@ class Statement:
             return places.setdefault(match[1], f"${len(places) + 1}")
 
         self.text = text
-        """The statement with its parameters by name."""
         self.sql = _PARAMETER.sub(place, text)
-        """The statement with `$1`, `$2` … for the parameters `names`, in this order."""
         self.names = tuple(places)
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
@@ -53,7 +47,6 @@ class Statement:
 
 
 def insert_into(table: str, columns: Iterable[str]) -> str:
-    """Return the SQL that inserts one row. Its parameters have the names of the columns."""
     names = tuple(columns)
     values = ", ".join(f":{name}" for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"  # noqa: S608 - constants
@@ -62,12 +55,12 @@ def insert_into(table: str, columns: Iterable[str]) -> str:
 Of = TypeVar("Of")
 
 FORMS: Final = (0, 1, 2, 4, 8)
-"""For how many rows there is a form of a statement with a parameter for each value. Each form is
-one more statement to prepare, so those in between take the next, with rows that are not there."""
+"""Row counts with a statement form of their own, which has to be prepared: counts in between take
+the next form and fill it with NULLs."""
 
 
 class Rows:
-    """Rows that a statement is sent. `source` is SQL for its FROM, where they are called `name`."""
+    """Rows that a statement is sent; `name` is their alias in its FROM."""
 
     def __init__(self, name: str, columns: Mapping[str, str]) -> None:
         # Names and types of the columns; the first is never null in a row.
@@ -80,11 +73,9 @@ class Rows:
             tuple(f"{name}_{column}_{at}" for column in self.columns) for at in range(FORMS[-1])
         ]
         self.names = ", ".join(self.columns)
-        """The columns as a list in SQL."""
 
     @cached_property
     def source(self) -> str:
-        """Return the SQL source for any number of rows, an array for each column."""
         arrays = (
             f"CAST(:{parameter} AS {kind}[])"
             for parameter, kind in zip(self._in_arrays, self.kinds, strict=True)
@@ -92,7 +83,6 @@ class Rows:
         return f"unnest({', '.join(arrays)}) AS {self.name} ({self.names})"
 
     def few(self, count: int) -> str:
-        """Return the SQL source for up to `count` rows, a parameter for each value."""
         none = ["NULL"] * len(self.columns)
         sent = [[f":{parameter}" for parameter in names] for names in self._in_values[:count]]
         rows = ", ".join(map(self._spelled_row, sent or [none]))
@@ -109,7 +99,6 @@ class Rows:
         }
 
     def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
-        """Return the parameters of a statement with `few(count)` for these rows."""
         sent: dict[str, Any] = {}
         for names, row in zip_longest(self._in_values[:count], rows):
             if row is None:
@@ -124,7 +113,7 @@ class Rows:
 
 
 class Batch:
-    """A statement over rows: `{name}` stands for the source of those of that name."""
+    """A statement over rows: `{name}` stands for the source of the rows of that name."""
 
     def __init__(self, sql: str, *kinds: Rows) -> None:
         self._sql = sql
@@ -132,7 +121,6 @@ class Batch:
         self._statement = cache(self._new_statement)
 
     def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
-        """Return the statement and its parameters for the rows of each kind, in order of kinds."""
         forms: list[int | None] = []
         parameters: dict[str, Any] = {}
         for kind, some in zip(self._kinds, rows, strict=True):
@@ -155,7 +143,7 @@ class Batch:
 
 
 def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """Group rows by tenant, each row with its index in `rows`.
+    """Group rows by tenant, each row with its index.
 
     Tenants ascend, so that all transactions lock rows of several tenants in the same order.
     """

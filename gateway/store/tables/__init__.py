@@ -1,6 +1,4 @@
-"""The schema: every table with its columns, keys, indexes and checks, and what the product has to
-know of them. Migrations, verification, sealing, export, removal and retention derive from it.
-"""
+"""The schema. Migrations, verification, sealing, export, removal and retention derive from it."""
 
 from __future__ import annotations
 

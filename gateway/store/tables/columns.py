@@ -1,8 +1,8 @@
-"""Build tables and their columns, with what the product has to know of them in `info`.
+"""Tables and their columns, with what the product has to know of them in `info`.
 
 Text that clients or models wrote is kept in `bytea`: PostgreSQL's `text` and `jsonb` refuse NUL,
-and no encoding of the server takes lone surrogates. `text` is for words of our own, and
-for documents, which are searched by their words.
+and no encoding of the server takes lone surrogates. `text` is for our own words, and for documents
+that are searched.
 """
 
 from __future__ import annotations
@@ -53,19 +53,18 @@ metadata: Final = MetaData(
 
 
 class Kept(Enum):
-    """Protection of a column's value from a reader who has the tables alone."""
+    """Protection of a value from a reader who has the tables alone."""
 
     SEALED = "sealed"
-    """Value that only the tenant's key opens."""
     NAME = "sealed so that equal ones look equal"
     """Value that is looked up: a reader of the table sees which rows have the same one."""
     LOG = "sealed in frames"
     ELSEWHERE = "sealed by who writes it"
     """Value under a key of the gateway, not of the tenant."""
     DIGEST = "a digest"
-    """Digest of a value: a reader who guesses the value can tell that the guess is right."""
+    """Digest: a reader who guesses the value can tell that the guess is right."""
     ID = "plain: an id"
-    """Id that the gateway made or a client chose: ids are names, and must not hold content."""
+    """Id of the gateway or a client: ids are names, and must not hold content."""
     WORD = "plain: a word of ours, or of the operator"
     DECLARED = "plain: values of metadata that the tenant wants on its bill"
     OPERATOR = "plain: what operators let be searched, or registered"
@@ -73,12 +72,11 @@ class Kept(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """The events that end a row; empty: nothing does. `docs/data.md` has the same table.
+    """Ends of a row; empty: none. `docs/data.md` has the same table.
 
-    `deleted`: which DELETE of the API. `erased`: which rows go with a person. `expires`: after what
-    time. `stays`: why the row outlives its tenant; empty: it goes with the tenant. `expired`: the
-    conditions in SQL on which `retention.sweep` removes a row; its parameters are what the settings
-    say.
+    `deleted`: which DELETE of the API. `erased`: which rows go with a person. `stays`: why the row
+    outlives its tenant. `expired`: SQL conditions on which `retention.sweep` removes a row, with
+    settings as parameters.
     """
 
     deleted: str = ""
@@ -92,9 +90,9 @@ class Lifetime:
 class Access:
     """The privileges of the two roles, and the readers of rows besides their tenant.
 
-    `operated`: every transaction without a tenant. `of_runs`: the role of runs. `shared`: every
-    transaction reads the rows of the nil tenant. `of_projects`: a transaction for one project sees
-    the rows of that one only. `of_others`: only the owner sees rows for which it is false.
+    `operated`: every transaction without a tenant. `shared`: every transaction reads the rows of
+    the nil tenant. `of_projects`: a transaction for one project sees its rows only. `of_others`:
+    only the owner sees rows for which it is false.
     """
 
     app: str = ""
@@ -108,12 +106,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """The facts about a table that are no part of its definition in SQL.
+    """Facts about a table besides its definition in SQL.
 
-    `not_exported`: why `data export` leaves it out. `bound_by`: the columns whose values a seal is
-    bound to, beside tenant and column; `sealed_as`: the table whose name a seal is bound to, if not
-    this one. `is_log`: it is removed with its tenant before the rest. `is_upserted`: statements
-    name its primary key (`ON CONFLICT`), and fail without it.
+    `not_exported`: why `data export` leaves it out. `bound_by`: columns that a seal is bound to,
+    `sealed_as`: the table, if not this one. `is_log`: it is removed with its tenant before the
+    rest. `is_upserted`: statements name its primary key (`ON CONFLICT`).
     """
 
     lifetime: Lifetime
@@ -126,11 +123,9 @@ class TableInfo:
 
 
 class ColumnOptions(TypedDict, total=False):
-    """`key`: one of the primary key; `null`: it may be null; `default`: made by the server.
-
-    `exported` (true, unless said): `data export` shows it; otherwise it is a secret, or says how
-    the gateway works. `scrubbed`: set to null when the tenant is removed. `packed` (true, unless
-    said): the server compresses long values.
+    """`exported` (default true): `data export` shows it; otherwise it is a secret, or says how the
+    gateway works. `scrubbed`: set to null when the tenant is removed. `packed` (default true): the
+    server compresses long values.
     """
 
     key: bool
@@ -233,14 +228,12 @@ def table(
 
 
 def of_parent(column: str, parent: str) -> ForeignKeyConstraint:
-    """Make a foreign key that deletes rows with the row of `parent` whose id is in `column`."""
     return ForeignKeyConstraint(
         ["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"], ondelete="CASCADE"
     )
 
 
 def refers(column: str, parent: str) -> ForeignKeyConstraint:
-    """Make a foreign key that keeps the row of `parent` with the id in `column` from deletion."""
     return ForeignKeyConstraint(["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"])
 
 
@@ -249,7 +242,6 @@ def of_tenant() -> ForeignKeyConstraint:
 
 
 def one_of(column: str, *values: str) -> CheckConstraint:
-    """Require one of these words, or null, in `column`."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
@@ -268,7 +260,6 @@ def unique_index(name: str, *columns: str, where: str) -> Index:
 
 
 def older_than(column: str, seconds: str) -> str:
-    """Return the condition that a time is longer ago than a parameter or an expression."""
     return f"{column} < now() - make_interval(secs => {seconds})"
 
 
@@ -276,9 +267,8 @@ SETTINGS: Final = Lifetime()
 """Rows go with their tenant, or where somebody removes them."""
 OF_NO_TENANT: Final = Lifetime(stays="of no tenant, or numbers of the moment")
 DERIVED: Final = "counters that are made of the rest, or of the moment"
-"""Reason of tables that are not exported."""
 ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
-"""Rows are updated often: half of each page is left for their next versions."""
+"""Half of each page is left for the next versions of rows."""
 EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
 
@@ -288,15 +278,14 @@ def about(one: Table) -> TableInfo:
 
 
 def kept(column: Column[Any]) -> Kept | None:
-    """Return how the value of a column is kept. None: it can hold no content."""
     how: Kept | None = column.info["kept"]
     return how
 
 
 def columns_of(one: Table) -> dict[str, Column[Any]]:
-    """Return the columns of a table by their names, as plain `str`.
+    """Return columns by names that are plain `str`.
 
-    SQLAlchemy's names are a subclass, which orjson refuses and dictionaries look up more slowly.
+    SQLAlchemy's are a subclass, which orjson refuses and dictionaries look up more slowly.
     """
     return {str(column.name): column for column in one.columns}
 
@@ -306,7 +295,6 @@ def types(one: Table) -> dict[str, str]:
 
 
 def keys_of_table(name: str) -> dict[str, str]:
-    """Return the columns of a table's primary key, except the tenant, with their types."""
     columns = columns_of(metadata.tables[name])
     return {
         column: of.info["type"]
@@ -316,7 +304,6 @@ def keys_of_table(name: str) -> dict[str, str]:
 
 
 def typed(one: Table, names: str = "", *, without: str = "") -> dict[str, str]:
-    """Return the types of the columns `names`, or of all except those `without`."""
     columns = types(one)
     chosen = names.split() or (name for name in columns if name not in without.split())
     return {name: columns[name] for name in chosen}

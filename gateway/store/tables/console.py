@@ -1,5 +1,3 @@
-"""Define the tables of the console: sessions, and what replicas show of themselves."""
-
 from __future__ import annotations
 
 from typing import Final

@@ -1,5 +1,3 @@
-"""Define the tables of usage, prices, limits and budgets."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -332,10 +330,6 @@ stored_bytes: Final = table(
 )
 
 COUNTS: Final = typed(usage, " ".join((*_COUNTED, *_CHANNELS)))
-"""The types of the columns of `usage` that count."""
 METERED: Final = typed(usage, "kind service_tier attempts end_user tags tools")
-"""Types of the columns of `usage` that describe what was requested, and how."""
 SUMS: Final = tuple(str(column.name) for column in _sums())
-"""The columns of aggregates that are sums."""
 SUMMED_BY: Final = ("tenant_id", *keys_of_table("usage_hours"))
-"""The columns that they are sums by."""

@@ -1,7 +1,3 @@
-"""Tables of responses, their logs and items, and of conversations; and those in which replicas
-exchange their state of these.
-"""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -365,12 +361,9 @@ ACCEPTED: Final = typed(
     responses,
     without="tenant_id lease_until completed_at body recoveries tool_state placement timeline",
 )
-"""The types of the columns of `responses` that one is accepted with, but for tenant and lease."""
+"""Columns that a response is accepted with, except tenant and lease."""
 ENDED: Final = typed(
     responses, "id epoch status completed_at body recoveries tool_state placement timeline"
 )
-"""Types of the columns of `responses` that one ends with."""
 LOGGED: Final = typed(events, "first_entry entry_count entries")
-"""Types of the columns of a row of `events`, but for its key."""
 ITEM: Final = {str(column.name): column.info["type"] for column in _item()}
-"""Types of the columns of an item, in `messages` as in `conversation_items`."""

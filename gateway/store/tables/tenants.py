@@ -1,5 +1,3 @@
-"""Define the tables of tenants, projects, keys and issuers, and of the audit log."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +41,6 @@ _KEY_SEEN: Final = (
     " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
     " created_by, pepper_id"
 )
-"""All but the hash."""
 _KEY_CHANGED: Final = (
     "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
     " replaced_by, hash, pepper_id"

@@ -1,5 +1,3 @@
-"""Define the tables of hosted tools: pages, servers, approvals, calls, containers and files."""
-
 from __future__ import annotations
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""Containers of the code interpreter: their lifetimes, and the processes with their interpreters.
+"""Containers of the code interpreter, and the processes with their interpreters.
 
-A row outlives the interpreter: another process that needs the container takes it over, and the
-process before it finds at its next run that the epoch is not its own any more.
+A row outlives the interpreter: another process that needs the container takes it over, and the one
+before it notices at its next run that the epoch has moved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TooManyContainers(Exception):
-    """The tenant has as many as it may: `count`."""
+    """The tenant has as many containers as it may."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"there are {count} containers already")
@@ -37,9 +37,8 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """Container of a tenant. It ends at `expires_at`, which moves with `last_active_at`: `idle_s`
-    later, or sooner where its whole life has a bound. `epoch` counts its interpreters, from 1;
-    `engine` and `handle` are of the last one.
+    """A container. `expires_at` is `idle_s` after `last_active_at`, or sooner where its whole life
+    has a bound. `epoch` counts its interpreters; `engine` and `handle` are of the last one.
     """
 
     uuid: UUID
@@ -133,7 +132,6 @@ _LISTS: Final = in_pages(_LIST)
 async def create(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, containers_max: int
 ) -> bool:
-    """Insert a container. Return False if the tenant has `containers_max` already."""
     async with database.transaction(tenant_id) as connection:
         try:
             of_row = _of(tenant_id, row.uuid)
@@ -156,7 +154,6 @@ async def _check_count(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
-    """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
         return _row(connection, tenant_id, row)
@@ -165,7 +162,6 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Container
 async def touch(
     database: Database, tenant_id: TenantId, uuid: UUID, *, now: datetime, life_s: int
 ) -> ContainerRow | None:
-    """Record a use of the container and return it. None: unknown, or expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
@@ -173,7 +169,6 @@ async def touch(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase a container with its files. Return False if it is unknown. Raises `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, _of(tenant_id, uuid)))
@@ -191,10 +186,7 @@ async def take(
 
     `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
     same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
-    `handle` of the last interpreter. Return None if the container has expired. Only the first call
-    decides the properties of a new one.
-
-    Raises `TooManyContainers` if it is missing and the tenant has `containers_max` others.
+    `handle` of the last interpreter. None: it has expired. Raises `TooManyContainers`.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     async with database.transaction(tenant_id) as connection:
@@ -209,10 +201,7 @@ async def take(
 async def opened(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, engine: str, handle: bytes | None
 ) -> bool:
-    """Record the started interpreter of `row.owner` and `row.epoch`.
-
-    Return False if another process took it meanwhile.
-    """
+    """Record the started interpreter. Return False if another process took it meanwhile."""
     interpreter = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
     async with database.transaction(tenant_id) as connection:
         return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | interpreter))
@@ -226,10 +215,6 @@ async def list_containers(
     name: str | None,
     now: datetime,
 ) -> Page[ContainerRow]:
-    """Return a page of containers that have not expired.
-
-    Raises `InvalidRequest` for an unknown `after` or `before`.
-    """
     wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:
         if name is not None:
@@ -240,7 +225,6 @@ async def list_containers(
 
 
 def row_at_cursor(page: PageParams, parse_id: Callable[[str], UUID | None]) -> UUID | None:
-    """Return the row that a page begins behind or ends before. Raises `InvalidRequest`."""
     if page.cursor is None:
         return None
     uuid = parse_id(page.cursor)
@@ -258,7 +242,7 @@ async def page_rows(
 ) -> Sequence[Row]:
     """Return the rows of a page in the order from its cursor, and one more if there is any.
 
-    `load` reads the row at the `cursor` of `wanted`. Raises `InvalidRequest` if it is unknown.
+    `load` reads the row at the cursor. Raises `InvalidRequest`.
     """
     parameters = {**wanted, "cursor_at": None, "row_limit": page.limit + 1}
     if wanted["cursor"] is not None:

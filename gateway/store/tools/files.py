@@ -1,7 +1,6 @@
-"""Files: those that were uploaded, and those of containers. Their bytes are rows of chunks.
+"""Files: those that were uploaded (`container` None), and those of containers.
 
-A file of a container is known by its path: written again it keeps its id. `container` None means
-uploaded files wherever a function takes one.
+A file of a container is known by its path: written again it keeps its id.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Source = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """File of a tenant. `digest` is SHA-256 of its bytes. An uploaded one has a `purpose`; of one
-    of a container `source` says who made it.
+    """A file; `digest` is SHA-256 of its bytes. Only uploaded ones have a `purpose`, only those of
+    containers a `source`.
     """
 
     uuid: UUID
@@ -52,8 +51,6 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """Bounds on the files of a tenant, and on those of a container."""
-
     tenant_bytes_max: int
     container_bytes_max: int = 512 * 1024**2
     container_files_max: int = 200
@@ -138,8 +135,7 @@ async def put(
 ) -> FileRow | None:
     """Store a file; each of `chunks` except the last has `CHUNK_BYTES` bytes.
 
-    A file of a container replaces the one of the same path and keeps its id. Return None if the
-    container is unknown. Raises `InvalidRequest` if the container has no room for it, and
+    None: the container is unknown. Raises `InvalidRequest` if the container has no room for it, and
     `RateLimited` if the tenant has none.
     """
     async with database.transaction(tenant_id) as connection:
@@ -164,7 +160,7 @@ async def copy(
     copied: UUID,
     bounds: FileBounds,
 ) -> FileRow | None:
-    """Store a file as `put` does, with the bytes of another file of the tenant.
+    """Store a file as `put` does, with the bytes of another one.
 
     Raises `ResourceNotFound` if that has been deleted meanwhile.
     """
@@ -186,7 +182,6 @@ async def load(
     container: UUID | None = None,
     now: datetime,
 ) -> FileRow | None:
-    """Return the file without its bytes. None: unknown, deleted, expired, or another tenant's."""
     parameters = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_LOAD, parameters)).one_or_none()
@@ -194,10 +189,7 @@ async def load(
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
-    """Return one chunk of a file, counted from 0.
-
-    None: the file was replaced or deleted meanwhile.
-    """
+    """Return one chunk, counted from 0; None: the file was replaced or deleted meanwhile."""
     parameters = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
         content: bytes | None = await connection.scalar(_CHUNK, parameters)
@@ -212,10 +204,7 @@ async def delete(
     container: UUID | None = None,
     by_code: bool = False,
 ) -> bool:
-    """Erase a file. Return False if it is unknown.
-
-    Raises `DataHeld`, except for code that deletes in its container (`by_code`).
-    """
+    """Erase a file. Raises `DataHeld`, except for code in its container (`by_code`)."""
     parameters = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
         if not by_code:
@@ -226,7 +215,6 @@ async def delete(
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
-    """Return up to `files_max` files of a container, oldest first."""
     parameters = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, parameters)
@@ -242,7 +230,6 @@ async def list_files(
     purpose: str | None = None,
     now: datetime,
 ) -> Page[FileRow]:
-    """Return a page of files. Raises `InvalidRequest` for an unknown `after` or `before`."""
     parse_id = ids.parse_file_id if container is None else ids.parse_container_file_id
     cursor = row_at_cursor(page, parse_id)
     wanted = {

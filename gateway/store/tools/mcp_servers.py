@@ -1,36 +1,32 @@
-"""MCP servers that operators registered, for all tenants or for one.
-
-A row of `OPERATOR`, which no tenant is, is every tenant's; where a tenant has one of the same
-label, its own counts.
-"""
+"""MCP servers that operators registered, for all tenants (rows of `OPERATOR`) or for one."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from gateway.audit import Author
     from gateway.store.postgres.database import Database, Row
 
-OPERATOR: Final = TenantId(UUID(int=0))
+OPERATOR: Final = TenantId(EVERYONE)
 SERVERS_MAX: Final = 1024
-"""Read for one tenant: its own, and as many of all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpServerRow:
-    """A registered server. `secret` are the headers that it is sent, sealed; empty: none.
-
-    `allowed_tools` is a JSON list; None: all. `purposes` are separated by spaces: `mcp`, `browser`,
-    `python`, `search`. `call_timeout_s` None: the setting's.
+    """A server. `secret` are the headers that it is sent, sealed; empty: none. `allowed_tools` is a
+    JSON list; None: all. `purposes` are separated by spaces: `mcp`, `browser`, `python`, `search`.
+    `call_timeout_s` None: the setting's.
     """
 
     tenant_id: TenantId
@@ -64,10 +60,7 @@ def _row(row: Row) -> McpServerRow:
 
 
 async def insert(database: Database, server: McpServerRow, author: Author = COMMAND_LINE) -> None:
-    """Insert a server.
-
-    Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) for a taken label.
-    """
+    """Insert a server. Raises `StoreConflict` (uq_mcp_servers_tenant_id_label)."""
     async with database.transaction(server.tenant_id) as connection:
         await connection.execute(_PUT, asdict(server))
         event = author.event("harmony.mcp_server.added", server.label)

@@ -1,12 +1,10 @@
 """Calls of hosted tools: their audit, and the approvals of those of MCP servers.
 
-The audit has one row for each attempt at a call that the gateway answered: the caller, the tool,
-the time and sizes, in numbers and digests. No argument and no result is kept. The rows outlive the
-response, like its usage.
+The audit has one row for each attempt at a call that the gateway answered, without arguments and
+results. The rows outlive the response, like its usage.
 
-An approval is a request and its outcome, and can be used once. Its row holds digests and times
-only, so that it may exist for responses that are not stored. The digests are made with a key that
-is not in the database, so that a reader of the database cannot guess arguments.
+An approval can be used once. Its row may exist for responses that are not stored: it has times and
+digests only, made with a key that is not in the database.
 """
 
 from __future__ import annotations
@@ -56,13 +54,10 @@ _NAMES: Final = ("server", "tool", "approval_request_id", "hosts")
 
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
-    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
-
-    `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are the size of the result that the
-    model got. `replica` is the name under which the process claims responses. Of a call of an MCP
-    tool `approval` says whether its `user` approved it, by the answer to `approval_request_id`, or
-    was `never` asked, as request, server and policy would have it. `hosts` are those that something
-    was sent to.
+    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`. The
+    result's size is that which the model got. `replica` is the name under which the process claims
+    responses. `approval`: the `user` approved the call, by the answer to `approval_request_id`, or
+    was `never` asked. `hosts` were sent something.
     """
 
     response: UUID
@@ -110,7 +105,6 @@ def _row(call: AuditedCall) -> dict[str, Any]:
 async def since(
     database: Database, tenant_id: TenantId, begin: datetime, *, rows_max: int
 ) -> list[AuditedCall]:
-    """Return the last calls of a tenant after `begin`, newest first."""
     wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_SINCE, wanted)
@@ -131,7 +125,7 @@ def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
 
 
 Approvals = Sequence[tuple[str, bytes]]
-"""Answers to approval requests: the id of each request, and the keyed digest of its call."""
+"""Id of each approval request, and the keyed digest of its call."""
 
 _ASK_APPROVAL: Final = Statement("""
 INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)
@@ -163,8 +157,8 @@ async def ask_approval(
 ) -> None:
     """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A
-    repeated request changes nothing: a replica that takes the response over asks again.
+    `digest` (`gateway.protocol.grants.approval_digest`) is stored under `key`. A repeated request
+    changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:
@@ -174,11 +168,9 @@ async def ask_approval(
 async def use_approvals(
     connection: Connection, tenant_id: TenantId, approvals: Approvals, used_by: UUID
 ) -> None:
-    """Use approvals, granted or denied, for a response, each once only, in the transaction that
-    accepts it: they are used if it is accepted.
+    """Use approvals, granted or denied, in the transaction that accepts the response.
 
-    The same response may use them again. Raises `InvalidRequest` for an approval that does not
-    count.
+    The same response may use them again. Raises `InvalidRequest`.
     """
     for request_id, digest in sorted(approvals):  # so that no two transactions wait for each other
         parameters = {"tenant": tenant_id, "request_id": pack_text(request_id)}
@@ -189,7 +181,6 @@ async def use_approvals(
 
 
 def keyed(digest: bytes, key: bytes) -> bytes:
-    """Return the digest of an approved call as it is stored."""
     return hmac.digest(key, digest, "sha256")
 
 

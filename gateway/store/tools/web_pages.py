@@ -1,12 +1,11 @@
 """Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-A page that was shown is kept by a digest of its content, as long as responses are: a later call
-scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
+A shown page is one row, by a digest of its content, as long as responses are kept: later calls
+scroll in it, search it, or follow its links.
 
-The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
-for all. An operator writes them; tenants read. Row-level security keeps an index on the words from
-being used (a comparison of them might tell what others' rows say), so a search reads all documents
-that its tenant may see: this is for thousands of pages, not for the web.
+Row-level security keeps an index on the words of documents from being used (a comparison might tell
+what others' rows say), so a search reads all documents that its tenant may see: this is for
+thousands of pages, not for the web.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page as it is stored. `url` is empty for results of a search; no link has a line end.
-
-    The text of a document is as the browser shows it, without NUL and surrogates.
+    """A page. `url` is empty for results of a search; no link has a line end. The text of a
+    document is as the browser shows it, without NUL and surrogates.
     """
 
     url: str
@@ -47,7 +45,6 @@ class StoredPage:
 
     @property
     def key(self) -> bytes:
-        """Return the SHA-256 digest of the whole page, the key of one that was shown."""
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):
             content = pack_text(part)
@@ -76,7 +73,6 @@ LIMIT 1
 async def put_page(
     database: Database, tenant_id: TenantId, page: StoredPage, *, requested_url: str
 ) -> bytes:
-    """Store a page, fetched now, that `requested_url` led to; return its key."""
     row = {
         "tenant": tenant_id,
         "key": page.key,
@@ -93,7 +89,6 @@ async def put_page(
 
 
 async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage | None:
-    """Return the page of a key, or None if it was removed."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_GET_PAGE, {"tenant": tenant_id, "key": key})
         cipher = connection.cipher(tenant_id)
@@ -103,7 +98,6 @@ async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> Store
 async def find_page(
     database: Database, tenant_id: TenantId, requested_url: str, *, age_max_s: float
 ) -> StoredPage | None:
-    """Return the page that a URL led to at most `age_max_s` ago."""
     wanted = {"tenant": tenant_id, "asked": _digest(requested_url), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND_PAGE, wanted)
@@ -128,7 +122,7 @@ def _page(row: Row, cipher: ContentCipher) -> StoredPage:
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
-"""Words behind are not indexed: Postgres keeps a megabyte of words of one text at most."""
+"""Characters: Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
 """Links in the form of `gateway.tools.browser.page.link`; only their words are indexed."""
 _WORDS: Final = (
@@ -205,8 +199,7 @@ async def put_documents(
 ) -> None:
     """Add documents for a tenant, or for all tenants if None; each replaces the one of its URL.
 
-    `language` is a text search configuration of Postgres. As the owner of the tables. Raises
-    `StoreError`, also for an unknown language.
+    `language` is a text search configuration of Postgres.
     """
     rows = [
         {
@@ -227,10 +220,7 @@ async def put_documents(
 
 
 async def documents_of(database: Database, tenant_id: UUID | None, *, rows_max: int) -> list[Row]:
-    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None.
-
-    The rows have `tenant_id` (None: for all tenants), `url`, `title`, `chars` and `added_at`.
-    """
+    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None."""
     parameters = {"tenant": tenant_id, "everyone": EVERYONE, "rows_max": rows_max}
     async with database.owner_transaction() as connection:
         return await connection.execute(_LIST_DOCUMENTS, parameters)
@@ -243,7 +233,6 @@ async def note_documents_added(
     count: int,
     author: Author = COMMAND_LINE,
 ) -> None:
-    """Record in the audit log that `count` documents were added from a place."""
     event = author.event("harmony.pages.added", place, data={"pages": count})
     async with database.owner_transaction() as connection:
         await audit_log.record(connection, tenant_id, event)
@@ -252,7 +241,7 @@ async def note_documents_added(
 async def remove_documents(
     database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
 ) -> int:
-    """Remove a document, and all below it if its URL ends with a slash; return their number."""
+    """Remove a document, and all below its URL."""
     what = {
         "tenant": tenant_id or EVERYONE,
         "url": url,
@@ -267,7 +256,6 @@ async def remove_documents(
 
 
 async def get_document(database: Database, tenant_id: TenantId, url: str) -> StoredPage | None:
-    """Return the document of a URL, the tenant's own or the one for all."""
     wanted = {"tenant": tenant_id, "everyone": EVERYONE, "key": _key(url)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_GET_DOCUMENT, wanted)).one_or_none()
@@ -286,10 +274,7 @@ async def search_documents(
     count: int,
     language: str,
 ) -> list[Row]:
-    """Return documents with all words of a query, or else with some of them, best first.
-
-    The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words of the query.
-    """
+    """Return documents with all words of a query, or else with some of them, best first."""
     parameters = {
         "tenant": tenant_id,
         "everyone": EVERYONE,

@@ -1,14 +1,8 @@
 """Admission for the pool: send a request now, or wait until it may go; and call running ones back.
 
-A request waits here and not at a backend: here it is in order, can be cancelled, and is sent where
-there is room when its turn comes. While no request waits it costs a comparison.
-
-A tenant that was alone may have filled all slots with requests that take minutes. When a second
-tenant finds none free, requests of the first are called back until it has no more slots than its
-share beside the other (half, where their shares are equal). First come those that have no token
-yet: they wait at the backend and lose nothing. Then come the latest of those that can be continued
-from the tokens they have. A recalled request goes back into the queue, before the others of its
-tenant.
+For a second tenant without a free slot, requests of the first are recalled down to its share: first
+those without a token, which lose nothing, then the latest that can be continued. They go back into
+the queue, before the others of their tenant.
 """
 
 from __future__ import annotations
@@ -40,11 +34,7 @@ if TYPE_CHECKING:
 
 
 class Recallable(Protocol):
-    """A request that runs at a backend.
-
-    `can_go_on`: it can be continued elsewhere from the tokens it has. `share` is the weight of its
-    tenant; 1 is the usual one.
-    """
+    """Request that runs at a backend; `share` is the weight of its tenant."""
 
     @property
     def upstream(self) -> str: ...
@@ -58,22 +48,20 @@ class Recallable(Protocol):
     @property
     def can_go_on(self) -> bool: ...
 
-    def recall(self) -> None:
-        """Stop the request and put it back into the queue."""
-        ...
+    def recall(self) -> None: ...
 
 
 def excess(running: int, free: int) -> int:
-    """Return how many of a tenant's `running` requests must end to bring it down to its share.
+    """Return how many requests must end to bring a tenant down to its share.
 
-    This counts the slots that they free. `free` is negative if more slots are taken than exist.
+    `free` is negative if more slots are taken than exist.
     """
     more = running - SHARE_OF_FREE_SLOTS * free
     return max(0, -(-more // (SHARE_OF_FREE_SLOTS + 1)))
 
 
 class Running:
-    """The requests that run at backends, by tenant, in the order in which they were sent."""
+    """In the order of sending, by tenant."""
 
     def __init__(self) -> None:
         self.tenants: dict[str, dict[Recallable, None]] = {}
@@ -83,7 +71,6 @@ class Running:
         self.tenants.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
-        # For whatever reason the request has ended.
         self._leaving.pop(one, None)
         own = self.tenants.get(tenant)
         if own is not None and own.pop(one, self) is None and not own:
@@ -92,14 +79,7 @@ class Running:
     def make_room(
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
     ) -> int:
-        """Recall requests so that `tenant` finds a slot at one of the backends `at`.
-
-        `share` is its weight. The backends have `bound` slots, of which `free` are free. Returns
-        how many were recalled.
-
-        They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
-        more than its share loses nothing.
-        """
+        """Recall requests of the tenant that exceeds its share most, for a slot at one of `at`."""
         free += sum(one.upstream in at for one in self._leaving)
         hogs = {name: own for name in self.tenants if (own := self._beyond(name, at, bound, share))}
         hogs.pop(tenant, None)
@@ -132,21 +112,17 @@ class Running:
 
 
 class Closable(Protocol):
-    """Start of a request at a backend: `close` undoes it as if it had never begun."""
-
     def close(self) -> None: ...
 
 
 T = TypeVar("T", bound=Closable)
 
 PUMP_INTERVAL_S: Final = 0.1
-"""Seconds between two looks at the queue while requests wait in it: by mere time delays get shorter
-and backends come back."""
+"""While requests wait: by mere time delays get shorter and backends come back."""
 CLAIMED_AHEAD: Final = 4
-"""Background requests that this process claims beyond its free slots: they wait here, so that a
-slot that becomes free, or their age, finds one of them at once."""
+"""Background requests beyond the free slots, for those that become free."""
 REFUSED_APART_S: Final = 0.004
-"""Seconds between the refusals of two requests of a tenant that waited in vain."""
+"""Between two requests of a tenant that waited in vain."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
@@ -161,10 +137,6 @@ _CAUSES: Final[dict[RefusedFor, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Admission now: `queued` requests by class, slots and slots in use by backend. `saturation` is
-    the share of the slots that requests in flight and waiting need.
-    """
-
     queued: dict[str, int]
     slots: dict[str, int]
     taken: dict[str, int]
@@ -172,8 +144,6 @@ class AdmissionState:
 
 
 class Admission:
-    """The slots of all backends, and the queue of one process."""
-
     def __init__(
         self,
         policy: AdmissionPolicy,
@@ -181,20 +151,17 @@ class Admission:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # `clock` gives seconds and never goes back.
         self.policy = policy
         self._metrics = metrics
         self._clock = clock
         self._members: dict[str, MemberSlots] = {}
         self._serving: Callable[[], Iterable[str]] = self._members.keys
         self.shares = FairShares()
-        """Counters of what this process served to each tenant."""
         self.running = Running()
-        """Requests that run at backends."""
         self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, self.shares)
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
-        """Number of requests that wait. While it is 0, a request that finds room may take it."""
+        """While it is 0, a request that finds room may take it."""
         metrics.admission_reads(
             queued={
                 work.label: partial(self._queue.lengths.__getitem__, work) for work in WorkClass
@@ -204,7 +171,6 @@ class Admission:
         )
 
     def follow(self, policy: AdmissionPolicy) -> None:
-        """Go on by another policy; what waits or runs already is not refused by it."""
         self.policy = self._queue.policy = policy
         for member in self._members.values():
             member.follow(policy)
@@ -227,20 +193,14 @@ class Admission:
 
     @property
     def saturation(self) -> float:
-        """Return requests in flight and waiting, for each slot: above 1 there are too few slots.
-
-        Without any slot they are counted as if there were one.
-        """
+        """Return requests in flight and waiting for each slot; at least one slot counts."""
         members = [self.slots(name) for name in self._serving()]
         requests = self.waiting + sum(one.in_flight for one in members)
         return requests / max(1, sum(one.bound for one in members))
 
     @property
     def claimable(self) -> int:
-        """Return how many more requests waiting in the database can start here soon.
-
-        It may be negative.
-        """
+        """Return how many more queued responses can start here soon; may be negative."""
         free = sum(self.slots(name).background_room for name in self._serving())
         return free + CLAIMED_AHEAD - self._queue.accepted
 
@@ -253,11 +213,7 @@ class Admission:
         )
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
-        """Refuse now a request that would be refused when it is sent.
-
-        Raises `Overloaded`, or `RateLimited` when the tenant itself has the most waiting requests
-        that it may.
-        """
+        """Raise `Overloaded` or `RateLimited` for a request that would be refused when sent."""
         work = class_of(priority, is_background=False)
         if not self.waiting or (tenant and self.shares.is_idle(tenant)):
             return
@@ -265,10 +221,7 @@ class Admission:
             raise self._refusal(work, model, cause, tenant)
 
     def make_room(self, tenant: str, names: Collection[str], share: float = 1.0) -> None:
-        """Recall requests of a tenant that exceeds its share of these backends' slots.
-
-        They make room for `tenant`, of weight `share`, which has nothing running and finds no slot.
-        """
+        """Recall requests for `tenant`, which has nothing running and finds no slot."""
         slots = [self.slots(name) for name in names]
         bound, taken = sum(one.bound for one in slots), sum(one.in_flight for one in slots)
         recalled = self.running.make_room(
@@ -280,10 +233,10 @@ class Admission:
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
-        """Wait for the turn of the request, and return the result of `start`: see `queue.Ticket`.
+        """Wait for the turn of the request, and return the result of `start`.
 
-        Raises as `require_room` does, at once if its turn cannot come in time, else when it did
-        not; and what `start` raises. A caller that is cancelled leaves the queue at once.
+        Raises as `require_room` does, at once if its turn cannot come in time; and what `start`
+        raises.
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
         tenant = request.tenant
@@ -304,7 +257,6 @@ class Admission:
             deadline=now + wait_s,
             on_settled=settled.set,
             tenant=tenant,
-            tokens=request.prompt_tokens,
             is_accepted=is_accepted,
             was_recalled=request.was_recalled,
         )

@@ -1,19 +1,10 @@
-"""The admission queue: all requests that wait until a backend has room, fair among tenants.
+"""The admission queue: requests that wait until a backend has room, fair among tenants.
 
-Work classes are served in order of priority. Within a class, requests with the same demand form a
-line, so that a request that only some backends can take does not block those that others could
-serve: a line in which neither the head nor the next ticket of any other tenant can start is
-skipped. No tenant may fill more than its share of the queue.
-
-The next request of a line is that of the tenant that was served least, in tokens. Each tenant has
-a counter of the tokens that it was served; its own requests are served in the order of their
-arrival. A request is counted when it starts, with the output that is expected of it, and corrected
-when it has ended. A tenant that begins to wait is lifted to the counters of those being served:
-unused time is not saved up. This is the virtual token counter (Sheng et al., arXiv 2401.00588)
-with prediction, with the start of start-time fair queueing (Goyal et al. 1996). Counters are of
-one process.
-
-There is no clock in here: every method that needs the time takes it as an argument.
+Requests with the same demand form a line, so that its head does not block requests that other
+backends could serve. The next request is that of the tenant that was served least, in tokens with
+the expected output. This is the virtual token counter (Sheng et al., arXiv 2401.00588) with
+prediction, with the start of start-time fair queueing (Goyal et al. 1996): unused time is not saved
+up. Counters are of one process.
 """
 
 from __future__ import annotations
@@ -34,37 +25,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RefusedFor = Literal["full", "tenant", "wait", "deadline"]
-"""Reason for a refusal: the queue is full (`full`), its tenant has used up its share of the
-queue (`tenant`), it would wait too long (`wait`), or it has waited too long (`deadline`)."""
 
 
 class Demand(NamedTuple):
-    """Requirements of a request on a backend. Requests with equal demands can go to the same
-    backends: while the first of them finds no room, the others need not be tried.
-    """
+    """Requests with equal demands can go to the same backends."""
 
     model: str
     wants_logprobs: bool = False
     is_bound: bool = False
     is_new: bool = False
-    """True if it begins a session; new sessions are held back first when caches are full."""
+    """True if it begins a session; these are held back first when caches are full."""
 
 
 class Ticket(Generic[T]):
-    """Request that waits for a backend.
+    """Request that waits for a backend. Times are seconds of the caller's clock.
 
-    `tenant` is an opaque name of its tenant, `tokens` the length of its prompt. `is_accepted`: its
-    client was promised that it will run (background), so it is never refused. `was_recalled`: it
-    ran before and was called back, so it goes before the others of its tenant.
-
-    `start` sends the request if a backend has room and returns the outcome, else None. The outcome
-    is kept in `result`, what `start` raised in `error`. `on_settled` is called after either, and
-    after a refusal. `since` and `deadline` are in seconds of the caller's clock.
+    `start` sends it if a backend has room, else returns None. `is_accepted` ones (background) fill
+    no part of the queue. `was_recalled`: it goes before the others of its tenant.
     """
 
     __slots__ = (
         "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
-        "result", "since", "start", "tenant", "tokens", "was_recalled", "work",
+        "result", "since", "start", "tenant", "was_recalled", "work",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - all that is known of a request
@@ -77,7 +59,6 @@ class Ticket(Generic[T]):
         deadline: float,
         on_settled: Callable[[], None],
         tenant: str = "",
-        tokens: int = 0,
         is_accepted: bool = False,
         was_recalled: bool = False,
     ) -> None:
@@ -88,7 +69,6 @@ class Ticket(Generic[T]):
         self.deadline = deadline
         self.on_settled = on_settled
         self.tenant = tenant
-        self.tokens = tokens
         self.is_accepted = is_accepted
         self.was_recalled = was_recalled
         self.number = 0
@@ -98,27 +78,24 @@ class Ticket(Generic[T]):
 
 
 OUTPUT_WEIGHT: Final = 4
-"""A generated token costs a backend as much as this many tokens of a prompt."""
+"""Cost of a generated token, in tokens of a prompt."""
 CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
     WorkClass.PRIORITY: 4.0,
     WorkClass.DEFAULT: 1.0,
     WorkClass.BACKGROUND: 0.5,
 }
-"""The tokens of a request are divided by the weight of its class before they are counted."""
+"""Divisors of tokens."""
 EXPECTED_AT_FIRST: Final = 256.0
 ALPHA: Final = 0.1
-"""Weight of the latest output in the moving average that predicts the next one."""
+"""Weight of the latest output in the average that predicts the next."""
 SHARE_OF_FREE_SLOTS: Final = 19
-"""A tenant may hold at most this many times the free slots: alone, 95 of 100."""
+"""Multiple of the free slots that a tenant may hold: alone, 95 of 100."""
 TENANTS_MAX: Final = 4_096
-"""Counters that are kept. The least recently used ones of tenants without requests are dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class TenantAccount:
-    """Account of a tenant: `served` is its counter, `expected` the output of its next request,
-    `queued` how many of its requests wait, `running` how many are at backends.
-    """
+    """Tokens `served` to a tenant, and output `expected` of its next request."""
 
     served: float
     expected: float = EXPECTED_AT_FIRST
@@ -128,20 +105,14 @@ class TenantAccount:
 
 @dataclass(slots=True, eq=False)
 class CountedRequest:
-    """A running request, which counts with the output that was `expected` of it until `end` is
-    called, once.
-    """
+    """Running request, which counts with its `expected` output until `end`, called once."""
 
     account: TenantAccount
     expected: float
     weight: float
 
     def end(self, output: int | None) -> None:
-        """Replace the expected output by `output` tokens; None: unknown, so the expectation stays.
-
-        Negative counts are taken as 0: whatever a backend reports, a request never lowers its
-        tenant's counter below what it was before.
-        """
+        """Replace the expected output; negative counts are 0, whatever a backend reports."""
         account = self.account
         account.running -= 1
         if output is not None:
@@ -151,19 +122,17 @@ class CountedRequest:
 
 
 class FairShares:
-    """The counters of all tenants."""
-
     def __init__(self) -> None:
         self._accounts: OrderedDict[str, TenantAccount] = OrderedDict()
         self._now = 0.0
-        """The highest counter that a served tenant had when it was chosen (virtual time)."""
+        """Virtual time: the highest counter of a tenant when it was served."""
 
     def account(self, tenant: str) -> TenantAccount:
         # A new account starts at the present virtual time.
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = TenantAccount(self._now)
             self._forget()
+            account = self._accounts[tenant] = TenantAccount(self._now)
         return account
 
     def arrive(self, tenant: str) -> None:
@@ -178,10 +147,6 @@ class FairShares:
     def serve(
         self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0
     ) -> CountedRequest:
-        """Count a request with `prompt` tokens that starts now.
-
-        `share` is its tenant's weight; the usual one is 1.
-        """
         account = self._accounts.get(tenant) or self.account(tenant)
         self._accounts.move_to_end(tenant)
         if not account.queued:
@@ -198,27 +163,22 @@ class FairShares:
         return account is None or not account.running
 
     def has_share(self, tenant: str, free: int) -> bool:
-        """Return True if a tenant may take one of `free` free slots.
-
-        A tenant that holds nearly all slots may not take the last ones: its streams may be long,
-        and other tenants may come.
-        """
+        """Return True if a tenant may take one of `free` slots; others may come."""
         account = self._accounts.get(tenant)
         return account is None or account.running < SHARE_OF_FREE_SLOTS * free
 
     def _forget(self) -> None:
-        while len(self._accounts) > TENANTS_MAX:
-            tenant, account = next(iter(self._accounts.items()))
-            if account.queued or account.running:
+        # Makes room for one. Busy tenants are skipped: a request may run for hours.
+        while len(self._accounts) >= TENANTS_MAX:
+            rows = self._accounts.items()
+            idle = (tenant for tenant, one in rows if not (one.queued or one.running))
+            if (tenant := next(idle, None)) is None:
                 return
             del self._accounts[tenant]
 
 
 class FairOrder(Generic[T]):
-    """A line in which tenants are served by their counters, and each tenant's requests in order.
-
-    `head`, `oldest` and `heads` are for a line that is not empty.
-    """
+    """Line of one work class and demand. `head`, `oldest` and `heads` need a ticket in it."""
 
     __slots__ = ("_count", "_shares", "_tenants")
 
@@ -236,7 +196,6 @@ class FairOrder(Generic[T]):
         self._shares.arrive(ticket.tenant)
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """Remove a ticket, at any position, because it was started or given up."""
         own = self._tenants[ticket.tenant]
         del own[ticket.number]
         if not own:
@@ -252,7 +211,6 @@ class FairOrder(Generic[T]):
         return min(heads, key=lambda one: (account(one.tenant).served, one.number))
 
     def heads(self) -> Iterator[Ticket[T]]:
-        """Yield the next ticket of each tenant, in the order in which the tenants are served."""
         account = self._shares.account
         heads = map(self._first, self._tenants)
         return iter(sorted(heads, key=lambda one: (account(one.tenant).served, one.number)))
@@ -261,7 +219,7 @@ class FairOrder(Generic[T]):
         return min(map(self._first, self._tenants), key=lambda one: one.number)
 
     def before(self, tenant: str) -> int:
-        """Return about how many tickets would be served before a new one of `tenant`."""
+        """Return about how many tickets would be served before a new one."""
         # All requests count as if they cost the same (round robin).
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
@@ -280,37 +238,31 @@ class FairOrder(Generic[T]):
 
 GRANTS_KEPT: Final = 256
 GRANTS_MIN: Final = 4
-"""Requests that must have left the queue before a drain rate is derived from them."""
+"""Requests that leave before a drain rate is derived."""
 RATE_MIN_S: Final = 2.0
-"""Seconds that the queue must have existed before that: the first to leave it go to slots that were
-free anyway, which says nothing about the rate."""
+"""The first to leave the queue go to slots that were free anyway."""
 SHARE_OF_FREE: Final = 4
-"""A tenant may hold at most this many times the free places of the queue, so that others always
-find some. A tenant that is alone can fill four fifths of it."""
+"""Multiple of the queue's free places that a tenant may hold: alone, four fifths."""
 
 HEADS_TRIED_MAX: Final = 16
-"""Tenants of one line that are tried, one after the other, when the head cannot start. Fewer than
-that have used up their share at any time."""
+"""Fewer tenants have used up their share at any time."""
 
 
 class DrainRate:
-    """The rate at which requests leave the queue, measured while it is not empty."""
+    """Rate of requests that leave the queue while it is not empty."""
 
     __slots__ = ("_at", "_began", "since")
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When the queue last became non-empty."""
         self._at: deque[float] = deque(maxlen=GRANTS_KEPT)
         self._began = 0.0
 
     def begin(self, now: float) -> None:
-        """Start observing: the queue has just become non-empty."""
         self._at.clear()
         self._began = self.since = now
 
     def count(self, now: float) -> None:
-        """Count a request that has left the queue."""
         if len(self._at) == GRANTS_KEPT:
             self._began = self._at[0]
         self._at.append(now)
@@ -324,8 +276,6 @@ class DrainRate:
 
 
 class AdmissionQueue(Generic[T]):
-    """The waiting requests of all models."""
-
     def __init__(self, policy: AdmissionPolicy, shares: FairShares | None = None) -> None:
         # Without counts in `shares`, tickets are served in the order of their arrival.
         self.policy = policy
@@ -334,11 +284,9 @@ class AdmissionQueue(Generic[T]):
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
         self.accepted = 0
-        """Number of waiting requests that were accepted for certain (background): no bound holds
-        for them."""
+        """Waiting background requests, for which no bound holds."""
         self._of_tenants: Counter[str] = Counter()
         self.lengths = dict.fromkeys(WorkClass, 0)
-        """Number of waiting requests, by work class."""
 
     def __len__(self) -> int:
         return sum(self.lengths.values())
@@ -350,7 +298,6 @@ class AdmissionQueue(Generic[T]):
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
-        """Return why a new request of this class must not wait; None if it may."""
         free = self.policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
@@ -381,10 +328,6 @@ class AdmissionQueue(Generic[T]):
         )
 
     def drain_s(self, count: int, model: str, now: float) -> float | None:
-        """Return the seconds until `count` more requests of the model leave the queue.
-
-        None while the drain rate is unknown.
-        """
         if not self._waits(model):
             return None
         per_s = self._rates[model].per_s(now)
@@ -423,7 +366,7 @@ class AdmissionQueue(Generic[T]):
             del self._lines[key]
 
     def pump(self, now: float) -> None:
-        """Start every ticket that finds room now, in order; refuse those past their deadline."""
+        """Start every ticket that finds room, in order; refuse late ones."""
         self._refuse_late(now)
         lines = dict(self._lines)
         while lines:

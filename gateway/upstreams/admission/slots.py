@@ -1,19 +1,9 @@
-"""The slots of a backend: how many requests it is sent at once, learned from times to first token.
+"""How many requests a backend is sent at once, learned from times to first token (AIMD).
 
-Also the classes of requests, and the numbers of admission.
-
-The bound is adapted by AIMD. It grows by one after a number of first tokens on time and shrinks by
-a share after some late ones, since a server that queues requests is late, whatever it reports. If
-more than half of the requests in flight have no token yet, most of them are queued, and the bound
-is halved. It starts low and doubles until it shrinks for the first time (slow start), so that an
-unknown backend does not get a queue that takes longer to drain than to discover.
-
-Reports of the backend are more exact: if it says how many requests it queues, the bound shrinks by
-that many; if it says how many it runs at once (`max_running_requests`), the bound never exceeds
-that by more than a few.
-
-Only requests that were sent while the bound was nearly used say anything about it. A change of the
-bound shows no earlier than a first token later, so only requests sent after the last change count.
+The bound grows by one after first tokens on time and shrinks by a share after late ones. It doubles
+until it shrinks for the first time (slow start): an unknown backend must not get a queue that takes
+longer to drain than to discover. Only requests that were sent while the bound was nearly used
+count, and after its last change, which shows no earlier than a first token later.
 """
 
 from __future__ import annotations
@@ -37,10 +27,7 @@ class WorkClass(IntEnum):
 
 
 def class_of(priority: int, *, is_background: bool) -> WorkClass:
-    """Return the class of a request with a `TokenRequest.priority`.
-
-    A background request goes one class below its tier; flex is the lowest.
-    """
+    """Return the class of a `TokenRequest.priority`."""
     if not priority:  # as nearly always
         return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
     rank = WorkClass.DEFAULT - priority + is_background
@@ -48,25 +35,15 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
 
 
 BACKGROUND_PROMOTION_S: Final = 300.0
-"""After which what waits in the lowest class goes one class up, here as in the database."""
+"""After this the lowest class goes one class up, here as in the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """Every number of admission.
+    """Numbers of admission.
 
-    A backend is sent `slots_start` requests at once, in the beginning, and between `slots_min` and
-    `slots_max` later. A first token is late that takes longer than `first_token_target_s`, and what
-    it takes to read the prompt at `read_tokens_per_s`. Where more than `late_share` of them are
-    late, the slots become `shrink_share` of what they were.
-
-    Work of the background takes up to `background_share` of the slots. In the queue are
-    `queue_length_max` requests at most; responses in background that were accepted come on top,
-    of which no more are claimed than there is room for, and a few. What waited `wait_max_s` is
-    refused (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up
-    (in the lowest class `background_promotion_s`). The longer somebody has been waiting all the
-    time, the sooner must be the turn of who comes in: within what is left of `wait_max_s` since
-    then, or `overload_wait_max_s`.
+    A first token is late after `first_token_target_s` and the time to read the prompt. While a
+    queue lasts, the wait that is allowed shrinks from `wait_max_s` to `overload_wait_max_s`.
     """
 
     slots_start: int = 16
@@ -92,57 +69,43 @@ class AdmissionPolicy:
 
 
 FULL_SHARE: Final = 0.9
-"""First tokens let the bound grow if at least this share of it was in use at the request's
-start."""
+"""Share in use from which first tokens let the bound grow."""
 BUSY_SHARE: Final = 0.5
-"""Below this share of the bound in use, a late first token has another cause than too many
-requests."""
+"""With less in use, a late first token has another cause."""
 ROUND: Final = 8
 """First tokens on time that raise the bound by one step."""
 FAST_ROUND: Final = 4
-"""`ROUND` during slow start."""
 FAST_GROWTH: Final = 2.0
 FAST_SHARE: Final = 0.75
-"""`FULL_SHARE` during slow start. It is below the saturation at which an autoscaler adds backends
+"""`FULL_SHARE` during slow start, below the saturation at which an autoscaler adds backends
 (docs/operate.md): a bound that was never reached must not add any."""
 WAITING_FREE_SHARE: Final = 0.02
-"""Share of the running requests that may be queued at the backend, so that it has the next one at
-hand when one ends."""
+"""Share of running requests that may be queued at the backend."""
 BEYOND_SHARE: Final = 0.125
-"""Share of the bound that may be sent beyond it, for tenants that have nothing running: streams of
-others may hold all slots for minutes."""
+"""Beyond the bound, for tenants that have nothing running: streams may take minutes."""
 SOONER_ALPHA: Final = 0.3
 LATER_ALPHA: Final = 0.05
 CROWDED_ALPHA: Final = 0.001
-"""Weights of the latest time to first token in the moving average of usual ones: if it was sooner,
-if it was later, and if it was later while much of the bound was in use. The last is tiny, because
-queueing at the backend must not become usual."""
+"""Weights of the latest time to first token in its average: if sooner, later, and later while much
+was in use, since queueing must not become usual."""
 OVERDUE_FACTOR: Final = 4.0
 OVERDUE_MIN_S: Final = 0.1
-"""A first token is overdue after this multiple of the usual time, and not before
-`OVERDUE_MIN_S`."""
 CAUTION_FACTOR: Final = 4
 CAUTION_MAX: Final = 16
-"""Each overdue first token multiplies the number that has to be on time for a step up, to
-`CAUTION_MAX`: trying too many again soon would make tenants without slots wait again."""
+"""Bound of the multiple of `ROUND`: trying again soon would make tenants without slots wait
+again."""
 CALM_GROWTH: Final = 1.25
-"""Once the bound has grown by this factor since it was overdue, the caution ends: the backend has
-more capacity than it had then."""
+"""Growth of the bound that ends the caution."""
 HALF: Final = 0.5
-"""The least share that one observation leaves of the bound: it may be a moment's, or others'
-load."""
+"""The least that one observation leaves of the bound: it may be others' load."""
 REPORTS_MIN: Final = 2
-"""Reports of a queue in a row before the bound shrinks: a single one may be a burst just
-arriving."""
+"""Reports in a row before the bound shrinks: one may be a burst."""
 
 
 class MemberSlots:
-    """The slots of one backend: `bound` requests at once, of which `background_bound` may be
-    background work (at least one, or there would never be any).
+    """Slots of one backend. `begun` have had their first token, `beyond` had no free slot.
 
-    `in_flight` counts the slots taken. Of these, `begun` have had their first token, `background`
-    are background work, and `beyond` were sent although no slot was free. `in_flight` may exceed
-    `bound`: requests that continue a response do not wait.
+    `in_flight` may exceed `bound`: requests that continue a response do not wait.
     """
 
     __slots__ = (
@@ -194,10 +157,7 @@ class MemberSlots:
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
     def take(self, work: WorkClass, prompt: int, *, is_extra: bool = False) -> Slot:
-        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free.
-
-        `is_extra`: none was free, and `has_spare` allowed one more.
-        """
+        """Take a slot, even if none is free; `is_extra`: `has_spare` allowed one more."""
         self.in_flight += 1
         self.beyond += is_extra
         is_background = work is WorkClass.BACKGROUND
@@ -209,7 +169,6 @@ class MemberSlots:
         return Slot(self, self._round, used, prompt, is_background, is_extra)
 
     def answered(self, slot: Slot, seconds: float) -> None:
-        """Learn from the first token of a request, which came `seconds` after it was sent."""
         self._learn_usual(slot, seconds)
         if slot.round != self._round or slot.used < BUSY_SHARE:
             return
@@ -237,10 +196,9 @@ class MemberSlots:
         self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
-        """Return after how many seconds the first token for a prompt of `prompt` tokens is overdue.
+        """Return after how long without a first token a request must be queued at the backend.
 
-        Overdue means that the request is queued at the backend. None while the usual time is
-        unknown, or while so many slots are free that nothing should be queued.
+        None while that cannot be told from the usual time.
         """
         if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
             return None
@@ -256,11 +214,6 @@ class MemberSlots:
             self._calm_at = self._exact * CALM_GROWTH
 
     def reported(self, waiting: int | None, running: int | None, places: int | None = None) -> None:
-        """Learn from the backend's metrics.
-
-        `waiting` and `running` are its requests, `places` how many it can run at once; None: not
-        reported.
-        """
         if places is not None:
             self._clamp(places)
         if waiting is None or waiting <= max(1, WAITING_FREE_SHARE * (running or 0)):
@@ -304,11 +257,7 @@ class MemberSlots:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A slot that one request holds from being sent until it has ended.
-
-    `used` is the share of its class's bound that was in use when it was taken, itself included.
-    `release` may be called more than once.
-    """
+    """Slot of one request; `used` is the share of its class's bound then in use."""
 
     slots: MemberSlots
     round: int

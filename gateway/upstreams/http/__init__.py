@@ -1,1 +1,0 @@
-"""The HTTP client of backends, behind the interface of httpx2."""

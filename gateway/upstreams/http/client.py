@@ -1,10 +1,6 @@
 """The HTTP client of backends: keep-alive connections, made for long streams of small chunks.
 
-The transport stands behind httpx2's interface, on asyncio and httptools: reading such a stream
-through httpx2's own transport costs five to ten times the CPU. What is left out on purpose:
-proxies, HTTP/2, Unix sockets, and everything an environment variable could change.
-
-This is the one place that builds a client, and decides which headers may leave the gateway.
+Reading such a stream through httpx2's own transport costs five to ten times the CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from typing_extensions import override
 from gateway import __version__
 from gateway.concurrency import start_task
 from gateway.telemetry.trace_context import CURRENT
+from gateway.upstreams.backend import DP_RANK
 from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -33,24 +30,20 @@ if TYPE_CHECKING:
 
 
 LOOKUP_LATE_S: Final = 1.0
-"""Seconds after which a connection is made to the addresses of the lookup before, if there was one:
-a name server that is late, or fails, must not take a backend away."""
+"""After this the last addresses are used: a late name server must not take a backend away."""
 LOOKUP_KEPT_S: Final = 300.0
-"""Seconds for which the addresses of a lookup may stand in for those of a later one: in the end the
-address of a pod is that of another one."""
+"""How long they may stand in: in the end a pod's address is another pod's."""
 SHARES_MAX: Final = 4
-"""Parts, at most, of the time to connect that the addresses of one name share."""
+"""Parts of the time to connect that the addresses of one name share."""
 _DRAINED_BYTES_MAX: Final = 64 * 1024
-"""Behind the last id come the counts of tokens and little else."""
+"""After the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlivePolicy:
-    """`connections_max` and `idle_max` count per origin.
-
-    `expiry_s` must stay below what backends use themselves (uvicorn's default, 5 seconds), or
+    """Bounds per origin. Where `expiry_s` is not below that of backends (uvicorn: 5 seconds),
     requests race with their closing of idle connections.
     """
 
@@ -66,17 +59,11 @@ class _Origin(NamedTuple):
 
 
 class HttptoolsTransport(httpx2.AsyncBaseTransport):
-    """A keep-alive pool of HTTP/1.1 connections.
+    """Keep-alive pool of HTTP/1.1 connections.
 
-    A request beyond `connections_max` is refused with PoolTimeout at once: callers limit what is in
-    flight, a second queue here would only hide it. A request that went out on a kept-alive
-    connection which turns out closed, without one byte in answer, is sent once more on a new one.
-    When none can be made, it was lost: the server was there, and may be gone because of it.
-
-    The extension `body` of a response is its `ResponseBody`.
-
-    A caller that repeats one request encodes it itself (`Post`): building the client's requests
-    and responses takes many times as long as sending them.
+    Beyond `connections_max` PoolTimeout is raised: a second queue here would only hide the load. A
+    request on a kept connection that turns out closed, without one byte in answer, is sent once
+    more on a new one. If none can be made it was lost: perhaps the server died of it.
     """
 
     def __init__(
@@ -106,15 +93,11 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def aclose(self) -> None:
-        # Abort every connection, idle or not, and wait until the sockets are closed.
         for pool in self._origins.values():
             await pool.aclose()
 
     def origin(self, url: httpx2.URL) -> OriginPool:
-        """Return the connections to scheme, host and port of `url`.
-
-        Raises `UnsupportedProtocol`.
-        """
+        """Return the connections to the origin of `url`. Raises `UnsupportedProtocol`."""
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
         origin = _origin_of(url)
@@ -125,7 +108,6 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         return pool
 
     async def forget(self, url: httpx2.URL) -> None:
-        """Abort every connection to the origin of `url`, which is not used any more."""
         pool = self._origins.pop(_origin_of(url), None)
         if pool is not None:
             await pool.aclose()
@@ -151,26 +133,18 @@ def _is_address(host: str) -> bool:
 
 
 class HttpAnswer(NamedTuple):
-    """The head of an answer, and its body, which is still to come."""
-
     status: int
     headers: list[tuple[bytes, bytes]]
     body: ResponseBody
 
 
 class AnswerListener(BodyListener, Protocol):
-    """A `BodyListener` that gets the connection of the answer.
-
-    `attach` is called before the request is sent: twice, if a connection that was kept turns out
-    closed.
-    """
+    """Listener that gets the connection before each attempt to send the request."""
 
     def attach(self, body: ResponseBody, /) -> None: ...
 
 
 class OriginPool:
-    """The connections to one scheme, host and port."""
-
     def __init__(
         self,
         origin: _Origin,
@@ -186,7 +160,7 @@ class OriginPool:
         self._lookup: asyncio.Task[None] | None = None
         self._last_addresses: list[str] = []
         self._looked_up_at = 0.0
-        """When the last lookup ended well, by the loop's clock."""
+        """By the loop's clock."""
         self._connecting = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest idle one first
@@ -201,8 +175,8 @@ class OriginPool:
     ) -> HttpAnswer:
         """Send a whole request and return its answer. Raises `TransportError`.
 
-        The body of a 200 is passed to the `listener` from the read on that brings its head; then
-        this returns only once somebody calls `wake` of the connection, or the body has ended.
+        `listener` gets the body of a 200; then this returns only at `wake` of the connection, or
+        its end.
         """
         lost: httpx2.TransportError | None = None
         kept = self.take_idle()
@@ -317,7 +291,7 @@ class OriginPool:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Keep the connection for the next request if its last answer ended as it should."""
+        """Keep the connection for the next request, if it can be used again."""
         if not connection.finish():
             return
         if len(self._idle) >= self._keep_alive.idle_max:
@@ -342,10 +316,7 @@ class OriginPool:
 
 
 class ResponseBody(httpx2.AsyncByteStream):
-    """The body as it arrives: one item is all that came since the last one.
-
-    Whoever knows that it is one may have it poured instead (`connection`).
-    """
+    """Body as it arrives: one item is all that came since the last one."""
 
     def __init__(
         self,
@@ -355,7 +326,6 @@ class ResponseBody(httpx2.AsyncByteStream):
     ) -> None:
         self.connection = connection
         self.timeouts = timeouts
-        """Timeouts of the wait for more of the body."""
         self._release: Callable[[Connection], None] | None = release
 
     @override
@@ -375,16 +345,13 @@ class ResponseBody(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Give the connection back; it is aborted if the body was not read to its end."""
+        """Give the connection back; aborted without the end of the body."""
         release, self._release = self._release, None
         if release is not None:
             release(self.connection)
 
     def drain(self, seconds: float) -> None:
-        """Give the connection back once the rest of the body has come, or after `seconds`.
-
-        The rest is dropped; it is read only so that the connection can be used again.
-        """
+        """Give the connection back after the rest of the body, or after `seconds`."""
         if self.connection.has_all:
             self.close()
             return
@@ -395,8 +362,6 @@ class ResponseBody(httpx2.AsyncByteStream):
 
 
 class _Drain:
-    """Reads the rest of a body and drops it; aborts the connection if that is too long."""
-
     def __init__(self, connection: Connection, release: Callable[[Connection], None]) -> None:
         self._connection = connection
         self._release = release
@@ -441,10 +406,7 @@ async def _encode(request: httpx2.Request) -> bytes:
 
 
 def encoded_head(request: httpx2.Request) -> bytes:
-    """Return the request line and headers, without the body's length and the empty line.
-
-    Raises `LocalProtocolError`.
-    """
+    """Return the head up to the body's length. Raises `LocalProtocolError`."""
     lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     for name, value in request.headers.raw:
         if not _FORBIDDEN_IN_HEADERS.isdisjoint(name + value):
@@ -464,15 +426,13 @@ HEADERS_ALLOWED: Final = frozenset({
     "traceparent",
     "tracestate",
     "user-agent",
-    "x-data-parallel-rank",
+    DP_RANK,
 })  # fmt: skip
-"""Names of all headers that a backend ever sees. X-Request-Id is not among them: vLLM lets it
-replace the `request_id` of the body, and two clients may well send the same one."""
+"""Not X-Request-Id: vLLM lets it replace the `request_id` of the body, and clients may repeat
+it."""
 
 
 class Client(httpx2.AsyncClient):
-    """HTTP client of backends, without redirects, environment variables and cookies."""
-
     def __init__(self, transport: HttptoolsTransport) -> None:
         super().__init__(
             transport=transport,
@@ -490,11 +450,7 @@ class Client(httpx2.AsyncClient):
 
 
 class Post:
-    """`POST` to one URL, again and again: the head is what the client makes of it, made once.
-
-    For every request to merge headers, to look for cookies and to be ready for redirects takes a
-    client twenty times as long as to write it, and none of the three happens here anyway.
-    """
+    """`POST` to one URL with a head that is made once: the client takes twenty times as long."""
 
     def __init__(self, client: Client, url: httpx2.URL, headers: Mapping[str, str]) -> None:
         self._client = client
@@ -510,10 +466,6 @@ class Post:
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
     ) -> Coroutine[object, object, HttpAnswer]:
-        """Send a request and return the answer as `OriginPool.deliver` does.
-
-        `body` comes in pieces. Raises `TransportError`.
-        """
         if self._origin is None:
             self._head = self._new_head()
             self._origin = self._client.transport.origin(self._url)
@@ -543,15 +495,10 @@ def build_client(
     limits: ConnectionLimits = _LIMITS,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
-    """Return a client of backends; without `ssl_context` the packaged certificates are trusted.
-
-    Bodies are requested uncompressed, so that their size is what was received.
-    """
     return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
 
 
 async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
-    """Read at most the first `bytes_max` bytes of a body."""
     body = bytearray()
     async for part in parts:
         body += part

@@ -1,5 +1,3 @@
-"""TCP or TLS connection to a backend: request out, head and body of the answer in."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,15 +14,13 @@ from typing_extensions import override
 class ResponseReader:
     """Reads exactly one response; interim (1xx) responses before it are skipped.
 
-    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them. The
-    `on_...` methods are called by httptools; `on_body` once for each piece of a chunked body, of
-    which a read may bring hundreds, so it is nothing but the `append` of a list.
+    httptools calls `on_body` for each chunk, hundreds in a read, so it is the `append` of a list.
     """
 
     __slots__ = (
-        "_bare_bytes", "_has_framing", "_head_bytes", "_head_bytes_max", "_interim", "_parser",
-        "_piece_count", "_pieces", "complete", "headers", "on_body", "reusable", "status",
-        "touched",
+        "_bare_bytes", "_has_framing", "_head_bytes", "_head_bytes_max", "_header_bytes",
+        "_interim", "_parser", "_piece_count", "_pieces", "complete", "headers", "on_body",
+        "reusable", "status", "touched",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int) -> None:
@@ -37,7 +33,8 @@ class ResponseReader:
         self._piece_count = 0
         self.on_body = self._pieces.append
         self._bare_bytes = 0  # since the last of the body
-        self._head_bytes = 0
+        self._head_bytes = 0  # of reads that brought no end of the head
+        self._header_bytes = 0  # of whole headers, which one read may bring
         self._head_bytes_max = head_bytes_max
         self._has_framing = False
         """The headers say where the body ends."""
@@ -66,7 +63,7 @@ class ResponseReader:
         else:
             self._bare_bytes += len(data)
         bound = self._head_bytes_max
-        if self._head_bytes > bound or self._bare_bytes > bound:
+        if self._head_bytes > bound or self._header_bytes > bound or self._bare_bytes > bound:
             raise httpx2.RemoteProtocolError(f"backend sent more than {bound} bytes of headers")
         if self.complete:
             del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
@@ -77,10 +74,7 @@ class ResponseReader:
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
-        """End the answer.
-
-        Raises RemoteProtocolError unless the body ends with the connection.
-        """
+        """End the answer. Raises RemoteProtocolError unless the body ends with the connection."""
         if self.complete:
             return
         if not self.touched:
@@ -91,7 +85,6 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """Return the body bytes that have arrived since the last call; empty if there are none."""
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data
@@ -103,7 +96,7 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
             return  # trailers, or the head of an answer nobody asked for
-        self._head_bytes += len(name) + len(value) + 4
+        self._header_bytes += len(name) + len(value) + 4
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -142,26 +135,22 @@ _GOOD = 200
 HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
-It is read again at every wait, so the sender may tighten `read` while the response streams.
+Read again at every wait, so the sender may tighten `read` meanwhile.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`head_bytes_max` bounds the answer's headers, `buffer_bytes_max` the body not yet fetched.
-
-    The buffer may exceed its bound by what one read from the socket brings (256 KiB at most).
-    """
+    """Bounds of one answer; one read of the socket (256 KiB) may exceed `buffer_bytes_max`."""
 
     head_bytes_max: int = 64 * 1024
     buffer_bytes_max: int = 256 * 1024
 
 
 class BodyListener(Protocol):
-    """Receiver of a body as it comes, called in the call that reads it from the socket.
+    """Receiver of a body, called where it is read from the socket; must not block or raise.
 
-    It must neither block nor raise. `end` is called once, after all that came before the end: with
-    None for a complete body, otherwise with the error that cut it off.
+    `end` is called once, after all that came before; with None for a complete body.
     """
 
     def take(self, data: bytes, /) -> None: ...
@@ -170,12 +159,7 @@ class BodyListener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Connection that carries one exchange at a time, driven by one task at a time.
-
-    A body is fetched with `read`, or poured into a listener, which costs no task a wake-up. All
-    failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,
-    when the socket is closed.
-    """
+    """Connection that carries one exchange at a time, driven by one task at a time."""
 
     __slots__ = (
         "_error", "_expecting", "_expired", "_is_deferred", "_limits", "_listener", "_loop",
@@ -201,17 +185,15 @@ class Connection(asyncio.Protocol):
         self._expecting: BodyListener | None = None
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
-        """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
-
-        Bytes do not move it: only the listener knows which of them are worth waiting for.
-        """
+        """Sets the loop's time of the listener's ReadTimeout. Bytes do not move it: only the
+        listener knows which are worth waiting for."""
         self._expired = False
         self._is_deferred = False
         self._reading_paused = False
         self._writing_paused = False
         self._unanswered = b""
         self.hung_up = False
-        """This side broke it off: a request that it carried is not sent again for that."""
+        """By this side: the request is not sent again for that."""
 
     @property
     def usable(self) -> bool:
@@ -222,7 +204,7 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
-        """Return the last request, to be sent again, and forget it; empty once it was answered."""
+        """Return and forget the last request, to be sent again; empty once it was answered."""
         request, self._unanswered = self._unanswered, b""
         return request
 
@@ -231,10 +213,9 @@ class Connection(asyncio.Protocol):
         return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
-        """Write a whole request.
+        """Write a request, or as much as the backend reads before it answers.
 
-        Returns early when the backend answers before it has read all of it. Raises WriteTimeout,
-        WriteError or what `head` raises.
+        Raises WriteTimeout, WriteError or what `head` raises.
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
         self._unanswered = data
@@ -250,11 +231,9 @@ class Connection(asyncio.Protocol):
     async def head(
         self, timeouts: HttpTimeouts, listener: BodyListener | None = None
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Return status and headers.
+        """Return status and headers; for `listener` see `OriginPool.deliver`.
 
-        The body of a 200 is passed to the `listener` from the read on that brings its head; then
-        this returns only when somebody calls `wake`. Raises ReadTimeout, ReadError or
-        RemoteProtocolError.
+        Raises ReadTimeout, ReadError or RemoteProtocolError.
         """
         reader = self._current()
         if listener is not None and reader.status == _GOOD:
@@ -275,7 +254,7 @@ class Connection(asyncio.Protocol):
     async def read(self, timeouts: HttpTimeouts) -> bytes:
         """Return all body bytes that have arrived, waiting for the first; empty at the end.
 
-        Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes that came before it.
+        Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes before it.
         """
         reader = self._current()
         while not reader.buffered:
@@ -293,31 +272,29 @@ class Connection(asyncio.Protocol):
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Pass the body to `listener` as it comes, and at once what has come already."""
         self._listener = listener
         self.go_on()
 
     def hold(self) -> None:
-        """Stop reading, and passing on the body, until `go_on`; no timeout runs meanwhile."""
+        """Stop reading until `go_on`; no timeout runs meanwhile."""
         self.defer()
         self._pause_reading()
 
     def defer(self) -> None:
-        """Stop passing on the body until `go_on`, and read at most once; no timeout runs meanwhile.
+        """Stop passing on the body until `go_on`; no timeout runs meanwhile.
 
-        If nothing comes in the meantime it costs no system call.
+        It is read at most once, and usually nothing comes, so this costs no system call.
         """
         self.deadline.clear()
         self._is_deferred = True
 
     def go_on(self) -> None:
-        """Pass on what came meanwhile, and read on."""
         self._is_deferred = False
         self._resume_reading()
         self._pour()
 
     def finish(self) -> bool:
-        """End the exchange; True if the connection can be used again, else it is aborted."""
+        """End the exchange; True if the connection can be used again."""
         reader = self._current()
         self._listener = self._expecting = None
         self._is_deferred = False
@@ -334,13 +311,13 @@ class Connection(asyncio.Protocol):
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:
-        """End the exchange with a ReadError for the reader, after all bytes that came before."""
+        """End the exchange with a ReadError, after all bytes that came before."""
         self.hung_up = True
         self._error = self._error or httpx2.ReadError(why)
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket now. This is how a backend learns of a cancellation."""
+        """Close the socket now, by which a backend learns of a cancellation."""
         self.deadline.cancel()
         if self._reader is not None:
             self._reader.close()
@@ -447,7 +424,6 @@ class Connection(asyncio.Protocol):
             raise self._error
 
     async def _wait(self, seconds: float | None) -> bool:
-        # False if `seconds` passed without a change.
         self._waiter = waiter = self._loop.create_future()
         self._expired = False
         if seconds is not None:
@@ -476,11 +452,9 @@ class Connection(asyncio.Protocol):
 
 
 class Deadline:
-    """Calls `expire` once when the deadline passes; it is moved at every read and hardly ever met.
+    """Calls `expire` once when the deadline passes; it is moved at every read.
 
-    Moving the deadline later only stores a number: when the timer of the earlier one fires, it
-    looks at that, and starts again for the rest. A stream therefore has one timer for each span of
-    its timeout instead of a new one at each read.
+    Moving it later only stores a number, and the earlier timer starts again for the rest.
     """
 
     __slots__ = ("_due_at", "_expire", "_loop", "_timer", "at")
@@ -490,15 +464,13 @@ class Deadline:
         self._expire = expire
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        """When the timer fires, in the loop's time."""
+        """Of the timer; both are in the loop's time."""
         self.at: float | None = None
-        """When it passes, in the loop's time."""
 
     def set(self, seconds: float) -> None:
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, at: float) -> None:
-        # `at` is a time of the loop's clock.
         self.at = at
         if self._timer is None or at < self._due_at:
             self._start(at)

@@ -1,9 +1,7 @@
-"""Cost of sending a prompt to a member, in seconds of waiting, and the choice by least cost.
+"""Choice of a member by least cost in seconds of waiting.
 
-The rule, with the measurements behind each number, is explained in docs/routing.md. `MemberLoad` is
-what this replica knows of one member: what it sent there, what other replicas sent, what the member
-reports, and what was learned of its speed and its cache. All times are seconds of a clock that
-never goes back.
+docs/routing.md explains the rule, and the measurements behind each number. Times are seconds of a
+clock that never goes back.
 """
 
 from __future__ import annotations
@@ -19,36 +17,20 @@ if TYPE_CHECKING:
 
 
 Reason = Literal["turn", "row", "index", "owner", "load", "cold", "only"]
-"""Reason for the choice of a member: a cached prefix (from the turn before in the same response,
-the row of the response before, or the index); the owner by rendezvous, while replicas cannot
-exchange placements; the load, if the member that holds the most was too busy; no cached prefix; or
-no other member.
-"""
+"""See docs/routing.md; a row is that of the response before."""
 
 WARM_SHARE: Final = 0.5
-"""A prompt is warm if a member holds this part of it: then all members are considered."""
+"""All members are considered for a prompt of which one holds so much."""
 CACHE_CHOICES: Final = 2
 RANDOM_CHOICES: Final = 2
-"""Members that are considered beside those that hold the most, chosen at random. If each replica
-took the idlest of all, all would take the same one."""
+"""Members beside the best holders, so that replicas do not all take the same idle one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """Every number of routing.
+    """Numbers of routing; see docs/routing.md. Sizes are tokens.
 
-    A token that has to be read counts `uncached_weight` times: to read it evicts something that
-    others would have found. A member whose delay is at most `1 + delay_slack_share` times the least
-    one is as good as the idlest: queues are known roughly, and above capacity all are long.
-    `request_s` and `waiting_s` are what a request under way, and one that a server says is waiting,
-    add to a delay. Of an earlier reported load, `drain_share` of what the
-    member can read has been worked off.
-
-    Of prompts the index has `entries_max` at most, with `entries_per_kv_token` for each token that
-    servers say they keep. `horizon_s` is how long a member is believed to keep what nobody uses,
-    until it shows otherwise. `read_tokens_per_s` is that of a member of which
-    nothing is known. `exchange_*`: placements sent to other replicas; reports of a replica
-    expire after `peer_expiry_s`. Its load is an average of `load_average_s`.
+    `drain_share` of what a member can read is assumed to be worked off after a report.
     """
 
     uncached_weight: float = 2.0
@@ -73,9 +55,7 @@ class RoutingPolicy:
 
 
 class Candidate(NamedTuple):
-    """A member that may be chosen: tokens of the prompt that it is believed to hold, seconds until
-    it gets to a new prompt, and the tokens a second that it reads.
-    """
+    """Member with the tokens of the prompt that it probably holds, its delay and read rate."""
 
     name: str
     held: int
@@ -86,49 +66,30 @@ class Candidate(NamedTuple):
 def delay_s(
     owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
 ) -> float:
-    """Return the seconds until a member starts to read a new prompt.
-
-    `owed` is the tokens that it has to read first, `in_flight` its requests in progress, `waiting`
-    those in its queue, `rate` the tokens it reads a second.
-    """
     return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
 
 
 def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
-    """Return what is left of work that was reported `seconds` ago.
-
-    `per_s` of it is done a second.
-    """
+    """Return what is left of an amount reported `seconds` ago."""
     return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
 
 
 def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
-    """Return how many of the `owed` tokens are still to be read.
+    """Return how many of the `owed` tokens of `prompts` (at least one) are still to be read.
 
-    `prompts` (at least one) is the number of prompts, `seconds` the time since the last first token
-    or the start of reading.
-
-    Prompts are read one after another. Progress within the current prompt is unknown: it counts as
-    one of mean length, so that a member that stands still keeps the prompts behind it.
+    `seconds` is the time since the last first token or the start of reading. The current prompt
+    counts as one of mean length, so that a member that stands still keeps the prompts behind it.
     """
     return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
 
 
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
-    """Return the cost, in seconds of waiting, to send a prompt of `prompt` tokens there.
-
-    `least_delay_s` is that of the idlest candidate.
-    """
     slack_s = (1 + policy.delay_slack_share) * least_delay_s
     uncached_s = (prompt - one.held) / one.rate
     return max(0.0, one.delay_s - slack_s) + policy.uncached_weight * uncached_s
 
 
 def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
-    """Return all candidates if one holds much of the prompt.
-
-    Otherwise, of many candidates, the best holders and two others.
-    """
     few = CACHE_CHOICES + RANDOM_CHOICES
     if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
         return list(candidates)
@@ -141,7 +102,6 @@ def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> 
 def choose(
     candidates: Sequence[Candidate], prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """Return the candidate for a prompt of `prompt` tokens; there must be one."""
     chosen_from = considered(candidates, prompt, random)
     least_s = min(one.delay_s for one in chosen_from)
     costs = [(cost_s(one, prompt, least_s, policy), one.delay_s) for one in chosen_from]
@@ -153,10 +113,7 @@ def choose(
 def choose_owner(
     candidates: Sequence[Candidate], owner: str, prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """Return the candidate for a prompt that has an owner and of which no one holds much.
-
-    The owner is treated as if it held all of the prompt.
-    """
+    """Return the candidate for a cold prompt, as if its owner held all of it."""
     least_s = min(one.delay_s for one in candidates)
     mine = next(one for one in candidates if one.name == owner)
     best = choose(candidates, prompt, policy, random)
@@ -167,11 +124,6 @@ def choose_owner(
 def hold_back(
     candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
 ) -> bool:
-    """Return True if a request should wait: it begins a session, and the members are busy.
-
-    Sessions in progress go first: those with a response before (`is_continued`), or most of whose
-    prompt some member holds.
-    """
     is_warm = any(one.held >= WARM_SHARE * prompt for one in candidates)
     if is_continued or is_warm or not candidates:
         return False
@@ -179,38 +131,32 @@ def hold_back(
 
 
 RATE_TOKENS_MIN: Final = 512
-"""The time for fewer tokens of a prompt tells more of the network than of the member."""
+"""The time for fewer tokens measures the network."""
 RATES_MIN: Final = 8
-"""Observations until a rate counts as known. Where few are enough, a member that happened to be
-busy is believed to be slow, and is chosen no more until `RATE_LIFETIME_S` have passed."""
+"""With fewer observations a member that was busy would be believed to be slow."""
 RATE_LIFETIME_S: Final = 600.0
-"""A rate is dropped this long after the last observation, and learned again: a member that was slow
-gets no prompts that would show that it is fast again."""
+"""A rate is dropped then, since a slow member gets no prompts that would correct it."""
 RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
-"""Quantile of the observed rates that is learned. Most prompts look slower than they were read,
-because others have sent prompts, too: so the rate is near the best that is seen."""
+"""Most prompts look slow because of others."""
 UNREPORTED_QUANTILE: Final = 0.75
-"""`RATE_QUANTILE` of a member that does not report what it had cached: a hit that was not foreseen
-makes it look fast."""
+"""Of members that do not report cached tokens: an unforeseen hit makes them look fast."""
 LEARN: Final = 0.3
-"""Share by which an observation moves the horizon towards itself (their logarithms)."""
+"""Weight of an observation in the logarithm of the horizon."""
 EXPECTED_MIN: Final = 1_024
-"""Hits below that say nothing of what a member keeps."""
+"""Shorter hits say nothing of what a member keeps."""
 LOST_MIN: Final = 2_048
 LOST_AGE_S: Final = 60.0
 LOSSES_MAX: Final = 2
-"""After this many requests in a row that find nothing of what was used a minute ago the cache is
-taken to be lost."""
+"""After so many in a row without a hit the cache counts as lost."""
 MISS: Final = 0.7
 HIT: Final = 0.95
 
 
 class LoadAverage:
-    """Average load of this replica at a member in the last seconds, for other replicas.
+    """Average load of this replica at a member, for other replicas.
 
-    A member reads a prompt in less time than a report takes, so the load of one moment says nothing
-    of the next one, and replicas that went by it would all run to the same member.
+    By the load of one moment all replicas would run to the same member.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -220,7 +166,6 @@ class LoadAverage:
         self._owed = 0.0
 
     def advance(self, now: float, in_flight: int, owed: int) -> None:
-        """Add to the average the values that held until `now`."""
         if self._at is not None and now > self._at:
             share = -math.expm1((self._at - now) / self._window_s)
             self._in_flight += share * (in_flight - self._in_flight)
@@ -233,8 +178,6 @@ class LoadAverage:
 
 @dataclass(slots=True)
 class PeerLoad:
-    """Another replica's average load at a member, as reported at the time `at`."""
-
     in_flight: int
     owed: int
     at: float
@@ -243,8 +186,7 @@ class PeerLoad:
 class MemberLoad:
     """Load of one member: `number` is its position in the index, `id` its id in rows and reports.
 
-    `since` is from when on its cache counts: what was sent there before is gone. `epoch` is when
-    its process began, in unix seconds (0: it does not say).
+    Prefixes sent before `since` are not cached any more.
     """
 
     def __init__(self, name: str, number: int, id_: int, policy: RoutingPolicy) -> None:
@@ -253,12 +195,12 @@ class MemberLoad:
         self.id = id_
         self.in_flight = 0
         self.owed = 0
-        """Tokens it was sent that it has to read, of prompts whose first token has not come."""
+        """Tokens of prompts without a first token yet."""
         self.since = -math.inf
         self.epoch = 0
         self.horizon_s = policy.horizon_s
         self.reports = False
-        """True if it has reported of a prompt that it had some of it cached."""
+        """True if it has ever reported cached tokens."""
         self.kv_tokens: int | None = None
         self.peers: dict[str, PeerLoad] = {}
         self.average = LoadAverage(policy.load_average_s)
@@ -266,11 +208,9 @@ class MemberLoad:
         self._rate: float | None = None
         self._rate_at = -math.inf
         self._rates: list[float] = []
-        """The first ones that were seen."""
         self._unread = 0
-        """Prompts whose first token has not come."""
         self._read_at = -math.inf
-        """When the last one came of those before, or the first prompt after a pause."""
+        """Time of the last first token, or of the first prompt after a pause."""
         self._waiting = 0
         self._probed_at = -math.inf
         self._losses = 0
@@ -280,11 +220,6 @@ class MemberLoad:
         return self._rate if now - self._rate_at <= RATE_LIFETIME_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
-        """Add to requests in flight and tokens owed.
-
-        Values are positive when a prompt is sent, negative when it was read or its request has
-        ended.
-        """
         self.average.advance(now, self.in_flight, self.owed)
         if owed > 0:
             if not self._unread:
@@ -297,15 +232,10 @@ class MemberLoad:
         self.owed += owed
 
     def averages(self, now: float) -> tuple[int, int]:
-        """Return the average requests in flight and tokens owed, for other replicas."""
         self.average.advance(now, self.in_flight, self.owed)
         return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        """Return the seconds until the member begins to read a new prompt.
-
-        `rate` is the tokens that it reads a second.
-        """
         policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight
         if self._unread:
@@ -324,10 +254,7 @@ class MemberLoad:
         self._waiting, self._probed_at = waiting, now
 
     def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
-        """Learn the read rate from one prompt: `tokens` took `seconds` up to the first token.
-
-        The member must have had no other prompt of this replica to read.
-        """
+        """Learn the read rate from the time to first token of a prompt that no other delayed."""
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
         policy = self._policy
@@ -344,10 +271,7 @@ class MemberLoad:
             self._rates.clear()
 
     def note_start(self, epoch: int, age_s: float, now: float) -> bool:
-        """Note that its process reports that it started at `epoch` (unix seconds), `age_s` ago.
-
-        Returns True if it is another process than before.
-        """
+        """Note the start of its process (unix seconds); returns True if it is another one."""
         if abs(epoch - self.epoch) <= 1:
             return False
         self.epoch = epoch
@@ -359,9 +283,9 @@ class MemberLoad:
         self.since, self._losses = now, 0
 
     def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
-        """Note that `cached` tokens of a prompt were in its cache, of `expected` ones.
+        """Note how many tokens were in its cache; returns True if its cache must be lost.
 
-        `age_s` is how long ago these were last used. Returns True if its cache must have been lost.
+        The `expected` ones were last used `age_s` ago.
         """
         self.reports = self.reports or cached > 0
         if not self.reports or expected <= EXPECTED_MIN:

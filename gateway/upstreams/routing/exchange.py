@@ -1,9 +1,7 @@
 """Replicas tell each other what they placed: one batch each second, through a table in Postgres.
 
-No request waits for it. Where it fails, each replica knows less for a while, and nothing else.
-
-    load     of each member: id (4 bytes), in flight (4), owed (4)
-    entries  digest (8), member (4), tail (2) each
+load     of each member: id (4 bytes), in flight (4), owed (4)
+entries  digest (8), member (4), tail (2) each
 """
 
 from __future__ import annotations
@@ -24,10 +22,8 @@ if TYPE_CHECKING:
 
 JITTER: Final = 0.2
 WAIT_MAX_S: Final = 2.0
-"""A database that takes longer is as good as away."""
 REPLICAS_MAX: Final = 1_000
-"""Replicas of which the number of the last report is kept, at most; those that have been silent for
-longest are dropped first."""
+"""Replicas whose last number is kept; the longest silent go first."""
 _LOAD: Final = struct.Struct(">III")
 _ENTRY: Final = struct.Struct(">QIH")
 _COUNT_MAX: Final = 2**32 - 1
@@ -56,10 +52,8 @@ class Posted(Protocol):
 
 if TYPE_CHECKING:
     Board = Callable[[int, bytes, bytes, Mapping[str, int]], Awaitable[Sequence[Posted]]]
-    """Posts a message of this replica (number, load, entries), and returns recent ones of others.
-
-    The mapping has the number of the last message of each replica. Raises `StoreError`.
-    """
+    """Posts number, load and entries, and returns messages of others after the numbers in the
+    mapping. Raises `StoreError`."""
 
 
 def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
@@ -75,7 +69,6 @@ def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
 
 
 def in_flight_of(load: bytes) -> dict[int, int]:
-    """Return what a replica has in flight at each member; empty if another release wrote it."""
     if len(load) % _LOAD.size:
         return {}
     return {member: here for member, here, _ in _LOAD.iter_unpack(load)}
@@ -91,8 +84,6 @@ def report_of(posted: Posted) -> PeerReport | None:
 
 
 class Exchange:
-    """Tells what this replica placed, and hears what others did."""
-
     def __init__(
         self,
         router: Router,
@@ -107,11 +98,10 @@ class Exchange:
         self._random = random or Random()  # noqa: S311 - spreads load, no secret
         self._number = 0
         self._seen: dict[str, int] = {}
-        """The last message of each replica that was taken in."""
+        """Number of the last message by replica."""
         self._is_well = True
 
     async def run(self) -> None:
-        """Exchange at the policy's interval, until cancelled."""
         interval_s = self._router.policy.exchange_interval_s
         while True:
             await asyncio.sleep(interval_s * self._random.uniform(1 - JITTER, 1 + JITTER))
@@ -119,7 +109,7 @@ class Exchange:
                 await self.once()
 
     async def once(self) -> None:
-        """Exchange one batch each way. What could not be sent is not sent later: it is old then."""
+        """Exchange one batch each way. A batch that cannot be sent is dropped: it would be old."""
         loads, entries = self._router.report()
         self._number += 1
         load, placed = packed_load(loads), packed_entries(entries)

@@ -1,24 +1,14 @@
 """Index of the members that were sent prefixes of prompts, by keyed hashes: no prompt is kept.
 
-Boundaries: lengths at which a prompt is hashed, each 512 ids up to 16,384, then each 1,024. A
-digest stands for all ids before its boundary. Its key depends on tenant and model, and on a secret
-of the installation: nobody can find out by it what others ask, nor make a prompt that has it.
-
-Placement: the member that generated the last turn of a response, as the row of the response keeps
-it.
+The key depends on tenant, model and a secret of the installation, so nobody can test what others
+ask, or forge a digest. Placement of a response's last turn, in its row:
 
     version (1 byte) · member (4) · epoch (4) · unix seconds (4) · marks of 12 bytes each
 
-A mark is a length and the digest of so many ids: prompts of which the member holds that much have
-the same digest there. Marks lie where turns began and ended, since the next request repeats what
-was before one of these ends, however much of a thought it leaves out.
+Marks are at ends of turns: the next request repeats what was before one of them, however much of a
+thought it leaves out. An entry of the index is one number, a third of the memory of objects:
 
-Index: a bounded map from digests to the members that got them last; the least recent go. An entry
-has up to three members, each with the time that it was used last, and the lengths at which turns
-ended behind it: a conversation goes on there, between two boundaries. All of it is one number,
-because an object for each part would take three times the memory.
-
-    bits 0..19     two lengths behind the boundary, ten bits each; 0: none
+    bits 0..19     two lengths behind the boundary at which turns ended, ten bits each; 0: none
     bits 20..67    the member that was used last: its number (16 bits), when (32 bits)
     bits 68..163   two more
 """
@@ -44,14 +34,13 @@ WIDE_FROM: Final = 16_384
 WIDE_STEP: Final = 1_024
 _FINE: Final = WIDE_FROM // STEP
 IDS_MAX: Final = 262_144
-"""Ids of a prompt that are hashed, in about a millisecond; what is behind them counts as new."""
+"""Ids that are hashed, in about a millisecond; later ones count as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
-"""Keys of tenants and models that are kept; others are derived again."""
 
 
 def count_of(length: int) -> int:
-    """Return how many boundaries a prompt of `length` ids has."""
+    """Return the number of boundaries up to `length`."""
     length = min(length, IDS_MAX)
     if length < WIDE_FROM:
         return length // STEP
@@ -66,17 +55,12 @@ def boundary(place: int) -> int:
 
 
 class HashedPrefix:
-    """The prefixes of `ids` (a prompt, or one with its output) under a key; `digests` has one for
-    each boundary, the shortest prefix first.
-
-    Each digest is made of the one before and the ids between, so it can be found for any length
-    without reading what lies before, and a longer prompt begins where a shorter one ended.
-    """
+    """Prefixes of `ids`, with a digest for each boundary; each digest continues the one before."""
 
     __slots__ = ("_key", "digests", "ids")
 
     def __init__(self, ids: Sequence[int], key: bytes, computed: Sequence[int] = ()) -> None:
-        # Hashing takes 4 ns for each id; `known` are digests of the first boundaries.
+        # Hashing takes 4 ns for each id; `computed` are digests of the first boundaries.
         self.ids = ids if isinstance(ids, array) and ids.typecode == "I" else array("I", ids)
         self._key = key
         self.digests: list[int] = list(computed)
@@ -118,8 +102,6 @@ class HashedPrefix:
 
 
 class PrefixKeys:
-    """The keys of prefixes, one for each tenant and model."""
-
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._made: LruCache[tuple[str, str], bytes] = LruCache(size_max=KEYS_MAX)
@@ -143,7 +125,7 @@ _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">BIII")
 _MARK: Final = struct.Struct(">IQ")
 _NEVER_DROPPED: Final = 4
-"""The last marks, which are never dropped."""
+"""Number of last marks."""
 
 
 def member_id(name: str) -> int:
@@ -153,9 +135,7 @@ def member_id(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`member` as `member_id` has it; `epoch` is when its process began, in unix seconds (0: nobody
-    knows); `at` is when the turn ended there. `marks` have ascending lengths.
-    """
+    """Where a turn was generated; `epoch` (process start, 0: unknown) and `at` in unix seconds."""
 
     member: int
     epoch: int
@@ -163,16 +143,12 @@ class Placement:
     marks: tuple[Mark, ...]
 
     def pack(self) -> bytes:
-        # `unpack` is the inverse.
         head = _HEAD.pack(_VERSION, self.member, self.epoch, self.at)
         return head + b"".join(_MARK.pack(*mark) for mark in self.marks)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Placement | None:
-        """Return the placement that was packed.
-
-        None if another release wrote it or it is damaged: it is a hint, and may be missing.
-        """
+        """Return the placement; None if it is damaged or of another release: it is only a hint."""
         size = len(packed) - _HEAD.size
         if size < 0 or size % _MARK.size or packed[0] != _VERSION:
             return None
@@ -181,7 +157,7 @@ class Placement:
         return cls(member, epoch, at, marks)
 
     def held(self, prefix: HashedPrefix) -> int:
-        """Return how many of the first ids the member was sent, up to the last common mark."""
+        """Return how many of the first ids the member was sent."""
         for length, digest in reversed(self.marks):
             if 0 < length <= prefix.length and prefix.at(length) == digest:
                 return length
@@ -191,7 +167,7 @@ class Placement:
 def marks_of(
     prefix: HashedPrefix, lengths: Iterable[int], before: Iterable[Mark] = ()
 ) -> list[Mark]:
-    """Return marks at these lengths, with those of an earlier turn that this prefix also has."""
+    """Return marks at these lengths, and those of an earlier turn that still hold."""
     marks = {length: prefix.at(length) for length in lengths if 0 < length <= prefix.length}
     for length, digest in before:
         if length not in marks and length <= prefix.length and prefix.at(length) == digest:
@@ -217,9 +193,8 @@ def _least_missed(marks: list[Mark]) -> int:
 HOLDERS_MAX: Final = 3
 TAILS_MAX: Final = 2
 TICKS_PER_S: Final = 10
-"""Times are kept in tenths of a second."""
 NEWS_TICKS: Final = 10 * TICKS_PER_S
-"""Ticks between two reports to other replicas that something is still in use."""
+"""Interval of reports that something is still in use."""
 _TAIL_BITS: Final = 10
 _TAIL: Final = (1 << _TAIL_BITS) - 1
 _TAILS_BITS: Final = TAILS_MAX * _TAIL_BITS
@@ -234,14 +209,14 @@ MEMBERS_MAX: Final = _MEMBER
 
 
 class Held(NamedTuple):
-    """A member is believed to hold the first `tokens` ids, used last at `used_at` (ticks)."""
+    """A member probably holds the first `tokens` ids; `used_at` in ticks."""
 
     tokens: int
     used_at: int
 
 
 class PrefixIndex:
-    """Digests of prefixes → members that hold them. Times are ticks, members numbers from 1 on."""
+    """Digests of prefixes → members. Times are ticks, members numbers from 1 on."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
@@ -251,17 +226,12 @@ class PrefixIndex:
         return len(self._entries)
 
     def bound(self, entries_max: int) -> None:
-        """Keep at most `entries_max` entries from now on."""
         self._entries_max = entries_max
         while len(self._entries) > entries_max:
             self._entries.popitem(last=False)
 
     def find(self, prefix: HashedPrefix, oldest: Sequence[int]) -> dict[int, Held]:
-        """Find how much of the prefix each member holds that holds any.
-
-        `oldest` has for each member's number the least time of last use that counts; there is no
-        member number 0.
-        """
+        """Return how much of the prefix each member holds, from uses since `oldest` by number."""
         entries, digests = self._entries, prefix.digests
         held: dict[int, Held] = {}
         numbers, is_deepest = len(oldest), True
@@ -312,13 +282,9 @@ class PrefixIndex:
         *,
         from_place: int = 0,
     ) -> list[tuple[int, int]]:
-        """Note that the member was just sent the prefix.
+        """Note that the member was sent the prefix, in which turns ended at the lengths `ends`.
 
-        `ends` are lengths at which turns of it ended. Boundaries before number `from_place` are
-        left as they are.
-
-        Returns what is new of that member, and the deepest boundary: digests, each with the length
-        behind it at which a turn ended (0: none).
+        Returns news of that member: digests, each with the length of its tail (or 0).
         """
         digests = prefix.digests
         news = [(digest, 0) for digest in digests[from_place:] if self.put(digest, member, now)]
@@ -334,10 +300,7 @@ class PrefixIndex:
         return news
 
     def put(self, digest: int, member: int, now: int) -> bool:
-        """Note that the member has used a prefix with this digest.
-
-        Returns True if that is new, or was not noted for a while.
-        """
+        """Note that the member has a prefix; True if that is new, or was not noted for a while."""
         entries = self._entries
         packed = entries.get(digest, 0)
         others, before = packed >> _TAILS_BITS, 0
@@ -354,7 +317,6 @@ class PrefixIndex:
         return not before or before // NEWS_TICKS != now // NEWS_TICKS
 
     def note_tail(self, digest: int, tail: int) -> None:
-        """Note that a turn ended `tail` ids after an indexed boundary; ignore other digests."""
         packed = self._entries.get(digest)
         if packed is None or tail in _each_tail(packed & _TAILS):
             return

@@ -1,11 +1,3 @@
-"""State of routing, and its interface for the pool: choose a member, and learn from the outcome.
-
-Router      chooses a member for a prompt
-Decision    the choice, and what is expected of it
-Flight      a prompt on its way to a member, until its turn has ended
-FlightSink  a token sink that reports to a flight what came
-"""
-
 from __future__ import annotations
 
 import time
@@ -51,11 +43,11 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""Numbers that are used before the number of a member that has left is used again."""
+"""Members so far, before the numbers of those that have left are used again."""
 
 
 class SentPrefix(NamedTuple):
-    """A member was sent the first `tokens` ids of a prompt, `age_s` ago, according to `reason`."""
+    """First `tokens` ids that a member was sent, according to `reason`."""
 
     tokens: int
     age_s: float
@@ -64,9 +56,7 @@ class SentPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The member for a prompt. It probably holds `expected` tokens of it, used last `age_s` ago.
-    `placement` is that of the turn before; None: there is none.
-    """
+    """Member for a prompt, of which it probably holds `expected` tokens, used last `age_s` ago."""
 
     member: MemberLoad
     prefix: HashedPrefix
@@ -77,9 +67,7 @@ class Decision:
 
 
 class PlacedEntry(NamedTuple):
-    """News for other replicas: a member was sent what `digest` stands for. `tail` is the length
-    behind it at which a turn ended, 0 without one.
-    """
+    """News for other replicas: the member has what `digest` stands for, and `tail` ids more."""
 
     digest: int
     member: int
@@ -88,19 +76,17 @@ class PlacedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeerReport:
-    """Report of a replica, `age_s` ago. Members are numbers that `placement.member_id` made."""
-
     replica: str
     age_s: float
     loads: Mapping[int, tuple[int, int]]
-    """Average requests in flight and tokens owed, by member."""
+    """Average requests in flight and tokens owed, by `member_id`."""
     entries: Sequence[PlacedEntry]
 
 
 class Router:
-    """The members of all models, and where prefixes are.
+    """Members of all models, and where prefixes are; waits for nothing.
 
-    `clock` gives seconds and never goes back, `wall` unix seconds. Nothing here waits for anything.
+    `clock` never goes back, `wall` gives unix seconds.
     """
 
     def __init__(
@@ -123,7 +109,6 @@ class Router:
         self._started_at = clock()
         self._members: dict[str, MemberLoad] = {}
         self._numbers = 0
-        """The highest number of a member so far."""
         self._numbers_free: deque[int] = deque()
         self._by_id: dict[int, MemberLoad] = {}
         self.index = PrefixIndex(policy.entries_max)
@@ -134,7 +119,6 @@ class Router:
         metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
 
     def member(self, name: str) -> MemberLoad:
-        """Return the load of the member of that name, creating it the first time."""
         load = self._members.get(name)
         if load is None:
             load = MemberLoad(name, 0, member_id(name), self.policy)
@@ -157,11 +141,12 @@ class Router:
         return name in self._members
 
     def forget(self, name: str) -> None:
-        """Remove a member, which must have nothing in flight."""
+        """Remove a member without anything in flight."""
         member = self._members.pop(name, None)
         if member is None:
             return
-        del self._by_id[member.id]
+        if self._by_id.get(member.id) is member:  # the hashes of two names may be equal
+            del self._by_id[member.id]
         if not member.in_flight:
             self._numbers_free.append(member.number)
         self._bound_index()
@@ -202,13 +187,11 @@ class Router:
     def candidates(
         self, names: Sequence[str], prefix: HashedPrefix, route: Route | None = None
     ) -> list[Candidate]:
-        """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
         sent = self._find_sent(members, prefix, self._placement(route), route)
         return self._candidates(members, prefix, sent)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
-        """Return True if a request must wait until the members with these names are less busy."""
         policy, now, rate = self.policy, self._clock(), self._default_rate
         limit_s, idle = policy.hold_back_delay_s, 0
         for name in names:
@@ -238,11 +221,6 @@ class Router:
         epoch: int | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        """Note what a member reports of itself; None: not reported.
-
-        `waiting` are its requests that wait, `epoch` the start of its process (unix seconds),
-        `kv_tokens` the size of its cache.
-        """
         member, now = self.member(name), self._clock()
         if waiting is not None:
             member.note_waiting(waiting, now)
@@ -266,10 +244,7 @@ class Router:
         self._metrics.cache_lost(member.name)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
-        """Return what other replicas need to know.
-
-        That is (in flight, owed) of each member by id, and the placements since the last call.
-        """
+        """Return (in flight, owed) by member id, and the placements since the last call."""
         now = self._clock()
         loads = {one.id: one.averages(now) for one in self._members.values()}
         entries = list(self._news)
@@ -277,10 +252,7 @@ class Router:
         return loads, entries
 
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
-        """Take in the reports of other replicas since the last exchange.
-
-        They may come in any order, and repeated.
-        """
+        """Take in reports of other replicas, in any order, perhaps repeated."""
         now = self._exchanged_at = self._clock()
         expiry_s = self.policy.peer_expiry_s
         for member in self._members.values():
@@ -391,30 +363,18 @@ class Router:
     def placed(
         self, member: MemberLoad, prefix: HashedPrefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
-        """Note that a member has read the prefix.
-
-        `ends` are the lengths at which turns of it ended.
-        """
         ticks = self._ticks(self._clock())
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
         self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
 
     def placement(self, decision: Decision, prefix: HashedPrefix) -> Placement:
-        """Return the placement for the row of a response whose last turn was just generated.
-
-        `prefix` is its prompt with the ids that were generated.
-        """
+        """Return the placement for a response's row; `prefix` includes the generated ids."""
         member, before = decision.member, decision.placement
         lengths = (decision.prefix.length, prefix.length)
         marks = marks_of(prefix, lengths, () if before is None else before.marks)
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """Learn the read rate of a member that had no other prompt to read.
-
-        `seconds` passed to the first token. `cached` is how many tokens of the prompt it had; None:
-        not reported.
-        """
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
         current_rates = (one.rate_at(now) for one in self._members.values())
@@ -422,7 +382,6 @@ class Router:
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:
-        """Note that a member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
         self._metrics.cache_reported(
             member.name,
@@ -445,10 +404,7 @@ class Router:
 
 
 class Flight:
-    """A prompt on its way to a member: what it adds to the load there, for as long as it does.
-
-    `first` may be called once, then `ended`; `close` always, and it may be called again.
-    """
+    """Load of a member by a prompt. `first` may be called once, then `ended`; `close` always."""
 
     __slots__ = (
         "_decision", "_first_s", "_in_flight", "_owed", "_route", "_router", "_started_at",
@@ -470,7 +426,6 @@ class Flight:
         member.add(self._started_at, 1, self._owed)
 
     def first(self) -> None:
-        """Note the first token: the prompt is read."""
         decision, now = self._decision, self._router.now
         decision.member.add(now, 0, -self._owed)
         self._owed = 0
@@ -478,12 +433,9 @@ class Flight:
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
     def ended(self, ids: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
-        """Note the end of the turn, with these ids.
+        """Note the end of the turn; members report `cached` only of one that `is_finished`.
 
-        `cached` is what the member reported, which it does only of a turn that `is_finished`.
-
-        The prompt and the ids are cached for the next turn, but for the last id, which the member
-        has not read.
+        The member has not read, and so not cached, the last id.
         """
         if self._first_s is None:
             return
@@ -501,7 +453,6 @@ class Flight:
             router.read(decision, self._first_s, had)
 
     def close(self) -> None:
-        # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
 
@@ -523,10 +474,7 @@ def _weight(member: int, session: int) -> bytes:
 
 
 class FlightSink:
-    """A token sink before another one: it notes the first token, the ids, and the cached tokens.
-
-    Call `close` when nothing more comes.
-    """
+    """Token sink before another one, which reports to a flight."""
 
     __slots__ = ("_cached", "_flight", "_ids", "_is_finished", "_on_tokens", "room")
 
@@ -549,7 +497,6 @@ class FlightSink:
         return self._on_tokens(chunk)
 
     def close(self, error: BaseException | None) -> None:
-        """End the flight, after `error` or without one."""
         # After an error of the member its cache is unknown, so nothing is noted as placed.
         if self._ids is not None and not isinstance(error, UpstreamError):
             self._flight.ended(self._ids, self._cached, is_finished=self._is_finished)

@@ -64,6 +64,8 @@ class GenerateWriter(EventWriter):
         super().__init__(head, request, tails, options)
         self._reports_cached = options.report_cached_tokens
         self._said: list[int] = []
+        self.cached = 0
+        """Cached ids of the prompt; 0 until they are known."""
 
     @override
     def _event(self, ids: Sequence[int], ending: Ending | None) -> bytes:

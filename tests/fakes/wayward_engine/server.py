@@ -26,6 +26,7 @@ from tests.fakes.wayward_engine.engine_errors import (
     event_of,
     injected,
 )
+from tests.fakes.wayward_engine.generate_endpoint import GenerateWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -243,7 +244,8 @@ class _Completion:
             return
         await asyncio.sleep(self._tempo.first_token_delay_s)
         self._engine.prefill(self._exchange)
-        self._writer.cached = self._exchange.cached_ids
+        if isinstance(self._writer, GenerateWriter):
+            self._writer.cached = self._exchange.cached_ids
         at, how = self._breakage()
         count = len(self._ids) if at is None else at
         whole_ending = self._ending if at is None else None

@@ -299,7 +299,7 @@ async def test_an_address_of_a_proxy_that_is_none_is_found(
 ) -> None:
     monkeypatch.setenv("GATEWAY_ADMIN__HOST", "0.0.0.0")
     monkeypatch.setenv("GATEWAY_ADMIN__PORT", "9")
-    for through in ("http://[x", "", "gateway.example"):
+    for through in ("http://[x", "http://::1:80", "", "gateway.example"):
         *_, finding = await found("proxy", through=through, api_key="sk-of-nobody")
         assert not finding.ok
 

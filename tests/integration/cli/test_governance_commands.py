@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import zipfile
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -147,7 +148,8 @@ def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path)
     with pytest.raises(ResourceNotFound):
         printed("audit", "list", "--tenant", "nobody")
     heads = tmp_path / "heads.json"
-    heads.write_text(json.dumps(chains()))
+    kept = chains()
+    heads.write_text(json.dumps(kept))
     printed("operators", "create", "anna")
     assert "head" in printed("audit", "verify", "--heads", str(heads))
     execute(
@@ -163,7 +165,13 @@ def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path)
     code, output = told("audit", "verify")
     assert code == 1
     assert "entry 1 was changed" in output
-    for nonsense in ("[1]", "{", '[{"tenant_id": "x"}]'):
+    wrong = (
+        kept[0] | {"tenant_id": 1},
+        kept[0] | {"entries": math.inf},
+        kept[0] | {"at": "2026-11-30T12:00:00"},
+    )
+    broken = ("[1]", "{", '[{"tenant_id": "x"}]', "[" * 100_000)
+    for nonsense in (*broken, *(json.dumps([one]) for one in wrong)):
         heads.write_text(nonsense)
         with pytest.raises(InvalidRequest, match="is not what"):
             printed("audit", "verify", "--heads", str(heads))

@@ -160,16 +160,20 @@ async def test_a_bundle_is_made_where_nothing_works(tmp_path: Path) -> None:
     environment = {
         "DATABASE_URL": "postgresql://u:canary-password@127.0.0.1:9/d",
         "GATEWAY_AUTH__KEY_PEPPER": "canary-pepper-of-many-characters",
+        "GATEWAY_SERVER__HOST": "::1",
+        "GATEWAY_SERVER__PORT": "9",
     }
-    parts = await bundle(tmp_path, environment, "--log", "there-is-none.log")
+    no_url = ("--metrics-url", "http://::1:80")
+    parts = await bundle(tmp_path, environment, "--log", "there-is-none.log", *no_url)
     line = {"event": "request", "tenant": "canary-of-a-tenant", "status": 200}
     (tmp_path / "some.log").write_text(json.dumps(line))
     (tmp_path / "support.tar.gz").unlink()
-    told = (await bundle(tmp_path, environment, "--log", "some.log"))["log.jsonl"]
-    assert json.loads(told) == {"event": "request", "tenant": "[removed]", "status": 200}
+    second = await bundle(tmp_path, environment, "--log", "some.log")
+    assert json.loads(second["log.jsonl"]) == line | {"tenant": "[removed]"}
     assert CANARY not in "".join(parts.values())
     assert "error" in json.loads(parts["database.json"])
-    assert "error" in parts["metrics.txt"]
+    assert "InvalidURL" in parts["metrics.txt"]
+    assert "ConnectError" in second["metrics.txt"]
     assert "cannot read the log" in parts["log.jsonl"]
 
 

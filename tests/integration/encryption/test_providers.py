@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import orjson
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
@@ -24,6 +25,8 @@ from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.settings.sections import KmsSection, VaultSection
 from gateway.tenancy import TenantId
 from tests.fakes.key_services import ACCESS_KEY, SECRET_KEY, VAULT_TOKEN, key_services
+from tests.fakes.serving import serving
+from tests.fakes.trickling import PAUSE_S, create_trickling
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -221,6 +224,15 @@ async def test_a_service_that_is_not_there_is_away() -> None:
     with pytest.raises(StoreUnavailable):
         await provider.wrap(TENANT, SECRET)
     await provider.close()
+
+
+async def test_a_service_that_answers_byte_by_byte_is_away() -> None:
+    answer = orjson.dumps({"data": {"ciphertext": "vault:v1:" + "A" * 20}})
+    async with serving(create_trickling(answer)) as url:
+        section = VaultSection(url=url, token=SecretStr(VAULT_TOKEN), key="k")
+        async with closing(VaultTransit(section, timeout_s=10 * PAUSE_S)) as provider:
+            with pytest.raises(StoreUnavailable, match="does not answer: TimeoutError"):
+                await provider.wrap(TENANT, SECRET)
 
 
 def test_signatures_are_those_of_aws() -> None:

@@ -136,8 +136,10 @@ async def test_lines_are_removed_once_they_are_added_up(
 async def test_sums_outlive_lines_that_are_kept_as_briefly_as_may_be(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = Ledger(lines_s=2 * DAY_S)
-    hour = (datetime.now(UTC) - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+    now = datetime.now(UTC)
+    hour = (now - timedelta(days=2, hours=1)).replace(minute=0, second=0, microsecond=0)
+    half_past = hour + timedelta(minutes=30)
+    keep = Ledger(lines_s=round((now - half_past).total_seconds()))
     lines = [(tenant, line(hour)), (tenant, line(hour + timedelta(hours=1, microseconds=-1)))]
     await usage_lines.record_all(database, lines)
     await Adding(database, interval_s=1, metrics=Metrics()).round()

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.errors import SinkFailed
 from gateway.generation import TokenUsage
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.metering import Metering
 from gateway.settings.sections import Sink
 from gateway.store import usage_lines
 from gateway.store.ledger import cursors
+from gateway.store.ledger.cursors import LineBatch
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage_lines import Metered
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.serving import serving
+from tests.fakes.trickling import PAUSE_S, create_trickling
 from tests.fakes.usage_lines import line
 from tests.fakes.usage_receivers import EventReceiver
 
@@ -111,6 +114,15 @@ async def test_a_secret_that_is_refused_can_be_mended(
     await delivery_to(database, sink).round()
     await sink.close()
     assert len(receiver.events) == 1
+
+
+async def test_a_sink_that_answers_byte_by_byte_fails() -> None:
+    async with serving(create_trickling(b"thank you very much")) as url:
+        target = Sink(name="events", url=url)
+        sink = CloudEventsSink(target, source="here", timeout_s=10 * PAUSE_S)
+        with pytest.raises(SinkFailed, match="TimeoutError"):
+            await sink.send(LineBatch(0, []))
+        await sink.close()
 
 
 async def test_a_sink_with_the_place_of_another_cluster_is_stopped(

@@ -24,10 +24,12 @@ from gateway import ids
 from gateway.admin.limits import LimitOwner
 from gateway.admin.spend_limits import SpendLimits
 from gateway.ledger.jobs import Reconciliation
-from gateway.limits.money import NANO, begins
+from gateway.limits.money import NANO, begins, ends
 from gateway.limits.rules import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail
 from gateway.settings.sections import Alerts, Smtp
+from gateway.store.limits import alerts
+from gateway.store.limits.alerts import DatedInterval
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
@@ -222,6 +224,22 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
         assert await delivery.round() == 0
         await delivery.close()
     assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
+
+
+async def test_an_alert_that_was_removed_keeps_no_other_waiting(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, now = SpendLimits(database), datetime.now(UTC)
+    month = DatedInterval("month", begins("month", now), ends("month", now))
+    removed = await limits.add_alert(place, NANO, {"type": "email", "recipients": []})
+    await spend(database, place.tenant_id, NANO)
+    await alerts.reached(database, [month])
+    await limits.remove_alert(place, ids.spend_alert_id(removed.id))
+    kept = await limits.add_alert(place, NANO // 2, {"type": "email", "recipients": []})
+    await alerts.reached(database, [month])
+    firing = await alerts.take(database)
+    assert firing is not None
+    assert firing.alert.id == kept.id
 
 
 @pytest.mark.slow

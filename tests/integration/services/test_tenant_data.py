@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.audit import JOB
-from gateway.encryption.cipher import PLAIN_KEY, keys_of
+from gateway.encryption.cipher import MAGIC, PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import (
     ConfigError,
@@ -295,6 +295,27 @@ async def test_flushes_outlive_the_key_that_they_were_sealed_with(place: Place) 
         place.sealed, place.tenant, one.uuid, day_of(CREATED), bytes_max=10**6
     )
     assert rows[-1].entries == b"\1" + WORD
+
+
+async def test_damaged_rows_keep_no_others_from_a_new_key(place: Place) -> None:
+    damaged, intact = durable_response(owner="me"), durable_response(owner="me")
+    await place.encryption.enable(place.tenant)
+    for new in (damaged, intact):
+        await responses.insert(place.sealed, place.tenant, new)
+    fences = await flushes.fences(place.plain, "me", [place.tenant])
+    cut_off = LogBatch(Claim(place.tenant, damaged.uuid, 1), day_of(CREATED), 1, 1, b"\2\x7f")
+    async with place.plain.runs_transaction() as connection:
+        assert await flushes.add(connection, "me", fences[place.tenant], [cut_off])
+    async with place.plain.transaction(place.tenant) as connection:
+        damage = Statement("UPDATE responses SET request = :request WHERE id = :id")
+        assert await connection.count(damage, {"request": MAGIC, "id": damaged.uuid}) == 1
+    await place.encryption.rotate(place.tenant)
+    await place.let_keys_age()
+    assert await Resealing(place.sealed, place.keys, rows_per_s=10**6).round() == 1
+    await place.keys.destroy(place.tenant, before=2)
+    assert await responses.load(place.sealed, place.tenant, intact.uuid) is not None
+    with pytest.raises(ContentSealed, match="1 rows of responses"):
+        await place.encryption.reseal(place.tenant, rows_per_s=10**6)
 
 
 @pytest.mark.slow

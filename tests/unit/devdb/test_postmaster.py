@@ -9,6 +9,7 @@ import pytest
 from gateway.devdb.embedded import (
     PID_FILE,
     Postmaster,
+    ServerAccount,
     account_for,
     adopt_pid_file,
     bundled_programs,
@@ -82,6 +83,15 @@ def test_the_newest_server_of_the_wheel_is_found_and_runs(tmp_path: Path) -> Non
     account = account_for(tmp_path / "cluster", "nobody")
     assert account.uid != 0
     assert int(server_version(bundled_programs(), account)) >= 18
+
+
+def test_a_program_that_does_not_run_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "postgres"
+    program.write_text("#!/bin/sh\necho libssl.so.3 is missing >&2\nexit 127\n")
+    program.chmod(0o755)
+    ourselves = ServerAccount("us", os.geteuid(), os.getegid(), switch=False)
+    with pytest.raises(StartupError, match=r"libssl\.so\.3 is missing"):
+        server_version(tmp_path, ourselves)
 
 
 def test_programs_get_nothing_of_our_environment(

@@ -372,7 +372,7 @@ class Books:
     def settle(self, charge: Charge, used: Used) -> None:
         self.settled.append(used)
 
-    def hand_over(self, charge: Charge) -> None:
+    def release(self, charge: Charge) -> None:
         self.left += 1
 
 

@@ -15,7 +15,6 @@ from gateway.store.notices import Notice
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    import pytest
 
 WAIT_S = 60.0
 ONE, TWO = ids.new_uuid(), ids.new_uuid()
@@ -127,15 +126,12 @@ async def test_what_is_followed_from_here_alone_is_not_told_of() -> None:
     assert wire.sent[1:] == [[Notice("log", (ONE,))]]
 
 
-async def test_a_request_that_does_not_come_back_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_request_that_does_not_come_back_is_forgotten() -> None:
     """Behind a pooler none does."""
-    wire, loop = Wire(), asyncio.get_running_loop()
-    later = loop.time() + FOLLOWED_S + 1
-    notifier = Notifier(wire.send)
+    wire, now = Wire(), 0.0
+    notifier = Notifier(wire.send, clock=lambda: now)
     notifier.announce(Notice("follow", (ONE,)))
-    monkeypatch.setattr(loop, "time", lambda: later)
+    now = FOLLOWED_S + 1
     notifier.announce(Notice("follow", (TWO,)))
     await notifier.flush()
     notifier.followed([ONE, TWO])

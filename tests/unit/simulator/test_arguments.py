@@ -179,6 +179,8 @@ def test_no_text_is_too_broken_to_be_read_as_tools(text: str) -> None:
         {"type": "string", "maxLength": 2},
         {"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True},
         {"type": "array", "items": {"type": "string"}, "maxItems": 0},
+        {"type": "array", "items": {"type": "string"}, "minItems": 2.0, "maxItems": 3.0},
+        {"type": "string", "minLength": 7.0, "maxLength": 9.0},
         {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": {"const": 4}}}]},
         {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"enum": ["x"]}}},
         {"oneOf": [{"type": "null"}, {"type": "array", "items": {"type": "boolean"}}]},
@@ -216,6 +218,27 @@ def test_values_take_up_what_the_user_said() -> None:
     }
 
 
+@each(
+    ("text", "number"),
+    [
+        ("Agent 007", 7),
+        ("-05 degrees", -5),
+        ("1.50 euros", 1.5),
+        ("٣ apples", 1),
+        ("9" * 5_000, 999_999_999_999_999),
+    ],
+)
+def test_numbers_are_read_that_json_does_not_have(text: str, number: float) -> None:
+    assert make_value({"type": "number"}, text) == number
+
+
+@each("literal", ["007", "-05", "٣", "1.٣", "9" * 5_000])
+def test_a_literal_that_is_no_number_is_skipped(literal: str) -> None:
+    text = f"namespace functions {{\n\ntype f = (_: {{\na: {literal},\nb: string,\n}}) => any;\n\n"
+    (tool,) = tools_of(f"{text}}} // namespace functions")
+    assert tool.parameters["properties"]["b"] == {"type": "string"}
+
+
 _MANY: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 10**9}
 
 
@@ -228,6 +251,7 @@ _MANY: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 10**9
         _MANY | {"minItems": 5000, "items": {"type": "string", "minLength": 5000}},
         {"type": "string", "minLength": 10**12},
         _object({"a": {"$ref": "#"}, "b": {"$ref": "#"}}, ["a", "b"]),
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
     ],
 )
 def test_no_schema_makes_a_value_long_without_bound(schema: Schema) -> None:

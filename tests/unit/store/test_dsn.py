@@ -52,6 +52,8 @@ def test_another_kind_of_url_is_refused_without_its_password(url: str) -> None:
         "postgresql://u:canary@h:0/d",
         "postgresql://u:canary@h1:5432,h2:x/d",
         "postgresql://u:canary@[::1]:x/d",
+        "postgresql:///d?host=/run&password=canary&port=x",
+        "postgresql:///d?host=h1,h2&password=canary&port=5432,99999",
     ],
 )
 def test_what_makes_no_sense_is_refused_with_how_to_write_it(url: str) -> None:

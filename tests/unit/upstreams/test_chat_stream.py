@@ -61,6 +61,12 @@ def test_thoughts_between_tags_are_taken_apart(cuts: list[int], case: tuple[str,
     assert made.text == f"{text}<end>"
 
 
+def test_one_event_may_have_thousands_of_thoughts() -> None:
+    said = "<think>a</think>" * 4000 + "Hi"
+    made = Heard([event({"content": said}, "stop"), DONE], thought=TAGS)
+    assert made.text == f"<t>{'a' * 4000}<a>Hi<end>"
+
+
 @pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
     ("\n hm </thin</think>\nHi </think>", "<t>hm </thin<a>\nHi </think>"),

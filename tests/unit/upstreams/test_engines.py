@@ -247,6 +247,13 @@ def test_an_engine_is_known_by_what_it_answers() -> None:
         assert SGLang.read("/model_info", answer) is None
 
 
+@pytest.mark.parametrize("kind", [Vllm, SGLang])
+def test_a_version_is_cut_whatever_a_server_says(kind: type[InferenceEngine]) -> None:
+    engine = kind.read(kind.questions[0], {"version": "0.1.0+" + "x" * 10**6})
+    assert engine is not None
+    assert len(str(engine.unusable)) < 300
+
+
 def test_engines_and_capabilities_are_shown_to_operators() -> None:
     assert [str(engine) for engine in (Vllm("0.32.0"), SGLang(), UnknownEngine())] == [
         "vLLM 0.32.0",

@@ -121,3 +121,9 @@ def test_what_is_not_http_is_an_error(sent: bytes) -> None:
 def test_headers_are_bounded_whether_they_end_or_not(pieces: list[bytes]) -> None:
     with pytest.raises(httpx2.RemoteProtocolError, match="100 bytes of headers"):
         read(*pieces, head_bytes_max=100)
+
+
+def test_headers_that_come_one_by_one_count_once() -> None:
+    headers = [b"x-%d: %s\r\n" % (i, b"y" * 8) for i in range(4)]
+    reader = read(HEAD, *headers, b"\r\n", head_bytes_max=100)
+    assert (reader.status, len(reader.headers)) == (200, 4)

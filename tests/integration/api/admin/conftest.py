@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.admin.operator_keys import OperatorCreate, Operators
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.services.federation import KeySetPolicy, KeySets
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
@@ -83,7 +83,7 @@ async def site(admin_settings: Settings) -> AsyncIterator[AdminSite]:
         patch.setattr("gateway.wiring.process.KeySets", partial(KeySets, policy=policy))
         async with (
             running_gateway(admin_settings) as gateway,
-            serving(create_admin_app(gateway.process)) as admin_url,
+            serving(AdminGateway(gateway.process)) as admin_url,
         ):
             yield AdminSite(
                 gateway,

@@ -13,7 +13,7 @@ import pytest
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.resources import operator_routes
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
-from gateway.app import create_admin_app
+from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.store.migration.migrate import upgrade
 from gateway.wiring.admin import operator_services
@@ -136,6 +136,12 @@ async def test_settings_are_shown_without_secrets(operator: httpx2.AsyncClient) 
     assert replicas[0]["id"].startswith("replica_")
 
 
+async def test_an_unknown_key_is_refused_by_its_id(operator: httpx2.AsyncClient) -> None:
+    for unknown in ("nonsense", "00000000-0000-7000-8000-000000000000"):
+        refused = await operator.post(f"/admin/v1/operators/{unknown}/disable")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (404, "id")
+
+
 async def test_the_public_listener_has_no_plane_of_operators(
     operator: httpx2.AsyncClient, site: AdminSite
 ) -> None:
@@ -192,7 +198,7 @@ async def test_a_process_that_owns_no_tables_has_no_error_on_any_route(
     settings = gateway_settings(as_user(SERVING), backends.urls, admin={"public": True})
     async with (
         running_gateway(settings) as gateway,
-        serving(create_admin_app(gateway.process)) as url,
+        serving(AdminGateway(gateway.process)) as url,
         http_client(url, headers={"authorization": f"Bearer {secret}"}) as client,
     ):
         seen = {}

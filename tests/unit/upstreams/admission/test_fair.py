@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.upstreams.admission import queue
 from gateway.upstreams.admission.queue import EXPECTED_AT_FIRST, FairOrder, FairShares
 from gateway.upstreams.admission.slots import WorkClass
 from tests.fakes.fair_load import TENANTS, Load, ticket
@@ -43,6 +44,19 @@ def test_what_a_tenant_did_not_use_before_is_gone() -> None:
     busy, new = shares.account("busy"), shares.account("new")
     one_more = 1_000 + 4 * EXPECTED_AT_FIRST
     assert busy.served - new.served <= one_more
+
+
+def test_counters_of_idle_tenants_go_though_another_request_runs_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "TENANTS_MAX", 3)
+    shares = FairShares()
+    shares.serve("long", 10, DEFAULT)
+    shares.serve("idle", 10_000, DEFAULT).end(0)
+    for name in "abc":
+        shares.serve(name, 1, DEFAULT).end(0)
+    assert not shares.is_idle("long")
+    assert shares.account("idle").served == 0
 
 
 @pytest.mark.slow

@@ -235,6 +235,19 @@ def test_a_row_of_a_member_that_is_not_there_any_more_is_overlooked(replica: Rep
     assert replica.decide(FIRST, Route(placement.pack())).reason == "cold"
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_members_whose_ids_are_equal_leave_one_after_the_other(
+    replica: Replica, first: int
+) -> None:
+    names = ("b-38829", "b-55652")
+    assert member_id(names[0]) == member_id(names[1])
+    for name in names:
+        replica.router.member(name)
+    for name in (names[first], names[1 - first]):
+        replica.router.forget(name)
+        assert not replica.router.knows(name)
+
+
 def test_a_member_that_is_not_a_candidate_is_not_chosen_however_warm(replica: Replica) -> None:
     route = Route()
     first = replica.turn(FIRST, route).member.name
