@@ -217,16 +217,18 @@ class ContainerFiles:
 
     def front(self, text: str, start: int) -> int | None:
         """Return the position from `start` on of a path that may continue after the text."""
-        begin = max(start, len(text) - len(SANDBOX) - self._lengths[0])
-        places = (at for at in range(begin, len(text)) if text[at] in _FIRSTS)
-        return next((at for at in places if self._is_front(text[at:])), None)
+        for at in range(max(start, len(text) - len(SANDBOX) - self._lengths[0]), len(text)):
+            if text[at] in _FIRSTS and self._is_front(text[at:]):
+                return at
+        return None
 
     def _is_front(self, text: str) -> bool:
         # No table of all fronts: with long paths it would take megabytes.
         path = text.removeprefix(SANDBOX)
+        if not path.startswith("/"):
+            return SANDBOX.startswith(text)
         at = bisect_left(self._paths, path)
-        is_of_path = at < len(self._paths) and self._paths[at].startswith(path)
-        return is_of_path or SANDBOX.startswith(text)
+        return at < len(self._paths) and self._paths[at].startswith(path)
 
 
 class FileReader:
