@@ -208,7 +208,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
         ids = script_ids((before if thought else "") + call)
         for entry in (TurnStarted(9), Tokens(tuple(ids)), TurnEnded(FinishReason.STOP)):
             fold.apply(entry)
-        asked = fold.hosted_call
+        asked = fold.hosted.call
         assert asked is not None
         told_result = RENDERER.render_result(asked.name, result)
         fold.apply(ToolStarted(ordinal))
