@@ -5,7 +5,8 @@
     <arg_value>Paris</arg_value>
     </tool_call>
 
-These models leave out the tag in front of a key or of a value now and then.
+These models leave out the tag in front of a key or of a value now and then, or write JSON in place
+of the tags.
 
 Source: the chat templates of GLM-4.5 to GLM-4.7; vLLM's parsers `glm45` and `glm47`.
 """
@@ -28,6 +29,7 @@ from gateway.models.chat.call_syntax import (
     function_name,
     no_call,
 )
+from gateway.models.chat.syntax.json_call import JsonBody
 from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class GlmReader:
     @property
     def is_junk(self) -> bool:
         word = "".join(self._word).strip() if self._where is _Where.NAME else ""
+        if self._schema_of(word.partition("{")[0].strip()) is not None:
+            return False  # JSON may follow
         return bool(word) and function_name(self._name_and_key(word)[0]) is None
 
     def quotes(self, marker: str) -> bool:
@@ -151,7 +155,7 @@ class GlmReader:
 
     def _end_call(self, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
         if self._where is _Where.JUNK:
-            yield no_call("".join(self._word).strip())
+            yield from self._end_junk("".join(self._word).strip(), rules)
             return
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
@@ -160,6 +164,18 @@ class GlmReader:
             self._rules.append(Rule.UNCLOSED_TAG)
         yield Argued(self._arguments.finish())
         yield Ended(rules=(*self._rules, *rules))
+
+    def _end_junk(self, word: str, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
+        front, brace, behind = word.partition("{")
+        name, body = front.strip(), JsonBody()
+        events, rest = body.feed(brace + behind)
+        events += body.finish(Rule.ODD_FRAME, *rules, cut=False)
+        match events[-1]:
+            case Ended(broken=False, rules=noted) if Rule.INVALID_ARGUMENTS not in noted:
+                is_call = bool(brace) and not rest.strip() and self._schema_of(name) is not None
+            case _:
+                is_call = False
+        yield from (Called(name), *events) if is_call else (no_call(word),)
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         if self._where is _Where.NAME and not cut:
