@@ -38,7 +38,7 @@ OPENED_MAX: Final = 5_000
 OPENED_IN_ALL_MAX: Final = 300_000
 """For one `Quotient`: about two seconds' work. Results are cached by position, so only deep nesting
 and counting open many."""
-WAYS_MAX: Final = 200
+WAYS_MAX: Final = 1_000
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
 _ESCAPES: Final = _SHORT | {0x2F: "/"}
