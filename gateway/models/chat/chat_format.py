@@ -374,7 +374,7 @@ class ChatFormat(ServerRenderedFormat):
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
         if self._format_with_images is None:
             return parser
-        return EitherParser(parser, self._format_with_images.new_parser(rules))
+        return EitherParser(parser, self._format_with_images.new_parser(rules, trace=trace))
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         ids: list[int] = []
