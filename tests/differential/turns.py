@@ -184,7 +184,9 @@ class Read:
 
 
 def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
-    parser = ChatParser(known, family.syntax, RULES, in_reasoning=family.opened)
+    parser, thought = ChatParser(known, family.syntax, RULES), family.syntax.reasoning
+    if thought is not None and family.opened:
+        parser.feed(ids_of(known, (Mark(thought.opening),)))
     events = [*parser.feed(ids), *parser.finish(FinishReason.STOP)]
     said: list[list[str]] = []
     for event in events:
