@@ -33,7 +33,7 @@ from gateway.models.chat.syntax.json_call import JsonBody
 from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from gateway.models.chat.call_syntax import CallEvent, SchemaOf
 
@@ -51,6 +51,7 @@ class _Where(Enum):
     KEY = auto()
     BEHIND_KEY = auto()
     VALUE = auto()
+    BODY = auto()  # of JSON
     JUNK = auto()  # no function is named
 
 
@@ -60,23 +61,28 @@ class GlmReader:
         self._where = _Where.NAME
         self._word: list[str] = []  # a name, a key, or what is none
         self._arguments = TaggedArguments({})
+        self._body = JsonBody()
         self._quoted = 0  # calls that a value speaks of, and that are open
         self._rules: list[Rule] = []
 
     @property
     def is_junk(self) -> bool:
         word = "".join(self._word).strip() if self._where is _Where.NAME else ""
-        if self._schema_of(word.partition("{")[0].strip()) is not None:
-            return False  # JSON may follow
         return bool(word) and function_name(self._name_and_key(word)[0]) is None
 
     def quotes(self, marker: str) -> bool:
+        if self._where is _Where.BODY:
+            return self._body.in_string
         is_of_value = marker in {KEY, KEY_END, VALUE, VALUE_END}
         is_end = marker == CLOSING and not self._quoted
         return self._where is _Where.VALUE and not (is_of_value or is_end)
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        if self._where is _Where.VALUE:
+        if self._where is _Where.NAME and "{" in text:
+            text = yield from self._begin_body(text)
+        if self._where is _Where.BODY:
+            yield from self._in_body(text)
+        elif self._where is _Where.VALUE:
             self._quoted += (text == OPENING) - (text == CLOSING)
             if json := self._arguments.text(text):
                 yield Argued(json)
@@ -89,10 +95,28 @@ class GlmReader:
         elif text.strip():
             self._rules.append(Rule.CALL_LEFTOVER)
 
+    def _begin_body(self, text: str) -> Generator[CallEvent, None, str]:
+        # A brace behind a declared function begins its arguments.
+        front, _, _ = text.partition("{")
+        name = "".join((*self._word, front)).strip()
+        if self._schema_of(name) is None:
+            return text
+        self._where, self._rules, self._body = _Where.BODY, [Rule.ODD_FRAME], JsonBody()
+        yield Called(name)
+        return text[len(front) :]
+
+    def _in_body(self, text: str) -> Iterator[CallEvent]:
+        events, rest = self._body.feed(text)
+        yield from events
+        if rest.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
     def mark(self, marker: str) -> Iterator[CallEvent]:
         if self._where is _Where.NAME:
             yield from self._name(has_key=marker == KEY_END)
-        if marker == VALUE:
+        if self._where is _Where.BODY and marker not in {OPENING, CLOSING}:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        elif marker == VALUE:
             yield from self._begin_value()
         elif marker == VALUE_END and self._where is _Where.VALUE:
             yield from self._end_value()
@@ -155,7 +179,10 @@ class GlmReader:
 
     def _end_call(self, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
         if self._where is _Where.JUNK:
-            yield from self._end_junk("".join(self._word).strip(), rules)
+            yield no_call("".join(self._word).strip())
+            return
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, *rules, cut=False)
             return
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
@@ -165,23 +192,13 @@ class GlmReader:
         yield Argued(self._arguments.finish())
         yield Ended(rules=(*self._rules, *rules))
 
-    def _end_junk(self, word: str, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
-        front, brace, behind = word.partition("{")
-        name, body = front.strip(), JsonBody()
-        events, rest = body.feed(brace + behind)
-        events += body.finish(Rule.ODD_FRAME, *rules, cut=False)
-        match events[-1]:
-            case Ended(broken=False, rules=noted) if Rule.INVALID_ARGUMENTS not in noted:
-                is_call = bool(brace) and not rest.strip() and self._schema_of(name) is not None
-            case _:
-                is_call = False
-        yield from (Called(name), *events) if is_call else (no_call(word),)
-
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         if self._where is _Where.NAME and not cut:
             yield from self._name()
         is_call = self._where not in {_Where.NAME, _Where.JUNK}
-        if is_call and (cut or self._where is not _Where.CALL):
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, Rule.UNCLOSED_CALL, cut=cut)
+        elif is_call and (cut or self._where is not _Where.CALL):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif not cut:
             yield from self._end_call((Rule.UNCLOSED_CALL,))

@@ -330,11 +330,12 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
         ('<tool_call>f\n{"count": 1}\n</tool_call>', ['f({"count": 1})'], {"odd_frame"}),
         ('a <tool_call>f {"count": 1}', ["final: a", 'f({"count": 1})'],
          {"odd_frame", "unclosed_call"}),
-        ("a <tool_call>f {count}</tool_call>", ["final: a <tool_call>f {count}</tool_call>"],
-         {"not_a_call"}),
-        ("<tool_call>f {} x</tool_call>", ["final: f {} x"], {"not_a_call"}),
+        ("<tool_call>f {} x</tool_call>", ["f({})"], {"odd_frame", "call_leftover"}),
+        ('<tool_call>f {"text": "</tool_call>"<arg_key>}</tool_call>',
+         ['f({"text": "</tool_call>"})'], {"odd_frame", "marker_in_body"}),
+        ("a <tool_call>h {}</tool_call>", ["final: a <tool_call>h {}</tool_call>"], {"not_a_call"}),
         ("<tool_call>h {}</tool_call>", ["final: h {}"], {"not_a_call"}),
-        ("<tool_call>f {</tool_call>", ["final: f {"], {"not_a_call"}),
+        ("<tool_call>f {</tool_call>", ["f({) broken"], {"invalid_arguments"}),
     ],
 )  # fmt: skip
 def test_glm(text: str, said: list[str], rules: set[str]) -> None:
@@ -361,6 +362,7 @@ def test_what_a_custom_tool_and_python_take_is_text() -> None:
         ("<tool_call>f<arg_key>text</arg_key><arg_value>x", ['f({"text": "x) cut']),
         ("<tool_call>f<arg_key>te", ["f() cut"]),
         ("<tool_call>f", []),
+        ("<tool_call>f {", ["f({) cut"]),
         ("<tool_call>a b</arg_key>", []),
     ],
 )
