@@ -67,8 +67,14 @@ class GlmReader:
 
     @property
     def is_junk(self) -> bool:
-        word = "".join(self._word).strip() if self._where is _Where.NAME else ""
-        return bool(word) and function_name(self._name_and_key(word)[0]) is None
+        words = "".join(self._word).split() if self._where is _Where.NAME else ()
+        match words:
+            case [name]:
+                return function_name(name) is None
+            case [name, _]:  # a key, whose tag is missing, behind a declared function
+                return self._schema_of(name) is None
+            case _:
+                return bool(words)
 
     def quotes(self, marker: str) -> bool:
         if self._where is _Where.BODY:
@@ -149,7 +155,7 @@ class GlmReader:
 
     def _name_and_key(self, word: str) -> tuple[str, str]:
         # The name of a function that is declared, and one word behind it: the tag is missing.
-        for end in range(min(len(word), NAME_CHARS_MAX), 0, -1):
+        for end in range(len(word) if len(word) <= NAME_CHARS_MAX else 0, 0, -1):
             name, key = word[:end], word[end:].strip()
             if len(key.split()) < 2 and self._schema_of(name) is not None:
                 return name, key

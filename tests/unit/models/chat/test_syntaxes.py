@@ -345,6 +345,17 @@ def test_glm(text: str, said: list[str], rules: set[str]) -> None:
     assert Model("glm", "think", GLM.syntax.markers).read(text)[0] == said
 
 
+def test_a_word_that_grows_is_not_looked_up_with_each_letter() -> None:
+    lookups: list[str] = []
+    syntax = GLM.syntax.calls
+    assert syntax is not None
+    reader = syntax.reader("<tool_call>", lookups.append)
+    for letter in "f" * 128:
+        assert list(reader.text(letter)) == []
+        assert not reader.is_junk
+    assert lookups == []
+
+
 def test_what_a_custom_tool_and_python_take_is_text() -> None:
     tools = {
         "patch": ToolRule("patch", SegmentKind.CUSTOM_CALL, "patch"),
