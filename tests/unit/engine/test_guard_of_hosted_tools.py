@@ -12,7 +12,7 @@ from gateway.engine.output_guard import REASONING_BUDGET, GuardLimits, OutputGua
 from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
-from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.vocabulary import FINAL_HEADER
 from gateway.protocol.grants import (
     BrowserGrant,
@@ -24,7 +24,7 @@ from gateway.protocol.grants import (
 )
 from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.cases import each
-from tests.fakes.harmony_script import harmony, script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_a_call_that_is_required_is_opened() -> None:
     watched = Watched(tool_choice={"type": "web_search_preview"})
     assert watched.says(THOUGHT + NEXT + "<|return|>") is None
     watched.tell(TurnEnded(STOP))
-    opening = call_header(watched.rules, vocabulary())
+    opening = harmony().call_opening(watched.rules)
     assert watched.guard.next_prefill(watched.fold, None) == opening
     assert list(opening) == script_ids(
         " to=browser.search<|channel|>analysis <|constrain|>json<|message|>"
@@ -183,7 +183,7 @@ def test_a_call_that_is_required_is_opened() -> None:
 def test_another_message_than_the_call_that_is_required_makes_room_for_it(said: str) -> None:
     watched = Watched(tool_choice={"type": "mcp", "server_label": "crm", "name": "add"})
     opening = watched.repaired(watched.says(said))
-    assert opening == call_header(watched.rules, vocabulary())
+    assert opening == harmony().call_opening(watched.rules)
     assert watched.fold.item_count == 0
 
 
