@@ -316,16 +316,13 @@ def packed_entry(entry: Entry) -> bytes:
 
 def unpack(packed: bytes) -> list[Entry]:
     """Return the packed entries. Raises `ValueError`, and nothing else, for damaged bytes."""
-    return list(unpacked(packed))
-
-
-def unpacked(packed: bytes) -> Iterator[Entry]:
-    for portion in portions(packed):
+    entries: list[Entry] = []
+    for portion in _portions(packed):
         if isinstance(portion, Singles):
-            for token in portion.ids:
-                yield Tokens((token,))
+            entries += [Tokens((token,)) for token in portion.ids]
         else:
-            yield portion
+            entries.append(portion)
+    return entries
 
 
 def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:

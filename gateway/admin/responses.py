@@ -300,7 +300,7 @@ class StoredResponses:
             "first_token_ms": execution.first_token_ms,
             "sentence": execution.sentence if timed.has_timeline else None,
             "totals": [
-                {"phase": phase, "words": PHASES[phase], "ms": ms}  # type: ignore[index] # it is one
+                {"phase": phase, "words": PHASES[phase], "ms": ms}
                 for phase, ms in execution.totals.items()
             ],
             "lanes": {

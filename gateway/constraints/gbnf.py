@@ -38,7 +38,7 @@ OPENED_MAX: Final = 5_000
 OPENED_IN_ALL_MAX: Final = 300_000
 """For one `Quotient`: about two seconds' work. Results are cached by position, so only deep nesting
 and counting open many."""
-WAYS_MAX: Final = 200
+WAYS_MAX: Final = 1_000
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
 _ESCAPES: Final = _SHORT | {0x2F: "/"}
@@ -512,16 +512,20 @@ _ANY_SPACE: Final = (
     (0x202F, 0x202F),
     (0x205F, 0x205F),
     (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
 )
+_ANY_WORD: Final = (*_WORD, (0x80, LAST))
+_WIDEST: Final = {_SPACE: _ANY_SPACE, _WORD: _ANY_WORD}
 _CLASSES: Final = {
     "d": _DIGIT,
     "D": inverted(_DIGIT),
     "w": _WORD,
-    "W": inverted((*_WORD, (0x80, LAST))),
+    "W": inverted(_ANY_WORD),
     "s": _SPACE,
     "S": inverted(_ANY_SPACE),
 }
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0", "a": "\a"}
+_FLAGS: Final = re.compile(r"\A\(\?([is]+)\)")
 _CODE: Final = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})")
 _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
@@ -534,9 +538,8 @@ def language_of(pattern: str, flags: str = "") -> Language:
 
     `flags`: `i` and `s` as in Lark.
     """
-    match = re.match(r"\(\?([is]+)\)", pattern)
-    if match:
-        pattern, flags = pattern[match.end() :], flags + match.group(1)
+    if match := _FLAGS.match(pattern):
+        pattern, flags = pattern[match.end() :], flags + match[1]
     pattern = unanchored(pattern)
     return _Reader(pattern, ignores_case="i" in flags, dot_is_all="s" in flags).read()
 
@@ -544,8 +547,9 @@ def language_of(pattern: str, flags: str = "") -> Language:
 def language_containing(pattern: str) -> Language:
     """Return the texts that contain a match, as `pattern` of JSON Schema."""
     anything = Times(Chars(((0, LAST),)), 0, None)
-    starts, ends = pattern.startswith("^"), unanchored("^" + pattern) != pattern
-    if (starts or ends) and _has_options(pattern):
+    bare = _FLAGS.sub("", pattern)
+    starts, ends = bare.startswith("^"), unanchored("^" + bare) != bare
+    if (starts or ends) and _has_options(bare):
         raise UntranslatableGrammar("an anchor stands in one of several options")
     inner = language_of(pattern)
     return Chain((*(() if starts else (anything,)), inner, *(() if ends else (anything,))))
@@ -662,7 +666,8 @@ class _Reader:
         first = True
         while first or self._next() != "]":
             first = False
-            ranges += self._span()
+            span = self._span()
+            ranges += _WIDEST.get(span, span) if inverts else span
         self._at += 1
         chars = self._cased(Chars(tuple(ranges)))
         return Chars(inverted(chars.ranges)) if inverts else chars

@@ -60,6 +60,8 @@ NESTED_MAX: Final = 8
 """Nesting of groups that tell words apart: engines bound it."""
 REPEATED_MAX: Final = 10_000
 """Engines' work grows with the bound of a repetition."""
+INTEGER_MAX: Final = 10**20
+"""A bound beyond it is left open: a language nests one level for each digit of a bound."""
 
 _SPACE: Final = Space()
 _COMMA: Final = Chain((text(","), _SPACE))
@@ -102,6 +104,11 @@ _LEFT_OPEN: Final = {
     "multipleOf",
     "$dynamicRef",
 }
+_RESTS: Final = (
+    ("additionalProperties", "properties"),
+    ("additionalProperties", "patternProperties"),
+    ("items", "prefixItems"),
+)
 _SIZES: Final = ((0xF0, 4), (0xE0, 3), (0xC0, 2))
 """Size of a UTF-8 character whose first byte is at least this."""
 _FOLLOWING: Final = range(0x80, 0xC0)
@@ -142,11 +149,11 @@ class JsonLanguage:
             raise UntranslatableGrammar(fault if self._depth > DEPTH_MAX else "it is too large")
 
     def _described(self, schema: Schema) -> Language:
+        self.exact = self.exact and schema.keys().isdisjoint(_LEFT_OPEN)
         if "$ref" in schema and schema.keys().isdisjoint((_BINDING | {"allOf"}) - {"$ref"}):
             return self._referred(str(schema["$ref"]))
         schema = self._flat(schema)
-        if not schema.keys().isdisjoint(_LEFT_OPEN):
-            self.exact = False
+        self.exact = self.exact and schema.keys().isdisjoint(_LEFT_OPEN)
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 # What more than one of the schemas describes would be wrong.
@@ -158,7 +165,8 @@ class JsonLanguage:
             return NEVER
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
-            self.exact = self.exact and schema.keys().isdisjoint(_BOUNDS)
+            is_bound = not schema.keys().isdisjoint(_BOUNDS) or schema.keys() >= {"const", "enum"}
+            self.exact = self.exact and not is_bound
             own = types if "type" in schema else ()
             return _any_of([one for one in values if is_one_of(one, own)])
         if not types and schema.keys().isdisjoint(_BINDING):
@@ -198,6 +206,7 @@ class JsonLanguage:
         if not isinstance(second, dict):
             return first if second is True else {"enum": []}
         merged = {**second, **first}
+        self.exact = self.exact and not (_reaches(first, second) or _reaches(second, first))
         for key in (first.keys() & second.keys()) & (_BINDING | _LEFT_OPEN | {"allOf"}):
             mine, other = first[key], second[key]
             if mine == other:
@@ -224,7 +233,7 @@ class JsonLanguage:
             "array": self._array,
             "string": self._string,
             "number": self._number,
-            "integer": _integer,
+            "integer": self._integer,
         }
         return made[name](schema) if name in made else _LITERALS[name]
 
@@ -241,6 +250,16 @@ class JsonLanguage:
             return _NATURAL
         self.exact = self.exact and not bounds
         return _NUMBER
+
+    def _integer(self, schema: Schema) -> Language:
+        low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
+        low += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+        high = [math.floor(schema["maximum"])] if "maximum" in schema else []
+        high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+        if any(abs(bound) > INTEGER_MAX for bound in (*low, *high)):
+            self.exact = False
+            low, high = [], []
+        return between(max(low, default=None), min(high, default=None))
 
     def _array(self, schema: Schema) -> Language:
         least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
@@ -428,16 +447,17 @@ def _allowed_types(schema: Schema) -> set[str]:
     return types | {"integer"} if "number" in types else types
 
 
+def _reaches(one: Schema, other: Schema) -> bool:
+    # A keyword for all undescribed members does not apply to those that another schema describes.
+    return any(
+        one.get(rest, True) is not True
+        and other.get(described, one.get(described)) != one.get(described)
+        for rest, described in _RESTS
+    )
+
+
 def _count(schema: Schema, key: str) -> int | None:
     return int(schema[key]) if key in schema else None
-
-
-def _integer(schema: Schema) -> Language:
-    low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
-    low += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
-    high = [math.floor(schema["maximum"])] if "maximum" in schema else []
-    high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
-    return between(max(low, default=None), min(high, default=None))
 
 
 def between(low: int | None, high: int | None) -> Language:

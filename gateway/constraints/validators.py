@@ -54,7 +54,8 @@ _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:"
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
     |(?P<string>"(?:[^"\\\n]|\\.)*+"i?)
-    |(?P<pattern>/(?:[^/\\\n]|\\.)++/)
+    |(?P<pattern>/(?:[^/\\]|\\.)++/)
+    |(?P<open>["/])
     |(?P<name>[A-Za-z_]\w*+)
     |(?P<beyond>&|~(?!\s*+\d)|%(?!(?:import|ignore|declare|extend|override)\b)[a-z]++)
     |(?P<empty>[*?]|~)
@@ -99,6 +100,9 @@ def _add(definition: _Definition, kind: str, part: str) -> None:
     definition.chars += len(part)
     if kind == "beyond":
         raise UnusableGrammar(f"it holds `{part}`, which is not of Lark")
+    if kind == "open":
+        # To search behind it would take the square of its length.
+        raise UnusableGrammar("a string or a pattern in it has no end")
     if kind == "pattern":
         definition.patterns.append(_empty_parts(part))
     elif kind == "name":

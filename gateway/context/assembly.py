@@ -99,6 +99,8 @@ class ContextIndex:
         self._by_id = dict(before)
         self._before = before
         self._by_call: dict[tuple[str, str], ContextItem] | None = None
+        self._originals: dict[str, tuple[str, dict[str, Any]]] = {}
+        """By id, the type and the members of items that were compared."""
         self._awaited: set[str | None] = set()
         """The `call_id` of new calls without output."""
 
@@ -149,6 +151,39 @@ class ContextIndex:
             }
         return self._by_call
 
+    def check_copy(self, param: str, original: ContextItem, copy: InputItem) -> None:
+        """Raise `InvalidRequest` for a copy that differs."""
+        if original.json or original.parsed is not None:
+            changed = self._changed_member(original, copy)
+            if changed is None:
+                return
+            why = f"the context has it already, and its '{changed}' is another there"
+        else:
+            why = "the context has it already"
+        member = "approval_request_id" if original.kind == "mcp_approval_response" else "call_id"
+        is_named = copy.id == original.item_id
+        which = f"id '{original.item_id}'" if is_named else f"{member} '{original.call_id}'"
+        anew = f"its own '{member}' and no 'id'" if original.call_id else "no 'id'"
+        raise InvalidRequest(
+            f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new "
+            f"item it needs {anew}.",
+            code="invalid_value",
+            param=param,
+        )
+
+    def _changed_member(self, original: ContextItem, copy: InputItem) -> str | None:
+        # The members of a long original are read once, however many copies there are.
+        if original.item_id not in self._originals:
+            item = original.item()
+            self._originals[original.item_id] = item.type, _shown(item)
+        kind, members = self._originals[original.item_id]
+        if kind != copy.type:
+            return "type"
+        copied = _shown(copy)
+        return next(
+            (name for name, value in members.items() if not _agrees(value, copied.get(name))), None
+        )
+
 
 def _role_in_call(item: ContextItem) -> str | None:
     if item.is_call:
@@ -156,36 +191,6 @@ def _role_in_call(item: ContextItem) -> str | None:
     if item.is_output:
         return "output"
     return "answer" if item.kind == "mcp_approval_response" else None
-
-
-def check_copy(place: str, original: ContextItem, copy: InputItem) -> None:
-    """Raise `InvalidRequest` for a copy that differs. `place` is its parameter path."""
-    if original.json or original.parsed is not None:
-        changed = _changed_member(original.item(), copy)
-        if changed is None:
-            return
-        why = f"the context has it already, and its '{changed}' is another there"
-    else:
-        why = "the context has it already"
-    member = "approval_request_id" if original.kind == "mcp_approval_response" else "call_id"
-    is_named = copy.id == original.item_id
-    which = f"id '{original.item_id}'" if is_named else f"{member} '{original.call_id}'"
-    anew = f"its own '{member}' and no 'id'" if original.call_id else "no 'id'"
-    raise InvalidRequest(
-        f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new item "
-        f"it needs {anew}.",
-        code="invalid_value",
-        param=place,
-    )
-
-
-def _changed_member(original: Item, copy: InputItem) -> str | None:
-    if original.type != copy.type:
-        return "type"
-    members, copied = _shown(original), _shown(copy)
-    return next(
-        (name for name, value in members.items() if not _agrees(value, copied.get(name))), None
-    )
 
 
 def _shown(item: InputItem) -> dict[str, Any]:
@@ -227,12 +232,11 @@ def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
         text = part.text if isinstance(part, InputText | OutputText) else part.refusal
         if not text:
             continue
-        if runs and isinstance(runs[-1], str):
-            separator = "\n" if isinstance(part, InputText) else ""
-            runs[-1] += separator + text
+        if runs and isinstance(runs[-1], list):
+            runs[-1] += ("\n", text) if isinstance(part, InputText) else (text,)
         else:
-            runs.append(text)
-    return runs
+            runs.append([text])
+    return ["".join(run) if isinstance(run, list) else run for run in runs]
 
 
 def _agrees(original: object, copy: object) -> bool:
@@ -289,15 +293,15 @@ def referenced_ids(items: Iterable[InputItem]) -> list[str]:
     and hosted calls after the last answer whose results are in no item.
     """
     wanted: list[str] = []
-    untold: list[str] = []
+    without_results: list[str] = []
     for item in items:
         if isinstance(item, ItemReference) or _is_hollow(item):
             wanted += [item.id] if item.id else []
         elif item.type in _WITHOUT_RESULTS and item.id:
-            untold.append(item.id)
+            without_results.append(item.id)
         elif isinstance(item, Message) and item.role == "assistant" and item.phase != "commentary":
-            untold.clear()  # the model is not shown them again
-    return wanted + untold
+            without_results.clear()  # the model is not shown them again
+    return wanted + without_results
 
 
 def assemble(
@@ -378,7 +382,7 @@ class _Intake:
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         original = self.index.find(item)
         if original is not None:
-            check_copy(f"{self.param}[{ordinal}]", original, item)
+            self.index.check_copy(f"{self.param}[{ordinal}]", original, item)
             return None
         match item.type:
             case "message":
@@ -837,12 +841,12 @@ def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
     return summary
 
 
-def _unverified_content(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
+def _unverified_content(param: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
     # OpenAI's code and wording: clients drop the item when they see it.
-    which = f"for item {item_id}" if item_id else f"of {place}"
+    which = f"for item {item_id}" if item_id else f"of {param}"
     return InvalidRequest(
         f"The encrypted content {which} could not be verified. Reason: {broken}. Send it unchanged "
         "with a key of the same tenant and to the same model, or leave the item out.",
         code="invalid_encrypted_content",
-        param=place if place == "input" else f"{place}.encrypted_content",
+        param=param if param == "input" else f"{param}.encrypted_content",
     )

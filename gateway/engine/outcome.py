@@ -136,7 +136,7 @@ def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
 
 def booked(status: str, fold: Fold) -> TokenUsage | None:
     """Return the usage that somebody pays for; None for a failure before any output."""
-    is_booked = status != "failed" or fold.has_generated or fold.results > 0
+    is_booked = status != "failed" or fold.has_generated or fold.hosted.results > 0
     return fold.usage if is_booked else None
 
 

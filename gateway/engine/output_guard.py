@@ -429,7 +429,7 @@ class OutputGuard:
 
     def lacks_call(self, fold: Fold) -> bool:
         # Calls of the client and of the gateway both count.
-        return fold.rules.calls == "required" and not fold.called and not fold.results
+        return fold.rules.calls == "required" and not fold.called and not fold.hosted.results
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """Return the ids that open the next turn; None if nothing is left to do.

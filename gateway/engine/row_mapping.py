@@ -140,7 +140,7 @@ def _metering_of(
         service_tier=head.echo.get("service_tier") or "default",
         attempts=1 + fold.hops + fold.takeovers,
         who=who,
-        tools=fold.tools,
+        tools=fold.hosted.tools,
     )
 
 
@@ -385,7 +385,7 @@ def _finished_row(
         tokens=booked(finished.status, fold),
         # A request that failed before any output may be repeated under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
-        tool_state=fold.tool_state(),
+        tool_state=fold.hosted.state_json(),
         timeline=fold.timeline.packed(),
         **fields,
     )

@@ -127,10 +127,10 @@ class ToolRunner:
 
         Raises `ClaimLost`.
         """
-        due = self._fold.hosted_call
+        due = self._fold.hosted.call
         if due is None:
             return False
-        attempts = self._fold.tool_attempts
+        attempts = self._fold.hosted.attempts
         self._call = ToolCall(
             due.ordinal, due.name, due.arguments, max(1, attempts), ids_max=self._room()
         )
@@ -186,7 +186,7 @@ class ToolRunner:
 
     async def _result(self) -> ToolResult:
         # Follows the table in the docstring of this module. Raises `ClaimLost`.
-        begun, attempts = self._fold.tool_started, self._fold.tool_attempts
+        begun, attempts = self._fold.hosted.started, self._fold.hosted.attempts
         tools = self._engine.tools
         if tools is None:
             return UNAVAILABLE if begun is None or begun.repeatable else UNKNOWN
@@ -194,7 +194,7 @@ class ToolRunner:
         if begun is None:
             return await self._run(session)
         assert self._call is not None
-        if (handle := self._fold.tool_handle) is not None:
+        if (handle := self._fold.hosted.handle) is not None:
             self.running = OnceEvent()
             resumed = await self._run_in_task(session.resume(self._call, handle))
             if resumed is not None:
@@ -251,7 +251,7 @@ class ToolRunner:
         # Half a surrogate pair, which no prompt can hold, must not fail a response whose call took
         # effect.
         output = result.output.encode("utf-8", "replace").decode()
-        output += NOTES[self._fold.withdrawn_by(result.outcome)]
+        output += NOTES[self._fold.hosted.withdrawn_by(result.outcome)]
         render = partial(self._format.render_result, self._call.name, output)
         is_short = len(output) <= INLINE_RESULT_CHARS
         ids = render() if is_short else await self._engine.threads.run_accepted(render)
@@ -262,7 +262,7 @@ class ToolRunner:
         if self._task is not None:
             self._task.cancel()
         # A call that has not begun has no record anywhere.
-        if self._fold.hosted_call is not None and self._fold.tool_started is not None:
+        if self._fold.hosted.call is not None and self._fold.hosted.started is not None:
             assert self._call is not None
             ids = self._format.render_result(self._call.name, CANCELLED.output)
             with suppress(ClaimLost):
@@ -291,7 +291,7 @@ class ToolRunner:
                 self._journal.append(ToolEnded(call.ordinal, ids, "transport_error"))
         except ClaimLost:
             # The call left this process all the same; whoever resumes it has its outcome.
-            if not (self._engine.calls.is_draining and self._fold.tool_handle is not None):
+            if not (self._engine.calls.is_draining and self._fold.hosted.handle is not None):
                 self._engine.archive.audit(self._spec, attempt)
             raise
         self._engine.observer.tool_ended(self._spec, attempt)
@@ -317,10 +317,10 @@ class ToolRunner:
             grants=grants,
             stored=spec.store,
             values=spec.tool_values,
-            states=tuple(self._fold.tool_states),
+            states=tuple(self._fold.hosted.states),
             count_ids=self._format.count_ids,
             secrets=spec.secrets,
-            result_ids=self._fold.result_ids,
+            result_ids=self._fold.hosted.result_ids,
             assured=self._assure_claim,
         )
 

@@ -553,7 +553,7 @@ class TurnRunner:
         # move the random numbers on.
         last = self._fold.turns[-1]
         generated, behind = self._past_turns.generated_with(last), self._past_turns.size_with(last)
-        drawn = behind + self._fold.voided_tokens
+        drawn = behind + self._fold.usage.voided_tokens
         if not drawn:
             return self._first_sampling
         sampling = self._spec.sampling.after(drawn)
@@ -575,8 +575,8 @@ class TurnRunner:
         if window_left is None:
             return None
         output = sum(len(turn.prefill) + turn.tokens(len(turn.output_ids)) for turn in fold.turns)
-        left = window_left - output - fold.result_ids - ANSWER_IDS_MIN
-        return max(0, min(left, window_left // 2 - fold.result_ids))
+        left = window_left - output - fold.hosted.result_ids - ANSWER_IDS_MIN
+        return max(0, min(left, window_left // 2 - fold.hosted.result_ids))
 
     @property
     def _first_sampling(self) -> Sampling:

@@ -35,8 +35,8 @@ class Journal(ABC):
         self.is_abandoned = False
 
     @property
-    def is_full(self) -> bool:
-        return False
+    @abstractmethod
+    def is_full(self) -> bool: ...
 
     @abstractmethod
     async def room(self) -> None:

@@ -97,7 +97,7 @@ class Flusher:
         self._settle_interval_s = settle_interval_s
         self._lock = asyncio.Lock()
         self._fences: dict[TenantId, int] = {}
-        self._tracks: dict[UUID, _LogPosition] = {}
+        self._positions: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
         """Last flush of each tenant; earlier ones exist until they are pruned."""
         self._round: list[UUID] = []
@@ -111,8 +111,8 @@ class Flusher:
     def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:
         # An unchanged fence proves the claim, because taking a response from this process moves the
         # fence. Otherwise the first batch proves it.
-        if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
-            self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
+        if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._positions:
+            self._positions[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         async with self._lock:
@@ -150,43 +150,44 @@ class Flusher:
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
-            track = self._tracks.get(claim.uuid)
-            if track is None or not track.continues_with(claim, row.first_entry):
+            position = self._positions.get(claim.uuid)
+            if position is None or not position.continues_with(claim, row.first_entry):
                 return row
             # Nobody calls `resume` or `close` again for a log that was closed during this wait.
-            track.is_ending = not track.is_closed
-            return track.complete_row(row)
+            position.is_ending = not position.is_closed
+            return position.complete_row(row)
 
     def resume(self, claim: WriteClaim) -> None:
         # The end of the response was not committed.
-        track = self._track(claim)
-        if track is not None:
-            track.is_ending = track.is_proven = False
+        position = self._position(claim)
+        if position is not None:
+            position.is_ending = position.is_proven = False
 
     def close(self, claim: WriteClaim) -> None:
         # Entries in flushes are still settled.
-        track = self._track(claim)
-        if track is not None:
-            track.is_ending = track.is_proven = False
-            track.is_closed = True
+        position = self._position(claim)
+        if position is not None:
+            position.is_ending = position.is_proven = False
+            position.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
         # The end of the log is committed, with all that `complete_row` returned.
-        if self._track(claim) is not None:
-            del self._tracks[claim.uuid]
+        if self._position(claim) is not None:
+            del self._positions[claim.uuid]
 
-    def _track(self, claim: WriteClaim) -> _LogPosition | None:
-        track = self._tracks.get(claim.uuid)
-        return track if track is not None and track.claim == claim else None
+    def _position(self, claim: WriteClaim) -> _LogPosition | None:
+        position = self._positions.get(claim.uuid)
+        return position if position is not None and position.claim == claim else None
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
-        tenants |= {track.claim.tenant_id for track in self._tracks.values()}
-        ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
+        tenants |= {position.claim.tenant_id for position in self._positions.values()}
+        ending = {uuid for uuid, position in self._positions.items() if position.is_ending}
         if tenants:
             self._fences |= await flushes.adopt(self._database, self._owner, tenants, but=ending)
-        for track in ending.values():
-            track.is_proven = False
-        self._tracks = ending
+        # Without those that ended meanwhile, whose flushes would be kept for ever.
+        self._positions = {uuid: self._positions[uuid] for uuid in ending & self._positions.keys()}
+        for position in self._positions.values():
+            position.is_proven = False
         self._is_synced = True
 
     async def _append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
@@ -194,20 +195,20 @@ class Flusher:
         together: dict[TenantId, list[tuple[_LogPosition, LogBatch]]] = defaultdict(list)
         tenant_id: TenantId | None = None
         others: list[tuple[_LogPosition, LogBatch]] = []
-        find = self._tracks.get
+        find = self._positions.get
         for batch in batches:
             claim = batch.claim
-            track = find(claim.uuid)
-            if track is None or not track.continues_with(claim, batch.first_entry):
+            position = find(claim.uuid)
+            if position is None or not position.continues_with(claim, batch.first_entry):
                 alone.append(batch)
-            elif not track.is_proven or len(batch.entries) >= ALONE_BYTES_MIN:
-                alone.append(track.batch(batch))
+            elif not position.is_proven or len(batch.entries) >= ALONE_BYTES_MIN:
+                alone.append(position.batch(batch))
             else:
                 # Nearly always all are of one tenant; to look it up is a part of what each costs.
                 if claim.tenant_id is not tenant_id:
                     tenant_id = claim.tenant_id
                     others = together[tenant_id]
-                others.append((track, batch))
+                others.append((position, batch))
         committed: frozenset[UUID] = frozenset()
         if alone:
             # A claim is proven under a fence that was known before.
@@ -225,39 +226,39 @@ class Flusher:
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
             kept = {
-                uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_closed
+                uuid: one for uuid, one in self._positions.items() if one.count or not one.is_closed
             }
-            self._tracks, self._round = kept, [uuid for uuid, one in kept.items() if one.count]
+            self._positions, self._round = kept, [uuid for uuid, one in kept.items() if one.count]
             self._may_prune = True
         due, self._round = self._round[:SETTLED_AT_ONCE_MAX], self._round[SETTLED_AT_ONCE_MAX:]
         batches: list[LogBatch] = []
         for uuid in due:
-            track = self._tracks.get(uuid)
-            if track is not None and track.count and not track.is_ending:
-                batches.append(track.batch(None))
+            position = self._positions.get(uuid)
+            if position is not None and position.count and not position.is_ending:
+                batches.append(position.batch(None))
         return batches
 
     async def _learn_fences(self, tenants: set[TenantId]) -> None:
         # Under new fences each claim has to be proven again.
         self._fences |= await flushes.fences(self._database, self._owner, tenants)
-        for track in self._tracks.values():
-            if track.claim.tenant_id in tenants:
-                track.is_proven = False
+        for position in self._positions.values():
+            if position.claim.tenant_id in tenants:
+                position.is_proven = False
 
     async def _write(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         committed = await events.append(self._database, batches)
         for batch in batches:
             uuid = batch.claim.uuid
             if uuid not in committed:
-                self._tracks.pop(uuid, None)
+                self._positions.pop(uuid, None)
                 continue
             end = batch.first_entry + batch.count
-            track = self._tracks.get(uuid)
-            if track is None or track.claim != batch.claim:
-                self._tracks[uuid] = _LogPosition(batch.claim, batch.day, end)
+            position = self._positions.get(uuid)
+            if position is None or position.claim != batch.claim:
+                self._positions[uuid] = _LogPosition(batch.claim, batch.day, end)
             else:
-                track.settled(end)
-                track.is_proven = True
+                position.settled(end)
+                position.is_proven = True
         return committed
 
     async def _flush(
@@ -269,8 +270,8 @@ class Flusher:
         lost = {tenant_id for tenant_id in together if keyring.find(tenant_id) is None}
         for tenant_id in lost:
             # Its keys are gone: its runs are fenced off, and nobody else's are held up.
-            for track, _ in together.pop(tenant_id):
-                self._tracks.pop(track.claim.uuid, None)
+            for position, _ in together.pop(tenant_id):
+                self._positions.pop(position.claim.uuid, None)
         async with self._database.runs_transaction(in_bulk=len(together) == 1) as connection:
             for tenant_id in sorted(together):
                 fence, batches = self._fences[tenant_id], [one for _, one in together[tenant_id]]
@@ -282,13 +283,13 @@ class Flusher:
         committed: list[UUID] = []
         for tenant_id in together.keys() - refused:
             number = self._numbers[tenant_id]
-            for track, batch in together[tenant_id]:
-                track.add(batch, number)
+            for position, batch in together[tenant_id]:
+                position.add(batch, number)
                 committed.append(batch.claim.uuid)
         if not refused:
             return frozenset(committed)
         await self._learn_fences(refused)
-        again = [track.batch(one) for of in refused for track, one in together[of]]
+        again = [position.batch(one) for of in refused for position, one in together[of]]
         return await self._write(again) | frozenset(committed)
 
     async def _prune(self) -> None:
@@ -296,14 +297,14 @@ class Flusher:
             return
         self._may_prune = False
         needed = {tenant_id: number + 1 for tenant_id, number in self._numbers.items()}
-        for track in self._tracks.values():
-            if track.count:
-                tenant_id = track.claim.tenant_id
-                needed[tenant_id] = min(needed[tenant_id], track.since)
+        for position in self._positions.values():
+            if position.count:
+                tenant_id = position.claim.tenant_id
+                needed[tenant_id] = min(needed[tenant_id], position.since)
         # They are in nobody's way, and are removed another time.
         with suppress(StoreError):
             await flushes.prune(self._database, self._owner, needed)
             # Drop tenants without flushes, or every tenant that ever had one would stay.
-            with_flushes = {one.claim.tenant_id for one in self._tracks.values() if one.count}
+            with_flushes = {one.claim.tenant_id for one in self._positions.values() if one.count}
             for tenant_id in self._numbers.keys() - with_flushes:
                 del self._numbers[tenant_id]

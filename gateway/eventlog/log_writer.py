@@ -22,14 +22,7 @@ from gateway.store.events import LogBatch, LogRow
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Sequence,
-    )
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
     from datetime import date
     from uuid import UUID
 
@@ -38,9 +31,6 @@ if TYPE_CHECKING:
     from gateway.store.claims import Claim, LogHead
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
-
-    Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
-    Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
 FLUSH_INTERVAL_S: Final = 0.015
 """Between two commits under load, in production."""
@@ -252,21 +242,17 @@ class LogWriter:
 
     def __init__(
         self,
-        append: Append,
-        heads: Heads,
+        flusher: Flusher,
         bounds: WriterBounds,
         *,
         metrics: Metrics,
         committed: Callable[[Collection[UUID]], None],
-        flusher: Flusher | None = None,
     ) -> None:
-        self._append = append
-        self._heads = heads
+        self._flusher = flusher
         self.bounds = bounds
         self._metrics = metrics
         metrics.log_pending_bytes.append(lambda: self.pending_bytes)
         self._committed = committed
-        self._flusher = flusher
         self._channels: dict[UUID, Channel] = {}
         self._queue: GroupCommit[Channel] = GroupCommit(
             self._write,
@@ -296,7 +282,7 @@ class LogWriter:
         A `fence` read before the response was claimed spares the claim other proof. An open channel
         to the same log is lost: a later claim has brought the response back here.
         """
-        if fence is not None and self._flusher is not None:
+        if fence is not None:
             self._flusher.begins(claim, day, next_entry, fence)
         channel = Channel(self, Outbox(claim, day, next_entry), claim, durable=durable, lost=lost)
         before = self._channels.get(claim.uuid)
@@ -306,20 +292,19 @@ class LogWriter:
         return channel
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        return None if self._flusher is None else self._flusher.fence(tenant_id)
+        return self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
         await self._queue.run()
 
     async def _write(self, channels: list[Channel]) -> None:
         await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
-        if self._flusher is not None:
-            # Nobody waits for it. The next one makes up for a failure.
-            try:
-                await self._flusher.settle()
-            except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
-                self._metrics.store_failed(type(error).__name__)
-                _log.warning("logs are not moved to their places", error=error)
+        # Nobody waits for it. The next one makes up for a failure.
+        try:
+            await self._flusher.settle()
+        except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
+            self._metrics.store_failed(type(error).__name__)
+            _log.warning("logs are not moved to their places", error=error)
         self._wake_blocked()
 
     async def _wait_for_company(self, early_s: float) -> None:
@@ -338,10 +323,10 @@ class LogWriter:
 
     def resume(self, channel: Channel) -> None:
         # The end was not committed, so what waits in the channel is written.
-        if channel.is_open and self._flusher is not None:
+        if channel.is_open:
             self._flusher.resume(channel.claim)
-        if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
-            self.enqueue(channel)
+            if channel.outbox.has_waiting and not channel.is_queued:
+                self.enqueue(channel)
 
     def enqueue(self, channel: Channel) -> None:
         channel.is_queued = True
@@ -353,8 +338,7 @@ class LogWriter:
         # A batch under way is still written.
         if channel.is_open:
             channel.is_open = False
-            if self._flusher is not None:
-                (self._flusher.ended if has_ended else self._flusher.close)(channel.claim)
+            (self._flusher.ended if has_ended else self._flusher.close)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
@@ -362,15 +346,15 @@ class LogWriter:
 
     async def complete_row(self, channel: Channel) -> LogRow:
         row = channel.outbox.waiting()
-        while self._flusher is not None:
+        while True:
             try:
                 row = await self._flusher.complete_row(channel.claim, row)
-                break
             except StoreUnavailable as error:
                 await self._pause(error)
-        if not channel.is_open:
-            raise ClaimLost
-        return row
+                continue
+            if not channel.is_open:
+                raise ClaimLost
+            return row
 
     async def wait_for_relief(self, channel: Channel) -> None:
         self._blocked.add(channel)
@@ -404,7 +388,7 @@ class LogWriter:
                 batches.append(batch)
                 size_bytes += len(batch.entries)
         began = asyncio.get_running_loop().time()
-        uuids = await self._append(batches)
+        uuids = await self._flusher.append(batches)
         took_s = asyncio.get_running_loop().time() - began
         self._metrics.log_flushed(len(uuids), size_bytes, took_s)
         self._is_away = False
@@ -442,7 +426,7 @@ class LogWriter:
         logs = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
         while True:
             try:
-                return await self._heads(logs)
+                return await self._flusher.heads(logs)
             except StoreUnavailable as error:
                 await self._pause(error)
             except Exception as error:  # noqa: BLE001 - nobody can tell: the claims are given up
@@ -463,9 +447,8 @@ class LogWriter:
     def _commit(self, channel: Channel) -> None:
         freed_bytes = channel.outbox.committed()
         if not channel.is_open:
-            if self._flusher is not None:
-                # Of the first under a claim nobody knew yet when it was closed.
-                self._flusher.close(channel.claim)
+            # Of the first under a claim nobody knew yet when it was closed.
+            self._flusher.close(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

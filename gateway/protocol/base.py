@@ -79,6 +79,14 @@ def string_or(
     return BeforeValidator(read)
 
 
+def _to_first_fault(texts: object) -> object:
+    # Each of a hundred thousand would take a kilobyte, to be told of one.
+    items = texts.items() if isinstance(texts, dict) else ()
+    return next(({name: text} for name, text in items if not isinstance(text, str)), texts)
+
+
+FAIL_FAST: Final = BeforeValidator(_to_first_fault)
+"""Leaves of a dict of texts only the first value that is none; pydantic's has no `fail_fast`."""
 ITEM_ID_CHARS_MAX: Final = 512
 """OpenAI's bound is 64, but some servers make longer ids."""
 CALL_ID_CHARS_MAX: Final = 64

@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from gateway import __version__, ids
 from gateway.protocol.hosted_tools import FAMILIES
+from gateway.protocol.items import URL_CITATION
 from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
@@ -97,15 +98,11 @@ def calls_of(response: Json) -> list[Json]:
     return [item for item in response["output"] if item["type"] in CALL_TEXTS]
 
 
-CITATION: Final = "url_citation"
-"""Other annotations are not part of a chat."""
-
-
 def citation_body(annotation: Json, offset: int) -> Json:
     cited = {name: annotation[name] for name in ("url", "title")}
     for name in ("start_index", "end_index"):
         cited[name] = annotation[name] + offset
-    return {"type": CITATION, CITATION: cited}
+    return {"type": URL_CITATION, URL_CITATION: cited}
 
 
 class Joiner:
@@ -234,7 +231,7 @@ def _citations(response: Json) -> list[Json]:
         if piece.field == "content":
             length += len(joiner.add(piece.field, piece.index, piece.text))
             offset = length - len(piece.text)
-            cited = (one for one in piece.annotations if one["type"] == CITATION)
+            cited = (one for one in piece.annotations if one["type"] == URL_CITATION)
             citations += [citation_body(one, offset) for one in cited]
     return citations
 
@@ -410,7 +407,7 @@ class ChatChunks(Chunks):
 
     @override
     def _annotation_chunks(self, annotation: Json) -> list[bytes]:
-        if self._field != "content" or annotation["type"] != CITATION:
+        if self._field != "content" or annotation["type"] != URL_CITATION:
             return []
         cited = [citation_body(annotation, self._offset)]
         return [self._chunk(_choice({"annotations": cited}))]

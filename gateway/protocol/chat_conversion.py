@@ -501,15 +501,17 @@ class _ItemBuilder:
     def _add_function_output(self, message: ChatMessage, path: str) -> None:
         if message.name is None:
             raise missing(f"{path}.name")
-        calls = [key for key, call in self._open.items() if call.name == message.name]
-        if not calls:
+        call_id = next(
+            (key for key in reversed(self._open) if self._open[key].name == message.name), None
+        )
+        if call_id is None:
             raise InvalidRequest(
                 "Invalid parameter: messages with role 'function' must be a response to a "
                 f"preceding message with a 'function_call' of '{shown(message.name)}'.",
                 param=f"{path}.role",
             )
-        del self._open[calls[-1]]
-        self._output(message, path, calls[-1], "function")
+        del self._open[call_id]
+        self._output(message, path, call_id, "function")
 
     def _output(self, message: ChatMessage, path: str, call_id: str, kind: str) -> None:
         _check_content(message, path)

@@ -40,6 +40,8 @@ class DomainRules:
 
 EVERY_DOMAIN = DomainRules()
 SearchContextSize = Literal["low", "medium", "high"]
+CITED_FILES_MAX: Final = 256
+"""The last files that code wrote; answers cite these alone."""
 REGISTERED: Final = "registry:"
 """Prefix of the identity of a server that the operator registered."""
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import Many, NullableModel, by_shape
+from gateway.protocol.base import FAIL_FAST, Many, NullableModel, by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,7 +176,7 @@ class McpServerTool(NullableModel):
     connector_id: str | None = None
     tunnel_id: str | None = None
     server_description: str | None = None
-    headers: Annotated[dict[str, str], Field(max_length=HEADERS_MAX)] | None = Field(
+    headers: Annotated[dict[str, str], Field(max_length=HEADERS_MAX), FAIL_FAST] | None = Field(
         None, repr=False
     )
     authorization: (

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import (
+    FAIL_FAST,
     AnyStatus,
     CallId,
     Count,
@@ -203,6 +204,10 @@ class InputFile(WireModel):
     detail: Literal["auto", "low", "high"] | None = None
 
 
+URL_CITATION: Final = "url_citation"
+"""Type of annotations. Others are of files, which only OpenAI's dialect has."""
+
+
 class OutputText(WireModel):
     type: Literal["output_text"] = "output_text"
     text: str
@@ -342,7 +347,7 @@ class CustomToolCallOutput(NullableModel):
 class LocalShellAction(NullableModel):
     type: Literal["exec"] = "exec"
     command: Many[str]
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], FAIL_FAST] = Field(default_factory=dict)
     timeout_ms: Count | None = None
     user: str | None = None
     working_directory: str | None = None

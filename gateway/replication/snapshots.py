@@ -249,7 +249,7 @@ def _by_tenant(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def _phase(run: Run) -> str:
     # Before its first token a run waits for a backend, or for its prompt to be read.
     fold = run.live.fold
-    if fold.tool_started is not None:
+    if fold.hosted.started is not None:
         return "tool"
     if fold.is_held:
         return "repairing"

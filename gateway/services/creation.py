@@ -179,7 +179,7 @@ class ForegroundGeneration(Generation):
         # Without a stored response before it, a stored continuation has to store all of its items,
         # or they would be lost.
         unstored = own if spec.parent is not None else items
-        state = self._run.live.fold.tool_state() or spec.tool_state
+        state = self._run.live.fold.hosted.state_json() or spec.tool_state
         return History(
             spec.parent,
             items,

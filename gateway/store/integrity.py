@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from gateway.entries import Finished, unpacked
+from gateway.entries import Finished, unpack
 from gateway.errors import ContentSealed
 from gateway.store.content import BOUND_BY, pages_by_key, place_of
 from gateway.store.postgres.statements import Statement
@@ -169,7 +169,7 @@ def _fault_of_log(row: Row, cipher: ContentCipher) -> str:
     if not row.rows:
         return ""
     try:
-        *_, last = unpacked(cipher.open_entries(row.last_entries, row.id.bytes))
+        *_, last = unpack(cipher.open_entries(row.last_entries, row.id.bytes))
     except ContentSealed:
         return "its last entries cannot be opened"
     except ValueError as error:

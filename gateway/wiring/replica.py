@@ -359,13 +359,11 @@ def _dependencies(
             calls_wait_s=CALLS_WAIT_S,
         ),
         writer=LogWriter(
-            flusher.append,
-            flusher.heads,
+            flusher,
             WriterBounds(flush_interval_s=FLUSH_INTERVAL_S),
             metrics=base.metrics,
             # Without listeners no follower of a log is known, and no notice is sent.
             committed=notifier.committed,
-            flusher=flusher,
         ),
         live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,

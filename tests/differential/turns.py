@@ -74,9 +74,13 @@ FAMILIES: Final = {
     "glm": Family("think", "glm", "glm45", "glm45"),
     "deepseek_v3": Family("think", "deepseek_v3", "deepseek_r1", "deepseek_v3"),
     "deepseek_v31": Family("think", "deepseek_v31", "deepseek_v3", "deepseek_v31"),
-    "mistral": Family("mistral", "mistral", "mistral", "mistral", opened=False),
+    "mistral": Family(
+        "mistral", "mistral", "mistral", "mistral", opened=False, spelled=("[/TOOL_CALLS]",)
+    ),
     "mistral_v3": Family(
-        "none", "mistral_v3", None, "mistral", opened=False, spelled=("[ARGS]", "[CALL_ID]")
+        *("none", "mistral_v3", None, "mistral"),
+        opened=False,
+        spelled=("[ARGS]", "[CALL_ID]", "[/TOOL_CALLS]"),
     ),
     "llama3_json": Family("none", "llama3_json", None, "llama3_json", opened=False),
 }
@@ -184,7 +188,9 @@ class Read:
 
 
 def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
-    parser = ChatParser(known, family.syntax, RULES, in_reasoning=family.opened)
+    parser, thought = ChatParser(known, family.syntax, RULES), family.syntax.reasoning
+    if thought is not None and family.opened:
+        parser.feed(ids_of(known, (Mark(thought.opening),)))
     events = [*parser.feed(ids), *parser.finish(FinishReason.STOP)]
     said: list[list[str]] = []
     for event in events:

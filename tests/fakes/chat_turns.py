@@ -58,23 +58,17 @@ class Model:
     def ids(self, text: str) -> list[int]:
         return parts_of(self.vocabulary, text)
 
-    def parser(
-        self, rules: OutputRules = RULES, *, in_reasoning: bool = False, trace: bool = False
-    ) -> ChatParser:
-        return ChatParser(
-            self.vocabulary, self.syntax, rules, in_reasoning=in_reasoning, trace=trace
-        )
+    def parser(self, rules: OutputRules = RULES, *, trace: bool = False) -> ChatParser:
+        return ChatParser(self.vocabulary, self.syntax, rules, trace=trace)
 
     def read(
         self,
         text: str,
         finish: FinishReason | None = FinishReason.STOP,
         rules: OutputRules = RULES,
-        *,
-        in_reasoning: bool = False,
     ) -> tuple[list[str], dict[str, int]]:
         """What a turn says, read id by id, and which rules had a part in it."""
-        parser = self.parser(rules, in_reasoning=in_reasoning)
+        parser = self.parser(rules)
         events = [event for token in self.ids(text) for event in parser.feed([token])]
         return told([*events, *parser.finish(finish)]), parser.recoveries
 

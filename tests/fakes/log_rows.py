@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
+
+from typing_extensions import override
 
 from gateway import ids
 from gateway.entries import Entry, unpack
+from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import Channel, LogWriter, WriterBounds
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from gateway.store.claims import LogHead
-    from gateway.store.events import LogBatch
+    from gateway.store.events import LogBatch, LogRow, WriteClaim
+    from gateway.store.postgres.database import Database
 
 TENANT = TenantId(UUID(int=1))
 BOUNDS = WriterBounds(
@@ -82,6 +86,29 @@ class LogRows:
         return self.table.heads(responses)
 
 
+class _Unsettled(Flusher):
+    """Writes to rows in memory, in which every entry has its place at once."""
+
+    def __init__(self, rows: LogRows) -> None:
+        super().__init__(cast("Database", None), "here")
+        self._rows = rows
+
+    @override
+    async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
+        return await self._rows.append(batches)
+
+    @override
+    async def heads(self, logs: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
+        return await self._rows.heads(logs)
+
+    @override
+    async def settle(self) -> None: ...
+
+    @override
+    async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
+        return row
+
+
 @dataclass
 class Desk:
     """A writer at work, and what it told."""
@@ -116,9 +143,7 @@ async def writing(
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Desk]:
     rows = LogRows()
-    writer = LogWriter(
-        rows.append, rows.heads, bounds, metrics=metrics or Metrics(), committed=committed
-    )
+    writer = LogWriter(_Unsettled(rows), bounds, metrics=metrics or Metrics(), committed=committed)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())
         yield Desk(rows, writer)

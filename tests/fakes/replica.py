@@ -124,12 +124,10 @@ class Habits:
 def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
     flusher = Flusher(database, owner)
     return LogWriter(
-        flusher.append,
-        flusher.heads,
+        flusher,
         WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
         committed=lambda _: None,
         metrics=metrics,
-        flusher=flusher,
     )
 
 

@@ -190,7 +190,7 @@ def _write(
             ids = []
         else:
             _answer(writer, code - BREAK + 7 * len(ids))
-            if writer.fold.hosted_call is not None or writer.fold.approval_request is not None:
+            if writer.fold.hosted.call is not None or writer.fold.approval_request is not None:
                 break
             writer.add(TurnStarted(4 * len(ids), tuple(ids)))
             ids, in_turn = [], True
@@ -199,7 +199,7 @@ def _write(
 
 def _answer(writer: Writer, seed: int) -> None:
     """The gateway answers the call that waits for it, if there is one; now and then not quite."""
-    called = writer.fold.hosted_call
+    called = writer.fold.hosted.call
     if called is None:
         return
     outcome = _OUTCOMES[seed % len(_OUTCOMES)]

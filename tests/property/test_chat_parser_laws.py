@@ -130,20 +130,19 @@ FINISHES = st.sampled_from([*FinishReason, None])
 
 
 @pytest.mark.slow
-@given(st.data(), outputs(), FINISHES, st.booleans(), st.booleans(), st.sampled_from(EVERY_RULES))
+@given(st.data(), outputs(), FINISHES, st.booleans(), st.sampled_from(EVERY_RULES))
 @settings(max_examples=200)
 def test_any_cut_of_any_ids_is_read_the_same(
     data: st.DataObject,
     output: tuple[Vocabulary, Syntax, list[int]],
     finish: FinishReason | None,
     trace: bool,
-    in_reasoning: bool,
     rules: OutputRules,
 ) -> None:
     known, syntax, ids = output
 
     def new() -> ChatParser:
-        return ChatParser(known, syntax, rules, in_reasoning=in_reasoning, trace=trace)
+        return ChatParser(known, syntax, rules, trace=trace)
 
     whole, single, cut = new(), new(), new()
     events = run(whole, [ids], finish)
@@ -175,16 +174,15 @@ def assert_well_formed(events: Sequence[SegmentEvent], ids: Sequence[int]) -> No
 
 
 @pytest.mark.slow
-@given(st.data(), outputs(), st.booleans(), st.sampled_from(EVERY_RULES))
+@given(st.data(), outputs(), st.sampled_from(EVERY_RULES))
 def test_the_place_depends_on_the_ids_alone(
     data: st.DataObject,
     output: tuple[Vocabulary, Syntax, list[int]],
-    in_reasoning: bool,
     rules: OutputRules,
 ) -> None:
     known, syntax, ids = output
-    whole = ChatParser(known, syntax, rules, in_reasoning=in_reasoning)
-    cut = ChatParser(known, syntax, rules, in_reasoning=in_reasoning)
+    whole = ChatParser(known, syntax, rules)
+    cut = ChatParser(known, syntax, rules)
     whole.feed(ids)
     for chunk in data.draw(cuts(ids)):
         cut.feed(chunk)
@@ -193,13 +191,13 @@ def test_the_place_depends_on_the_ids_alone(
 
 
 @pytest.mark.slow
-@given(st.data(), outputs(), st.booleans())
+@given(st.data(), outputs())
 def test_ids_fed_each_say_what_they_say_alone(
-    data: st.DataObject, output: tuple[Vocabulary, Syntax, list[int]], in_reasoning: bool
+    data: st.DataObject, output: tuple[Vocabulary, Syntax, list[int]]
 ) -> None:
     known, syntax, ids = output
     at = data.draw(st.integers(0, len(ids)))
-    one, other = (ChatParser(known, syntax, RULES, in_reasoning=in_reasoning) for _ in range(2))
+    one, other = (ChatParser(known, syntax, RULES) for _ in range(2))
     one.feed(ids[:at])
     other.feed(ids[:at])
     texts = one.feed_each(ids[at:])
@@ -217,13 +215,13 @@ def said(events: Sequence[SegmentEvent]) -> str:
 
 
 @pytest.mark.slow
-@given(outputs(), FINISHES, st.booleans())
+@given(outputs(), FINISHES)
 def test_a_traced_turn_says_the_same_and_its_ids_spell_it(
-    output: tuple[Vocabulary, Syntax, list[int]], finish: FinishReason | None, in_reasoning: bool
+    output: tuple[Vocabulary, Syntax, list[int]], finish: FinishReason | None
 ) -> None:
     known, syntax, ids = output
-    plain = ChatParser(known, syntax, RULES, in_reasoning=in_reasoning)
-    traced = ChatParser(known, syntax, RULES, in_reasoning=in_reasoning, trace=True)
+    plain = ChatParser(known, syntax, RULES)
+    traced = ChatParser(known, syntax, RULES, trace=True)
     events = [event for token in ids for event in traced.feed([token])]
     events += traced.finish(finish)
     assert said_in(events) == said_in(run(plain, [ids], finish))
@@ -233,15 +231,13 @@ def test_a_traced_turn_says_the_same_and_its_ids_spell_it(
 
 
 @pytest.mark.slow
-@given(outputs(), st.booleans())
-def test_no_marker_without_text_becomes_text(
-    output: tuple[Vocabulary, Syntax, list[int]], in_reasoning: bool
-) -> None:
+@given(outputs())
+def test_no_marker_without_text_becomes_text(output: tuple[Vocabulary, Syntax, list[int]]) -> None:
     known, syntax, ids = output
     markers = {token for text in syntax.markers if (token := known.special(text)) is not None}
     texts = [token for token in ids if token not in markers]
     spelled = b"".join(map(known.piece, texts)).decode("utf-8", "replace")
-    parser = ChatParser(known, syntax, PLAIN, in_reasoning=in_reasoning)
+    parser = ChatParser(known, syntax, PLAIN)
     for _, _, text in said_in(run(parser, [ids], FinishReason.STOP)):
         for marker in syntax.markers:
             token = known.special(marker)
@@ -294,7 +290,7 @@ def test_what_is_written_is_read(name: str, has_ids: bool, data: st.DataObject) 
     front = () if FAMILIES[name].is_bare else (words, "\n")
     text = (opening, "\n", thought, "\n", closing, "\n\n", *front, *FAMILIES[name].written(calls))
     ids = [*ids_of(known, text), known.special("<|im_end|>") or 0]
-    parser = ChatParser(known, syntax, RULES, in_reasoning=False)
+    parser = ChatParser(known, syntax, RULES)
     events = run(parser, [ids], FinishReason.STOP)
     read = said_in(events)
     if not FAMILIES[name].is_bare:

@@ -63,7 +63,7 @@ def test_phases_are_as_long_as_the_response_and_lanes_do_not_overlap(
         assert all(0 <= span.begin_ms <= span.end_ms <= found.duration_ms for span in lane)
         assert all(one.end_ms <= other.begin_ms for one, other in pairwise(lane))
         assert all(span.tokens >= 0 for span in lane)
-    written = fold.output_tokens + fold.voided_tokens
+    written = fold.output_tokens + fold.usage.voided_tokens
     assert sum(span.tokens for span in found.messages) <= written
     assert sum(span.tokens for span in found.attempts) <= written
     assert found.sentence.endswith(".")

@@ -140,7 +140,7 @@ def test_a_call_has_one_item_and_one_result(case: Case) -> None:
     apply_all(fold, case.log)
     ended = [entry for entry in case.log if isinstance(entry, ToolEnded)]
     assert [entry.ordinal for entry in ended] == list(range(len(ended)))
-    assert fold.results == len(ended)
+    assert fold.hosted.results == len(ended)
     items = [item for item in fold.items() if item.item["type"] in RUN]
     answered = [item for item in items if item.item["status"] != "incomplete"]
     cancelled = sum(entry.outcome == "cancelled" for entry in ended)
@@ -165,7 +165,7 @@ def test_results_are_counted_once_and_are_no_output(case: Case) -> None:
     ended = [entry for entry in case.log if isinstance(entry, ToolEnded)]
     ids = sum(len(entry.ids) for entry in ended)
     usage = orjson.loads(events[-1].data)["response"]["usage"]
-    assert fold.usage.tool_output_tokens == fold.result_ids == ids
+    assert fold.usage.tool_output_tokens == fold.hosted.result_ids == ids
     assert usage["output_tokens_details"].get("tool_output_tokens", 0) == ids
     assert fold.output_tokens == sum(len(turn.output_ids) for turn in fold.turns)
     said = orjson.loads(events[-1].data)["response"]
@@ -183,9 +183,11 @@ def test_rules_only_ever_lose_hosted_tools(case: Case) -> None:
     allowed = fold.rules.allowed
     assert allowed <= case.rules.allowed
     for entry in case.log:
-        was, results = fold.rules, fold.results
-        call = fold.hosted_call
-        withdrawal = fold.withdrawn_by(entry.outcome) if isinstance(entry, ToolEnded) else None
+        was, results = fold.rules, fold.hosted.results
+        call = fold.hosted.call
+        withdrawal = (
+            fold.hosted.withdrawn_by(entry.outcome) if isinstance(entry, ToolEnded) else None
+        )
         fold.apply(entry)
         rules = fold.rules
         gone = was.allowed - rules.allowed
@@ -200,11 +202,11 @@ def test_rules_only_ever_lose_hosted_tools(case: Case) -> None:
             )
         if withdrawal == "failures" and call is not None:
             assert family_of(call.name) not in {family_of(name) for name in rules.allowed}
-        if fold.results == results:
+        if fold.hosted.results == results:
             assert rules is was
         elif rules == was:
             assert rules is was, "what is derived from them takes long"
-        if fold.results:
+        if fold.hosted.results:
             assert rules.calls != "required"
 
 

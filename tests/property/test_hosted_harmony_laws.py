@@ -103,8 +103,8 @@ def test_every_call_is_found_and_the_items_repeat_the_prompt(
     framing, found = harmony().framing, list[str]()
     for entry in written(chosen):
         if isinstance(entry, ToolStarted):
-            assert fold.hosted_call is not None
-            found.append(fold.hosted_call.name)
+            assert fold.hosted.call is not None
+            found.append(fold.hosted.call.name)
         fold.apply(entry)
         if isinstance(entry, Tokens):
             prompt += [*framing.opening, *entry.ids]

@@ -17,9 +17,8 @@ from gateway.engine.row_mapping import Endings
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.models.format import Builtins
-from gateway.models.harmony.harmony_format import rerendered_ids
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import MessageWriter, call_message, result_message
+from gateway.models.harmony.rendering import call_message, result_message
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, OPENING
 from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
 from gateway.protocol.responses.response_rules import rules_of
@@ -101,10 +100,9 @@ def said(one: Round) -> list[int]:
 
 
 def told(turn: list[int]) -> list[int]:
-    return rerendered_ids(
+    return RENDERER.rerender(
         [(turn, FinishReason.STOP)],
         lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED),
-        MessageWriter(vocabulary()),
     )
 
 
@@ -163,7 +161,7 @@ def test_a_call_that_was_written_otherwise_is_told_as_it_was_trained(
         turn = script_ids(
             f"<|channel|>final to={message.recipient}<|message|>{message.text}{ending}"
         )
-        wanted = MessageWriter(vocabulary()).message_ids(message)
+        wanted = RENDERER.message_ids(message)
         assert told(turn) == [*wanted[len(OPENING) :], *OPENING]
 
 
@@ -208,7 +206,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
         ids = script_ids((before if thought else "") + call)
         for entry in (TurnStarted(9), Tokens(tuple(ids)), TurnEnded(FinishReason.STOP)):
             fold.apply(entry)
-        asked = fold.hosted_call
+        asked = fold.hosted.call
         assert asked is not None
         told_result = RENDERER.render_result(asked.name, result)
         fold.apply(ToolStarted(ordinal))

@@ -226,7 +226,7 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
     started = [entry for entry in log if isinstance(entry, ToolStarted)]
     assert len({entry.ordinal for entry in started}) == len(started), "none is run twice"
     assert len(started) <= max(0, case.grants.budget.calls_max)
-    assert fold.results == sum(isinstance(entry, ToolEnded) for entry in log)
+    assert fold.hosted.results == sum(isinstance(entry, ToolEnded) for entry in log)
     assert isinstance(stage.tools, Tools)
     assert {*stage.tools.ran} <= rules.allowed & rules.hosted
     assert "srv.ask" not in stage.tools.ran, "nobody approved it"

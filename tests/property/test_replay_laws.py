@@ -119,15 +119,16 @@ def knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
         *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
-        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "hosted_call"),
-        *("tool_attempts", "tool_started", "tool_handle", "tool_states", "results", "result_ids"),
-        *("listed", "approval_request", "approved_result", "rules"),
+        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "listed"),
+        *("approval_request", "approved_result", "rules"),
     )
+    of_calls = ("call", "attempts", "started", "handle", "states", "results", "result_ids")
     return {
         "response": fold.response(),
         "items": fold.items(),
-        "tool_state": fold.tool_state(),
+        "tool_state": fold.hosted.state_json(),
         **{name: getattr(fold, name) for name in names},
+        **{name: getattr(fold.hosted, name) for name in of_calls},
     }
 
 

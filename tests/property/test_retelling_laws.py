@@ -14,9 +14,8 @@ from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.harmony_format import rerendered_ids, turn_ids
+from gateway.models.harmony.harmony_format import HarmonyFormat, turn_ids
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import MessageWriter, Renderer
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
     END,
@@ -69,7 +68,7 @@ _turns = st.lists(
 
 
 _ENDED = Finished("incomplete", 1_795_000_009, reason="max_output_tokens")
-_RENDERER = Renderer(vocabulary())
+_RENDERER = HarmonyFormat(vocabulary())
 _FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
 
 
@@ -79,7 +78,7 @@ def _segments(ids: list[int], finish: FinishReason | None, tools: frozenset[str]
 
 
 def _rerendered(turns: Iterable[Turn], tools: frozenset[str] = TOOLS) -> list[int]:
-    return rerendered_ids(turns, lambda: Parser(vocabulary(), tools), MessageWriter(vocabulary()))
+    return _RENDERER.rerender(turns, lambda: Parser(vocabulary(), tools))
 
 
 @pytest.mark.slow

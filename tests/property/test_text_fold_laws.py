@@ -97,6 +97,11 @@ def test_a_turn_that_was_lost_is_incomplete_and_free(
     assert made["usage"] == alone["usage"]
 
 
+def test_the_usage_of_a_turn_that_was_broken_off_is_estimated() -> None:
+    said = texts([ANSWER, *ids_of("Oslo")], ())
+    assert folded([TurnStarted(20), *said, Finished("cancelled", 5)])["usage"]["estimated"] is True
+
+
 def _bare(item: dict[str, Any]) -> dict[str, Any]:
     """Without what depends on its place."""
     return {name: value for name, value in item.items() if name not in {"id", "call_id"}}

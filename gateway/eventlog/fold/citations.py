@@ -13,9 +13,14 @@ browser tool in openai-harmony.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+from gateway.protocol.grants import CITED_FILES_MAX
+from gateway.protocol.items import URL_CITATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 OPENING: Final = "【"
 CLOSING: Final = "】"
 DAGGER: Final = "†"
+CITATIONS_MAX: Final = 1024
+"""Links in one answer: a marker takes a few ids, and its link and annotation 4 kB and more."""
 MARKER_CHARS_MAX: Final = 64
 CURSOR_DIGITS_MAX: Final = 6
 LINK_CHARS_MAX: Final = 80
@@ -34,10 +41,11 @@ _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
 """Whatever would end the text of a link, or make it something other than text."""
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
 """Safe in the address of a link; a space or a round bracket ends it."""
-FILES_MAX: Final = 256
 SANDBOX: Final = "sandbox:"
 """Prefix that models write before a path in a link."""
-_PATH_END: Final = "(?![A-Za-z0-9_/-])"
+_FIRSTS: Final = SANDBOX[0] + "/"
+_GOES_ON: Final = re.compile("[A-Za-z0-9_/-]")
+"""Behind a path: it is the front of another one."""
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 
@@ -162,22 +170,28 @@ class CitedText:
 
 
 class ContainerFiles:
-    __slots__ = ("_fronts", "_ids", "_longest", "_pattern", "container_id")
+    """Files by absolute path."""
+
+    __slots__ = ("_ids", "_lengths", "_paths", "_root", "container_id")
 
     def __init__(self) -> None:
         self.container_id = ""
         self._ids: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
-        self._fronts: frozenset[str] = frozenset()
-        self._longest = 0
+        self._paths: list[str] = []
+        self._root = ""
+        self._lengths: list[int] = []
 
     def __bool__(self) -> bool:
         return bool(self._ids)
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
         self.container_id = container_id
-        self._ids = dict(list(files.items())[-FILES_MAX:])
-        self._pattern = None
+        self._ids = dict(list(files.items())[-CITED_FILES_MAX:])
+        self._paths = sorted(self._ids)
+        ends = zip(self._paths[0], self._paths[-1], strict=False)
+        self._root = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+        # The longest that fits: one path may be the front of another.
+        self._lengths = sorted({len(path) for path in self._paths}, reverse=True)
 
     def annotation(self, path: str) -> dict[str, Any]:
         return {
@@ -187,26 +201,34 @@ class ContainerFiles:
             "filename": path.rpartition("/")[2],
         }
 
-    def find(self, text: str, start: int) -> re.Match[str] | None:
-        # The first group of the match is the path itself.
-        return self._compile_pattern().search(text, start)
+    def find(self, text: str, start: int) -> tuple[int, int, str] | None:
+        """Return begin and end of the first path from `start` on, and the path itself."""
+        at = text.find(self._root, start)
+        while at >= 0:
+            for length in self._lengths:
+                path = text[at : at + length]
+                end = at + len(path)
+                if path in self._ids and not _GOES_ON.match(text, end):
+                    begin = at - len(SANDBOX)
+                    is_prefixed = begin >= start and text.startswith(SANDBOX, begin)
+                    return begin if is_prefixed else at, end, path
+            at = text.find(self._root, at + 1)
+        return None
 
     def front(self, text: str, start: int) -> int | None:
         """Return the position from `start` on of a path that may continue after the text."""
-        self._compile_pattern()
-        begin, fronts = max(start, len(text) - self._longest), self._fronts
-        return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
+        for at in range(max(start, len(text) - len(SANDBOX) - self._lengths[0]), len(text)):
+            if text[at] in _FIRSTS and self._is_front(text[at:]):
+                return at
+        return None
 
-    def _compile_pattern(self) -> re.Pattern[str]:
-        if self._pattern is None:
-            # The longest that fits: one path may be the front of another.
-            paths = sorted(self._ids, key=len, reverse=True)
-            choice = "|".join(map(re.escape, paths))
-            self._pattern = re.compile(rf"(?:{SANDBOX})?({choice}){_PATH_END}")
-            whole = [*paths, *(SANDBOX + path for path in paths)]
-            self._longest = max(map(len, whole))
-            self._fronts = frozenset(one[:size] for one in whole for size in range(1, len(one) + 1))
-        return self._pattern
+    def _is_front(self, text: str) -> bool:
+        # No table of all fronts: with long paths it would take megabytes.
+        path = text.removeprefix(SANDBOX)
+        if not path.startswith("/"):
+            return SANDBOX.startswith(text)
+        at = bisect_left(self._paths, path)
+        return at < len(self._paths) and self._paths[at].startswith(path)
 
 
 class FileReader:
@@ -228,11 +250,12 @@ class FileReader:
         while True:
             front = None if is_last else self._files.front(text, done)
             match = self._files.find(text, done)
-            if match is None or (front is not None and front <= match.start()):
+            if match is None or (front is not None and front <= match[0]):
                 break
-            shown.append(CitedText(text[done : match.start()]))
-            shown.append(CitedText(match[0], self._files.annotation(match[1])))
-            done = match.end()
+            begin, end, path = match
+            shown.append(CitedText(text[done:begin]))
+            shown.append(CitedText(text[begin:end], self._files.annotation(path)))
+            done = end
         end = len(text) if front is None else front
         self.held = text[end:]
         shown.append(CitedText(text[done:end]))
@@ -242,8 +265,8 @@ class FileReader:
 class CitedAnswer:
     """Answer in which each marker becomes a link, and paths of files are annotated.
 
-    A marker is dropped if its page is not known, or if a link would break the answer's format
-    (`links` False). Without `pages` markers are text.
+    A marker is dropped if its page is not known, behind `CITATIONS_MAX` others, or if a link would
+    break the answer's format (`links` False). Without `pages` markers are text.
     """
 
     __slots__ = (
@@ -271,7 +294,8 @@ class CitedAnswer:
                 continue
             self._markers += 1
             shown += self._files.end() if self._files else []
-            link = self._link(piece) if self._links else None
+            is_linked = self._links and self._markers <= CITATIONS_MAX
+            link = self._link(piece) if is_linked else None
             self.unresolved += link is None
             shown += [link] if link else []
         return list(map(self._with_offsets, shown))
@@ -336,7 +360,7 @@ class CitedAnswer:
         title = " ".join(title.split())[:TITLE_CHARS_MAX] or _domain(url)
         words = _UNLINKABLE.sub(" ", title).strip()[:LINK_CHARS_MAX].rstrip() or _domain(url)
         address = quote(url, safe=_ADDRESS)
-        annotation = {"type": "url_citation", "title": title, "url": url}
+        annotation = {"type": URL_CITATION, "title": title, "url": url}
         return CitedText(f"([{words}]({address}))", annotation)
 
 

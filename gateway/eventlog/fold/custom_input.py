@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 _BEFORE: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-_BEFORE_MAX: Final = 256
+BEFORE_CHARS_MAX: Final = 256
 """With more whitespace before the string, it is not meant as JSON."""
 _SQUEEZED: Final = '{"input":"'
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*")
@@ -61,12 +61,12 @@ class CustomInput:
 
     def _begin(self) -> str:
         match = _BEFORE.match(self._held)
-        if match and match.end() <= _BEFORE_MAX:
+        if match and match.end() <= BEFORE_CHARS_MAX:
             self._held = self._held[match.end() :]
             self._phase = _Phase.INSIDE
             return self._read_string()
         squeezed = "".join(self._held.split())
-        if len(self._held) < _BEFORE_MAX and _may_begin(squeezed):
+        if len(self._held) < BEFORE_CHARS_MAX and _may_begin(squeezed):
             return ""
         self._phase = _Phase.RAW
         held, self._held = self._held, ""

@@ -206,13 +206,9 @@ class Builder:
         self._sequence_number = number + len(texts)
         return self.flowing.write_each(texts, number, after)
 
-    @property
-    def has_open_item(self) -> bool:
-        return self._item is not None
-
     def compact(self, seal: str) -> list[Event]:
         self._require_open()
-        if self.output or self.has_open_item:
+        if self.output or self._item is not None:
             raise ValueError("a compaction is the first item, or none")
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
         item = compaction_body(item_id, seal)
@@ -295,8 +291,8 @@ class Builder:
         self.is_visible = self.is_called = self.is_answered = False
         return events
 
-    def may_finish(self, outcome: Outcome) -> bool:
-        return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
+    def may_finish(self, status: ResponseStatus) -> bool:
+        return self.is_started and status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
         self._require_open(may_wait=True)

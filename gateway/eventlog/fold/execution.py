@@ -37,7 +37,7 @@ Phase = Literal[
     "preparing", "queued", "slot", "prefill", "generating", "thinking", "answering", "calling",
     "tool", "interrupted", "storing",
 ]  # fmt: skip
-PHASES: Final[Mapping[Phase, str]] = {
+PHASES: Final[Mapping[str, str]] = {
     "preparing": "preparing the request",
     "queued": "waiting in the queue of background responses",
     "slot": "waiting for a slot",
@@ -189,18 +189,16 @@ class Execution:
 
     @property
     def sentence(self) -> str:
-        totals, words = (
-            self.totals,
-            {str(name): description for name, description in PHASES.items()},
-        )
+        totals = self.totals
         if not totals:
             return "No time has passed yet."
         phase, spent_ms = next(iter(totals.items()))
+        words = PHASES[phase]
         whole, so_far = spoken(self.duration_ms), "" if self.is_over else " so far"
         if spoken(spent_ms) == whole:
             share = "All" if len(totals) == 1 else "Nearly all"
-            return f"{share} of the {whole}{so_far} were spent {words[phase]}."
-        return f"{spoken(spent_ms)} of {whole}{so_far} were spent {words[phase]}."
+            return f"{share} of the {whole}{so_far} were spent {words}."
+        return f"{spoken(spent_ms)} of {whole}{so_far} were spent {words}."
 
 
 def spoken(ms: int) -> str:

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.constraints.output_rules import OutputRules
-    from gateway.entries import Entry, Portion, ToolOutcome
-    from gateway.eventlog.fold.hosted_calls import Withdrawal
+    from gateway.entries import Entry, Portion
     from gateway.generation import SegmentEnded, TokenParser
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.protocol.stream_events import Event
@@ -80,15 +79,15 @@ class Fold:
     `Alive` says that it is in progress. An entry that is invalid at its position raises
     `ValueError` and changes nothing.
 
-    `hosted_call` is the call that the user approved, before the first turn, or the one that the
-    last turn ended with. `new_parser` makes a parser that traces its text (True) or not.
+    `new_parser` makes a parser that traces its text (True) or not.
     """
 
     __slots__ = (
-        "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_hosted",
-        "_ids", "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
+        "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_ids",
+        "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
         "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "is_repaired", "open_turn", "rules", "takeovers", "timeline", "turns",
+        "compacted", "hops", "hosted", "is_repaired", "open_turn", "rules", "takeovers",
+        "timeline", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -100,15 +99,15 @@ class Fold:
         seal: Callable[[bytes], str | None] | None = None,
         transcribe: Transcribe | None = None,
     ) -> None:
-        self._hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
-        self.rules = self._hosted.rules if head.grants else rules
+        self.hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
+        self.rules = self.hosted.rules if head.grants else rules
         """Rules after the last result."""
         self._builder = Builder(
             head,
             rules,
             self._seal_item if seal else None,
-            self._hosted.pages,
-            self._hosted.files,
+            self.hosted.pages,
+            self.hosted.files,
         )
         self._approved = head.grants.approved if head.grants else None
         self._call_ids: tuple[int, ...] | None = ()
@@ -199,34 +198,6 @@ class Fold:
         return self._reader is not None and self._reader.is_held
 
     @property
-    def hosted_call(self) -> UnansweredCall | None:
-        return self._hosted.call
-
-    @property
-    def tool_attempts(self) -> int:
-        return self._hosted.attempts
-
-    @property
-    def tool_started(self) -> ToolStarted | None:
-        return self._hosted.started
-
-    @property
-    def tool_handle(self) -> bytes | None:
-        return self._hosted.handle
-
-    @property
-    def tool_states(self) -> list[dict[str, Any]]:
-        return self._hosted.states
-
-    @property
-    def results(self) -> int:
-        return self._hosted.results
-
-    @property
-    def result_ids(self) -> int:
-        return self._hosted.result_ids
-
-    @property
     def listed(self) -> int:
         # MCP servers whose tools were listed.
         return len(self._listed)
@@ -234,14 +205,6 @@ class Fold:
     @property
     def approval_request(self) -> UnapprovedCall | None:
         return self._builder.pending_approval if self._reader is None else None
-
-    def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        # All tools ("calls"), or those of the call's family ("failures").
-        return self._hosted.withdrawn_by(outcome)
-
-    def tool_state(self) -> bytes | None:
-        # JSON for the next response of the chain: `pages` of the browser and `container_id`.
-        return None if self._hosted is NO_CALLS else self._hosted.state_json()
 
     @property
     def last_finish(self) -> FinishReason | None:
@@ -275,10 +238,6 @@ class Fold:
         return bool(self.output_tokens or self._usage.voided_tokens or self.compacted is not None)
 
     @property
-    def voided_tokens(self) -> int:
-        return self._usage.voided_tokens
-
-    @property
     def reasoning_tokens(self) -> int:
         reader = self._reader
         return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
@@ -310,15 +269,11 @@ class Fold:
             commentary_tokens=counted.commentary_tokens,
             final_tokens=counted.final_tokens,
             arguments_tokens=counted.arguments_tokens,
-            tool_output_tokens=self._hosted.result_ids,
-            tool_calls=self._hosted.results,
-            web_searches=self._hosted.searches,
-            estimated=counted.estimated or (self.open_turn is not None and self.open_turn.is_text),
+            tool_output_tokens=self.hosted.result_ids,
+            tool_calls=self.hosted.results,
+            web_searches=self.hosted.searches,
+            estimated=counted.estimated,
         )
-
-    @property
-    def tools(self) -> Mapping[str, int]:
-        return self._hosted.tools
 
     @property
     def recoveries(self) -> Mapping[str, int]:
@@ -425,7 +380,7 @@ class Fold:
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reader is not None:
             raise ValueError("a turn started inside of another")
-        if self._hosted.call is not None or self._builder.pending_approval is not None:
+        if self.hosted.call is not None or self._builder.pending_approval is not None:
             raise ValueError("a turn started behind a call without its result")
         turn = Turn(entry.input_tokens, entry.prefill, is_text=self._framing.is_text)
         new_screen = self._new_screen() if self._is_screened else None
@@ -441,7 +396,7 @@ class Fold:
 
     @property
     def _is_begun(self) -> bool:
-        return bool(self.turns or self._hosted.attempts or self._hosted.results)
+        return bool(self.turns or self.hosted.attempts or self.hosted.results)
 
     def _list_tools(self, entry: ToolsListed) -> list[Event]:
         if self._is_begun or entry.label in self._listed:
@@ -452,17 +407,17 @@ class Fold:
         return self._open_stream() + self._builder.list_tools(entry.label, tools, error)
 
     def _start_tool(self, entry: ToolStarted) -> list[Event]:
-        call, shown = self._hosted.start(entry)
+        call, shown = self.hosted.start(entry)
         approval = self._approval
         return self._open_stream() + self._builder.run_call(call, shown, approval=approval)
 
     def _hold_tool(self, entry: ToolHandle) -> list[Event]:
-        self._hosted.hold(entry)
+        self.hosted.hold(entry)
         return self._open_stream()
 
     def _end_tool(self, entry: ToolEnded) -> list[Event]:
-        call, shown = self._hosted.end(entry)
-        self.rules = self._hosted.rules
+        call, shown = self.hosted.end(entry)
+        self.rules = self.hosted.rules
         approval = self._approval
         if self.turns:
             self.turns[-1].result = entry.ids
@@ -526,7 +481,7 @@ class Fold:
                 reported.reasoning_tokens, reported.output_tokens
             )
         else:
-            usage.estimated = usage.estimated or turn.is_text
+            usage.estimated |= turn.is_text
         return events
 
     def _hop(self, entry: Hop) -> list[Event]:
@@ -542,7 +497,12 @@ class Fold:
         return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
-        usage = self.usage
+        messages = self._messages(self._transcribe) if self._transcribe else None
+        events = [] if self._builder.may_finish(entry.status) else self._open_stream()
+        if (reader := self._reader) is not None:
+            self._usage.estimated |= reader.turn.is_text
+            events += self._close_turn(reader, None)
+        self._final_usage = self.usage  # only now all ids are in the channels
         outcome = Outcome(
             status=entry.status,
             completed_at=entry.at if entry.status == "completed" else None,
@@ -550,17 +510,11 @@ class Fold:
                 {"code": entry.code, "message": entry.message} if entry.status == "failed" else None
             ),
             incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
-            usage=usage,
-            web_searches=self._hosted.searches if self._hosted.results else None,
-            messages=self._messages(self._transcribe) if self._transcribe else None,
+            usage=self._final_usage,
+            web_searches=self.hosted.searches if self.hosted.results else None,
+            messages=messages,
         )
-        events = [] if self._builder.may_finish(outcome) else self._open_stream()
-        if self._reader is not None:
-            events += self._close_turn(self._reader, None)
-            usage = self.usage  # once more: what the turn said is in the channels only now
-        events += self._builder.finish(outcome)
-        self._final_usage = usage
-        return events
+        return events + self._builder.finish(outcome)
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
         output = [
@@ -607,9 +561,9 @@ class Fold:
         call, self._builder.pending_call = self._builder.pending_call, None
         if call is not None and finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, call.ending)
-            if self._hosted is NO_CALLS:
-                self._hosted = HostedCalls(self.rules, None)
-            self._hosted.expect(call.name, call.arguments)
+            if self.hosted is NO_CALLS:
+                self.hosted = HostedCalls(self.rules)
+            self.hosted.expect(call.name, call.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
         if not (ending.verbatim and ending.complete):

@@ -38,7 +38,7 @@ it.
 NOTHING_RAN: Final[frozenset[ToolOutcome]] = frozenset({"refused", "over_budget", "cancelled"})
 """Possible for a call that never started."""
 
-_NONE: Final = Grants()
+_NO_GRANTS: Final = Grants()
 
 Withdrawal = Literal["calls", "failures"]
 """All tools after enough calls, or one family after failures."""
@@ -77,7 +77,8 @@ def family_of(name: str) -> str:
 
 
 class HostedCalls:
-    """Calls of one response, of which the last may not be answered yet.
+    """Calls of one response. `call` is the one that the gateway has to answer: before the first
+    turn the one that the user approved, otherwise the one that the last turn ended with.
 
     An entry invalid at its position raises `ValueError` and changes nothing.
     """
@@ -88,10 +89,9 @@ class HostedCalls:
         "states", "tools",
     )  # fmt: skip
 
-    def __init__(self, rules: OutputRules, grants: Grants | None) -> None:
+    def __init__(self, rules: OutputRules, grants: Grants = _NO_GRANTS) -> None:
         self._initial_rules = rules
-        cited = None if grants is None else grants.cited_pages
-        self._grants = grants = grants or _NONE
+        self._grants = grants
         self._budget = grants.budget
         self._failures: dict[str, int] = {}
         self._is_over = self._budget.calls_max <= 0
@@ -107,6 +107,7 @@ class HostedCalls:
         """Answered calls by type (`GATEWAY_TOOLS`)."""
         self.searches = 0
         self.states: list[dict[str, Any]] = []
+        cited = grants.cited_pages
         self.pages = None if cited is None else Pages(cited)
         """Shown in this response and those before; None if it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
@@ -233,4 +234,4 @@ def _json_object(content: bytes) -> dict[str, Any]:
     return value
 
 
-NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()), None)
+NO_CALLS: Final = HostedCalls(OutputRules(tools={}, allowed=frozenset()))

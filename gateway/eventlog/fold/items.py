@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from gateway.eventlog.fold.lifecycle import (
-    ANNOTATION_EVENT,
     COMMAND_EVENTS,
     EVENT_FIELDS,
     ITEM_STATUSES,
@@ -201,14 +200,13 @@ class OpenItem:
 
     def annotate(self, annotation: dict[str, Any]) -> dict[str, Any]:
         self.annotations.append(annotation)
-        values = {
+        return {
             "item_id": self.item_id,
             "output_index": self.output_index,
             "content_index": self.content_index,
             "annotation_index": len(self.annotations) - 1,
             "annotation": annotation,
         }
-        return {name: values[name] for name in EVENT_FIELDS[ANNOTATION_EVENT]}
 
     def part(self) -> dict[str, Any]:
         if self.envelope.part == "reasoning_text":

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.eventlog.fold.custom_input import BEFORE_CHARS_MAX
+
 _FRONT: Final = re.compile(r'\s*(?:\{\s*(?:"(?:c(?:o(?:d(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?)?')
-FRONT_CHARS_MAX: Final = 256
-"""With more whitespace before the code, it is not meant as JSON."""
 _WRAPPED: Final = re.compile(r'\s*\{\s*"code"\s*:\s*"')
 
 
@@ -32,10 +32,10 @@ class PythonCode:
             return ""
         self._held += text
         wrapped = _WRAPPED.match(self._held)
-        if wrapped is not None and wrapped.end() <= FRONT_CHARS_MAX:
+        if wrapped is not None and wrapped.end() <= BEFORE_CHARS_MAX:
             self._is_wrapped = True
             return ""
-        if _FRONT.fullmatch(self._held) and len(self._held) <= FRONT_CHARS_MAX:
+        if _FRONT.fullmatch(self._held) and len(self._held) <= BEFORE_CHARS_MAX:
             return ""
         self._is_plain = True
         held, self._held = self._held, ""

@@ -27,13 +27,7 @@ from gateway.eventlog.fold.custom_input import CustomInput
 from gateway.eventlog.fold.items import is_boundary
 from gateway.eventlog.fold.lifecycle import GATEWAY_KINDS
 from gateway.eventlog.fold.python_code import PythonCode
-from gateway.generation import (
-    CALL_KINDS,
-    SegmentEnded,
-    SegmentKind,
-    SegmentStarted,
-    SegmentText,
-)
+from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -371,10 +371,10 @@ class ChatFormat(ServerRenderedFormat):
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
+        parser = ChatParser(self.vocabulary, self.syntax, rules, trace=trace)
         if self._format_with_images is None:
             return parser
-        return EitherParser(parser, self._format_with_images.new_parser(rules))
+        return EitherParser(parser, self._format_with_images.new_parser(rules, trace=trace))
 
     def turn_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         ids: list[int] = []

@@ -231,7 +231,7 @@ class _Turn:
         if self._rules.calls == "required":
             return InOrder((self._text, self._calls())) if self._is_marked else None
         if self._rules.answer is None:
-            return self._free()
+            return self._free(is_begun=True)
         return self._rest_of_answer(self._content(message).lstrip())
 
     def _content(self, message: Sequence[int]) -> bytes:
@@ -312,7 +312,7 @@ class _Turn:
         ways = [answer, *([refusal(self._text)] if self._options.refusals else [])]
         return one_of([*([self._calls()] if self._tools else []), *ways])
 
-    def _free(self) -> Node | None:
+    def _free(self, *, is_begun: bool = False) -> Node | None:
         if not self._tools:
             return self._text
         if self._is_marked:
@@ -320,6 +320,8 @@ class _Turn:
         calls = self._syntax.calls
         if calls is None or not calls.is_bare:
             return None
+        if is_begun:  # a call without a marker is the first text of an answer
+            return text_between(self._syntax.markers)
         text = text_between(self._syntax.markers, front=_CALL_BEGINS)
         return OneOf((self._calls(), text))
 

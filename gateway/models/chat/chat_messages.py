@@ -224,6 +224,8 @@ class ChatConversation:
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
+    _growing: list[tuple[ChatMessage, tuple[str, ...]]] = field(default_factory=list)
+    """Messages with members that are lists of texts until `finish`: there may be thousands."""
     last_call: str = ""
     _called_at: int | None = None
     """Item of the last call, while others may be made at once with it."""
@@ -248,7 +250,7 @@ class ChatConversation:
         if before == "tool" and role == "user" and not self.habits.user_behind_result:
             self._new_assistant()  # who was interrupted has said nothing
         if before == "user" == role and not self.habits.repeated_user:
-            self.messages[-1]["content"] += f"\n\n{text}"
+            self._add(self.messages[-1], text, "\n\n", "content")
         else:
             self.messages.append({"role": role, "content": text})
         self._note(source, text)
@@ -275,7 +277,7 @@ class ChatConversation:
         message = self._assistant()
         if message.get("tool_calls"):
             message = self._new_assistant()
-        message["content"] += f"\n\n{text}" if message["content"] else text
+        self._add(message, text, "\n\n", "content")
         self._note(source, text)
 
     def think(self, source: int, text: str) -> None:
@@ -284,7 +286,7 @@ class ChatConversation:
         if message["content"] or message.get("tool_calls"):
             message = self._new_assistant()
         # vLLM shows templates the first of these, SGLang the second.
-        message["reasoning"] = message["reasoning_content"] = message.get("reasoning", "") + text
+        self._add(message, text, "", "reasoning", "reasoning_content")
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
@@ -315,9 +317,22 @@ class ChatConversation:
     def _note(self, source: int, text: str) -> None:
         self.sizes[source] = self.sizes.get(source, 0) + len(text) + FRAME_CHARS
 
+    def _add(self, message: ChatMessage, text: str, between: str, *names: str) -> None:
+        texts = message.get(names[0], "")
+        if isinstance(texts, str):
+            texts = [texts] if texts else []
+            message.update(dict.fromkeys(names, texts))
+            self._growing.append((message, names))
+        texts += (between, text) if texts else (text,)
+
     def close(self) -> None:
         self.messages += self._results
         self._results, self._called_at = [], None
+
+    def finish(self) -> None:
+        self.close()
+        for message, names in self._growing:
+            message.update(dict.fromkeys(names, "".join(message[names[0]])))
 
     def _assistant(self) -> ChatMessage:
         if self._results:
@@ -357,7 +372,7 @@ def chat_conversation(
         made.say(PREAMBLE, "system", text)
     for one in shown_items(items, leading, options.approved):
         _tell(made, one)
-    made.close()
+    made.finish()
     return made
 
 

@@ -2,7 +2,8 @@
 
     REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
 
-The prompt decides whether a turn begins in REASONING or in CONTENT. Three laws, as for Harmony:
+A turn begins in CONTENT: a tag of a thought that ends its prompt is part of it. Three laws, as for
+Harmony:
 
 1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted,
    invalid calls become text for the user, and a call that breaks off is passed on up to its end.
@@ -77,7 +78,7 @@ class Prose:
     positions of its ids, and the text of an id stays whole.
     """
 
-    __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
+    __slots__ = ("_events", "_keeps_front", "_trace", "is_started", "kind", "spaces", "start")
 
     def __init__(
         self,
@@ -94,28 +95,24 @@ class Prose:
         self._events = events
         self._keeps_front = keeps_front
         self._trace = trace
-        self._spaces: list[Unit] = []
-
-    @property
-    def spaces(self) -> list[Unit]:
-        return self._spaces
+        self.spaces: list[Unit] = []
 
     @property
     def is_flowing(self) -> bool:
-        return self.is_started and not self._spaces
+        return self.is_started and not self.spaces
 
     @property
     def is_at_line(self) -> bool:
         # Only white space stands on its last line so far.
-        behind = "".join(unit.text for unit in self._spaces)
+        behind = "".join(unit.text for unit in self.spaces)
         return not self.is_started or "\n" in behind[len(behind.rstrip()) :]
 
     def write(self, unit: Unit) -> None:
         size = len(unit.text.rstrip())
         if not size:
-            self._spaces.append(unit)
+            self.spaces.append(unit)
             return
-        units, self._spaces = [*self._spaces, unit], []
+        units, self.spaces = [*self.spaces, unit], []
         if not self.is_started:
             self.is_started = True
             self._events.append(SegmentStarted(self.kind))
@@ -124,14 +121,14 @@ class Prose:
         last = units[-1]
         if (behind := len(last.text) - len(last.text.rstrip())) and not self._trace:
             units[-1], space = last.cut(len(last.text) - behind)
-            self._spaces.append(space)
+            self.spaces.append(space)
         elif behind:
-            self._spaces.append(units.pop())
+            self.spaces.append(units.pop())
         self._tell(units)
 
     def close(self, end: int, *, complete: bool, at_marker: bool) -> None:
         """End before position `end`; at a marker, without the white space before that."""
-        units, self._spaces = self._spaces, []
+        units, self.spaces = self.spaces, []
         if not self.is_started:
             return
         if at_marker:
@@ -178,8 +175,7 @@ class _State(Enum):
 class ChatParser:
     """Parser of the ids of one turn (`gateway.generation.TokenParser`).
 
-    `in_reasoning`: the prompt ends within a thought. `reasoning_tokens` counts the ids of text
-    between the markers of thoughts, white space included.
+    `reasoning_tokens` counts the ids of text between the markers of thoughts, white space included.
     """
 
     __slots__ = (
@@ -196,7 +192,6 @@ class ChatParser:
         syntax: Syntax,
         rules: OutputRules,
         *,
-        in_reasoning: bool,
         trace: bool = False,
     ) -> None:
         self.recoveries: dict[str, int] = {}
@@ -230,13 +225,7 @@ class ChatParser:
         self._reader: CallReader | None = None
         self._may_be_json = False
         self._prose: Prose | None = None
-        self._state = _State.OVER
-        self._matcher = self._lexicon.matcher(())
-        if in_reasoning and syntax.reasoning is not None:
-            self._is_front = False
-            self._begin_reasoning(0)
-        else:
-            self._begin_content(0)
+        self._begin_content(0)
 
     @property
     def _may_call_bare(self) -> bool:

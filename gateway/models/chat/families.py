@@ -60,10 +60,6 @@ class Preset:
     thinks: bool = False
 
     @property
-    def syntax(self) -> Syntax:
-        return Syntax(REASONING[self.reasoning], CALLS[self.calls])
-
-    @property
     def opens_thoughts(self) -> bool:
         # The template puts the opening tag of a thought into the prompt.
         return self.thinks and self.switch is None and REASONING[self.reasoning] is THINK
@@ -95,8 +91,9 @@ PRESETS: Final = (
     _preset("Magistral", r"magistral|ministral-3.*reasoning", reasoning="mistral", calls="mistral",
             thinks=True),
     _preset("Mistral before version 11", calls="mistral_v3",
-            pattern=r"mistral-(7b|nemo|large(?!-3)|small-(24|2409|2501|24b-instruct-2501))|mixtral"),
-    _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
+            pattern=r"mistral-(7b|nemo|large(?!-3)|small-(24|250[13]|3\.1))|mixtral|pixtral"
+            r"|ministral-\db.*2410|devstral-small-2505"),
+    _preset("Mistral", r"mistral|ministral|devstral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
 """The first match counts. A model distilled into a Qwen has that name behind its own, and a number

@@ -5,7 +5,7 @@ message are shown in vLLM's shape for raw messages: `{"type": "raw_message_token
 "tokens": […]}`.
 
 A model goes on as it finds itself to have begun. So a turn behind which another is generated is
-rendered again (`rerendered_ids`), each message as later prompts render its item: id for id if the
+rendered again (`rerender`), each message as later prompts render its item: id for id if the
 model wrote and closed it as trained, and otherwise its text, tokenised again. A message that was
 cut off is text, too: its last id may be half a character.
 """
@@ -39,7 +39,7 @@ from gateway.models.format import (
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import HarmonyMessage, MessageWriter, Renderer, call_message
+from gateway.models.harmony.rendering import HarmonyMessage, Renderer, call_message
 from gateway.models.harmony.vocabulary import (
     CALL,
     CALL_PREFIX,
@@ -193,8 +193,7 @@ _CHANNEL_NAMES: Final = {
 def turn_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """Return the ids of turns (prefill, output) as `ModelFormat.turn_ids` does.
 
-    A turn without more than its end is left out. (`rerendered_ids` are the same where the model
-    closed its messages.)
+    A turn without more than its end is left out. (`rerender` returns the same of closed messages.)
     """
     ids: list[int] = []
     for prefill, output in turns[:-1]:
@@ -212,32 +211,10 @@ def _without_ending(output: Sequence[int]) -> Sequence[int]:
     return output[:size]
 
 
-def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the ids that open the required call.
-
-    They are its whole header for an only tool, or for the browser, which has to search first;
-    otherwise the ids before the name, or before the namespace if there are several.
-    """
-    allowed = rules.allowed
-    if allowed == _BROWSER:
-        return _tool_header(SEARCH_TOOL, vocabulary)
-    if len(allowed) == 1:
-        [name] = allowed
-        return _tool_header(name, vocabulary)
-    return RECIPIENT_PREFIX if any(map(is_builtin, allowed)) else CALL_PREFIX
-
-
 def _tool_header(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     channel, recipient = addressed(name)
     front = (*vocabulary.encode(f" to={recipient}"), CHANNEL, *vocabulary.encode(channel))
-    return (
-        (*front, *vocabulary.encode(" code"), MESSAGE)
-        if is_code(name)
-        else (
-            *front,
-            *_JSON_CONTENT,
-        )
-    )
+    return (*front, *((*vocabulary.encode(" code"), MESSAGE) if is_code(name) else _JSON_CONTENT))
 
 
 def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
@@ -276,17 +253,6 @@ class _WrittenMessage:
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
-def rerendered_ids(
-    turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
-) -> list[int]:
-    rerendered: list[int] = []
-    for ids, finish in turns:
-        for message in _written_messages(new_parser(), ids, finish):
-            if message.is_kept:
-                rerendered += (*_message_ids(message, ids, writer), *OPENING)
-    return rerendered
-
-
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     """Insert a result into ids that end with a call and the opening of another message.
 
@@ -295,21 +261,6 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     call = ids[: len(ids) - len(OPENING)]
     behind = (*result, *OPENING)
     return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
-
-
-def _message_ids(
-    message: _WrittenMessage, ids: Sequence[int], writer: MessageWriter
-) -> Sequence[int]:
-    begun, ended = message.begun, message.ended
-    if ended.verbatim and ended.complete:
-        message_ids = ids[ended.start : ended.end]
-        begin = len(OPENING) if message_ids[0] == START else 0
-        return (*message_ids[begin:-1], CALL if message.is_call else END)
-    if message.is_call:
-        written = call_message(begun.name, message.text)
-    else:
-        written = HarmonyMessage("assistant", message.text, _CHANNEL_NAMES[begun.kind])
-    return writer.message_ids(written, form=begun.form)[len(OPENING) :]
 
 
 def _written_messages(
@@ -442,10 +393,38 @@ class HarmonyFormat(Renderer, FixedFormat):
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        return rerendered_ids(turns, new_parser, self)
+        rerendered: list[int] = []
+        for ids, finish in turns:
+            for message in _written_messages(new_parser(), ids, finish):
+                if message.is_kept:
+                    rerendered += (*self._written_ids(message, ids), *OPENING)
+        return rerendered
+
+    def _written_ids(self, message: _WrittenMessage, ids: Sequence[int]) -> Sequence[int]:
+        begun, ended = message.begun, message.ended
+        if ended.verbatim and ended.complete:
+            message_ids = ids[ended.start : ended.end]
+            begin = len(OPENING) if message_ids[0] == START else 0
+            return (*message_ids[begin:-1], CALL if message.is_call else END)
+        if message.is_call:
+            written = call_message(begun.name, message.text)
+        else:
+            written = HarmonyMessage("assistant", message.text, _CHANNEL_NAMES[begun.kind])
+        return self.message_ids(written, form=begun.form)[len(OPENING) :]
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        return call_header(rules, self.vocabulary)
+        """Return the ids that open the required call.
+
+        They are its whole header for an only tool, or for the browser, which has to search first;
+        otherwise the ids before the name, or before the namespace if there are several.
+        """
+        allowed = rules.allowed
+        if allowed == _BROWSER:
+            return _tool_header(SEARCH_TOOL, self.vocabulary)
+        if len(allowed) == 1:
+            [name] = allowed
+            return _tool_header(name, self.vocabulary)
+        return RECIPIENT_PREFIX if any(map(is_builtin, allowed)) else CALL_PREFIX
 
     def message_opening(self) -> tuple[int, ...]:
         # Behind this marker the model has to name a channel.

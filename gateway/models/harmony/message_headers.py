@@ -91,9 +91,9 @@ _CONSTRAINED = re.compile(r"\s*(?:(json|code)(?!\w)|(\w+)\s*\Z)")
 _WORDS = re.compile(r"[A-Za-z0-9_.-]+")
 _ONLY_CHANNELS = re.compile(rf"(?:[\W_]*{_WORD})+[\W_]*")
 _SPOKEN_ROLE = re.compile(rf"\s*{ASSISTANT}(?=\W|{_WORD}|\Z)")
-_SPOKEN_RECIPIENT = re.compile(rf"\s*(?:{ASSISTANT})?\s*(?=to=|\Z)")
+_SPOKEN_RECIPIENT = re.compile(rf"\s*(?:{ASSISTANT}\s*)?(?=to=|\Z)")
 _SPOKEN_CHANNEL = re.compile(
-    rf"\s*(?:{ASSISTANT})?\s*({_WORD}\b.*)|.*?\b({_WORD}\b.*?\bto=.*)", re.DOTALL
+    rf"\s*(?:{ASSISTANT}\s*)?({_WORD}\b.*)|.*?\b({_WORD}\b.*?\bto=.*)", re.DOTALL
 )
 
 

@@ -537,7 +537,10 @@ class Parser:
         # No header is that long: it is a trapped body.
         opening = self._opening
         *whole, (marker, ids) = opening.parts
-        parts = (*self._read_parts(whole), Part(marker, self._detokenizer.feed(ids)))
+        parts = (
+            *self._read_parts(whole, opening.spoken),
+            Part(marker, self._detokenizer.feed(ids)),
+        )
         header = read_header(parts, trapped=True)
         if header.role == ASSISTANT:
             self._state = Where.BODY

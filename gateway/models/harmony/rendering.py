@@ -193,57 +193,6 @@ def _assistant(channel: str, text: str) -> HarmonyMessage:
     return HarmonyMessage("assistant", text, channel)
 
 
-class MessageWriter:
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._encode = vocabulary.encode
-        self._encode_packed = vocabulary.encode_packed
-
-    def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
-        header = self._formed_header(message, form) if form else self._header(message)
-        opening = (START, *self._encode(message.author), *header, MESSAGE)
-        return self.plain_message(opening, message.text, CALL if message.is_call else END)
-
-    def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
-        """Return the ids of a message.
-
-        A long text is encoded piece by piece: other threads run in between.
-        """
-        ids = array("I", opening)
-        for part in self._encode_pieces(text):
-            ids.extend(part)
-        ids.append(end)
-        return ids
-
-    def count_ids(self, text: str) -> int:
-        return sum(map(len, self._encode_pieces(text)))
-
-    def encode(self, text: str) -> Sequence[int]:
-        return [token for piece in self._encode_pieces(text) for token in piece]
-
-    def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
-        if len(text) <= PIECE_CHARS:
-            yield self._encode(text)
-        else:
-            yield from map(self._encode_packed, pieces(text))
-
-    def _header(self, message: HarmonyMessage) -> list[int]:
-        ids: list[int] = []
-        if message.recipient is not None:
-            ids += self._encode(f" to={message.recipient}")
-        if message.channel is not None:
-            ids += [CHANNEL, *self._encode(message.channel)]
-        if message.is_json:
-            ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
-        return ids + self._encode(" code") if message.is_code else ids
-
-    def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
-        ids: list[int] = []
-        for part in tuple(header_forms(message.channel or "", message.recipient))[form]:
-            marker = [] if part.marker == NO_MARKER else [part.marker]
-            ids += [*marker, *self._encode(part.text)]
-        return ids
-
-
 def pieces(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE_CHARS:
@@ -391,7 +340,7 @@ def _comment(text: str) -> list[str]:
     return [f"// {line}" for line in comment_lines(text)]
 
 
-class Renderer(MessageWriter):
+class Renderer:
     """Renderer of contexts and of single items, shared by all threads.
 
     What a text costs must not depend on what another tenant sent. So only system messages, which
@@ -400,8 +349,9 @@ class Renderer(MessageWriter):
 
     def __init__(self, vocabulary: Vocabulary, *, repeated_ids_max: int = 1 << 22) -> None:
         """`repeated_ids_max` bounds the cache, in ids of `ID_BYTES` each; sources count, too."""
-        super().__init__(vocabulary)
         self.vocabulary = vocabulary
+        self._encode = vocabulary.encode
+        self._encode_packed = vocabulary.encode_packed
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
         self._repeated: LruCache[tuple[bytes, str, bytes], Sequence[int]] = LruCache(
             size_max=repeated_ids_max
@@ -465,6 +415,51 @@ class Renderer(MessageWriter):
         ids = array("I")
         for message in harmony_messages(typed, function):
             ids.extend(self.message_ids(message, form=_form(typed)))
+        return ids
+
+    def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
+        header = self._formed_header(message, form) if form else self._header(message)
+        opening = (START, *self._encode(message.author), *header, MESSAGE)
+        return self.plain_message(opening, message.text, CALL if message.is_call else END)
+
+    def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
+        """Return the ids of a message.
+
+        A long text is encoded piece by piece: other threads run in between.
+        """
+        ids = array("I", opening)
+        for part in self._encode_pieces(text):
+            ids.extend(part)
+        ids.append(end)
+        return ids
+
+    def count_ids(self, text: str) -> int:
+        return sum(map(len, self._encode_pieces(text)))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return [token for piece in self._encode_pieces(text) for token in piece]
+
+    def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
+        if len(text) <= PIECE_CHARS:
+            yield self._encode(text)
+        else:
+            yield from map(self._encode_packed, pieces(text))
+
+    def _header(self, message: HarmonyMessage) -> list[int]:
+        ids: list[int] = []
+        if message.recipient is not None:
+            ids += self._encode(f" to={message.recipient}")
+        if message.channel is not None:
+            ids += [CHANNEL, *self._encode(message.channel)]
+        if message.is_json:
+            ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
+        return ids + self._encode(" code") if message.is_code else ids
+
+    def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
+        ids: list[int] = []
+        for part in tuple(header_forms(message.channel or "", message.recipient))[form]:
+            marker = [] if part.marker == NO_MARKER else [part.marker]
+            ids += [*marker, *self._encode(part.text)]
         return ids
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:

@@ -24,14 +24,8 @@ from gateway.protocol.base import (
     string_or,
     without_nulls,
 )
-from gateway.protocol.brought_tools import (
-    BroughtTools,
-    offered,
-    paths_of,
-)
-from gateway.protocol.call_items import (
-    ReadItem,
-)
+from gateway.protocol.brought_tools import BroughtTools, offered, paths_of
+from gateway.protocol.call_items import ReadItem
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -44,11 +38,7 @@ from gateway.protocol.documented import (
     literal_values,
 )
 from gateway.protocol.hosted_tools import NO_FAMILIES
-from gateway.protocol.items import (
-    CompactionTrigger,
-    ItemReference,
-    McpApprovalResponse,
-)
+from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     RESPONSE_ID_CHARS_MAX,
@@ -77,9 +67,9 @@ from gateway.protocol.request_errors import (
 )
 from gateway.protocol.responses.request_checks import (
     FILES,
-    _check_format,
     check_brought,
     check_counts,
+    check_format,
     check_items,
     check_media,
     check_none_dropped,
@@ -331,7 +321,7 @@ def parse_create(
         check_tools(request.tools, limits)
     request = request.model_copy(update={"brought": brought}) if brought else request
     if isinstance(request.text.format, JsonSchemaFormat):
-        _check_format(request.text.format, limits)
+        check_format(request.text.format, limits)
     if request.instructions:
         check_text("instructions", request.instructions, limits)
     _check_support(request, needs_input=needs_input)

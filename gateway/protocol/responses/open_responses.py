@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.protocol.base import without_nulls
 from gateway.protocol.call_items import APPROVAL_FUNCTION, call_of, output_text
-from gateway.protocol.items import CallItem, OutputItem
+from gateway.protocol.items import URL_CITATION, CallItem, OutputItem
 from gateway.protocol.stream_events import Deltas, Event
 from gateway.protocol.tool_types import CUSTOM_INPUT, HOSTED_TOOL_TYPES, AnyTool, declared
 
@@ -55,7 +55,6 @@ _HEADS: Final = {
 """Length of an event's data through its type, and its replacement, by type of event."""
 
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
-_CITATION: Final = "url_citation"
 _ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
 """Outputs without a call, and searches of a server, have no `call_id`."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
@@ -163,7 +162,7 @@ def _item_event(event: Json) -> Json | None:
 
 def _annotation_event(event: Json) -> Json | None:
     # The dialect only has URL citations.
-    return event if event["annotation"]["type"] == _CITATION else None
+    return event if event["annotation"]["type"] == URL_CITATION else None
 
 
 def _custom_input_done(event: Json) -> Json:
@@ -286,7 +285,7 @@ def _part(listed: Json) -> Json:
             detail = "high" if detail == "original" else detail
             return {**part, "image_url": listed.get("image_url"), "detail": detail}
         case "output_text":
-            citations = [one for one in listed["annotations"] if one.get("type") == _CITATION]
+            citations = [one for one in listed["annotations"] if one.get("type") == URL_CITATION]
             return {**part, "annotations": citations}
         case _:
             return part

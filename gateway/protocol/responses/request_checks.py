@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.constraints.schemas import schema_fault, size_fault
 from gateway.errors import InvalidRequest
-from gateway.protocol.brought_tools import (
-    BROUGHT_TOOLS_MAX,
-    BroughtTools,
-)
-from gateway.protocol.call_items import (
-    author_of,
-    call_of,
-    hosted_call,
-    hosted_result,
-    output_text,
-)
+from gateway.protocol.brought_tools import BROUGHT_TOOLS_MAX, BroughtTools
+from gateway.protocol.call_items import author_of, call_of, hosted_call, hosted_result, output_text
 from gateway.protocol.hosted_tools import (
     FAMILIES,
     HEADERS_CHARS_MAX,
@@ -469,7 +460,7 @@ def check_media(
         raise fault  # the first of them
 
 
-def _check_format(format_: JsonSchemaFormat, limits: InputLimits) -> None:
+def check_format(format_: JsonSchemaFormat, limits: InputLimits) -> None:
     check_text("text.format.description", format_.description, limits)
     fault = schema_fault(format_.schema_, limits, of_objects=format_.strict)
     if fault is not None:

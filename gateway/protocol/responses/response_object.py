@@ -31,11 +31,7 @@ from gateway.protocol.parameters import (
 )
 from gateway.protocol.responses.request_checks import OfferedTools
 from gateway.protocol.responses.response_rules import OFFERED
-from gateway.protocol.tool_types import (
-    FunctionTool,
-    HostedTool,
-    NamespaceTool,
-)
+from gateway.protocol.tool_types import FunctionTool, HostedTool, NamespaceTool
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -8,6 +8,7 @@ import orjson
 from typing_extensions import override
 
 from gateway.errors import StoreError
+from gateway.protocol.grants import CITED_FILES_MAX
 from gateway.store.tools.containers import TooManyContainers
 from gateway.telemetry.logs import EventLog
 from gateway.tools.python.container_engine import EngineBroken
@@ -207,7 +208,9 @@ class PythonSession(ToolSession):
         ran = execution.ran
         # A container may say megabytes more than it should, which would hold up the event loop.
         logs = plain(shortened(ran.output, PRINTED_SHARE * self._limits.logs_chars_max))
-        self._files |= execution.files
+        # Each call's state has them again, and code may delete files and write others.
+        written = [*(self._files | execution.files).items()]
+        self._files = dict(written[-CITED_FILES_MAX:])
         outputs: list[dict[str, Any]] = []
         if logs:
             shown = shortened(logs, self._limits.logs_chars_max)

@@ -175,7 +175,7 @@ async def test_of_one_that_has_ended_nothing_is_settled_and_nothing_kept(
     end = replace(finished(run.claim.uuid, epoch=1), entries=row)
     await endings.finish(process.database, tenant, end)
     journal.ended(run.claim)
-    assert journal._tracks.keys() == {other.claim.uuid}
+    assert journal._positions.keys() == {other.claim.uuid}
     assert await process.log(run) == [*run.said, END]
 
 
@@ -254,16 +254,16 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
     settling: Process, tenant: TenantId
 ) -> None:
     left, other = await settling.begin(tenant), await settling.begin(tenant)
-    journal = settling.journal
 
-    async def append(parcels: Sequence[LogBatch]) -> frozenset[UUID]:
-        channels[left].close()
-        return await journal.append(parcels)
+    class Closing(Settling):
+        @override
+        async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+            channels[left].close()
+            return await super().append(parcels)
 
+    journal = Closing(settling.database, "here", settle_interval_s=0)
     bounds = WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005)
-    writer = LogWriter(
-        append, journal.heads, bounds, metrics=Metrics(), committed=lambda _: None, flusher=journal
-    )
+    writer = LogWriter(journal, bounds, metrics=Metrics(), committed=lambda _: None)
     channels = {
         run: writer.open(run.claim, DAY, 1, durable=lambda _: None, lost=lambda: None)
         for run in (left, other)
@@ -278,7 +278,7 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
         await channels[other].flushed()
         writing.cancel()
     assert await settling.settled(left) == 2
-    assert journal._tracks.keys() == {other.claim.uuid}
+    assert journal._positions.keys() == {other.claim.uuid}
 
 
 async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(
@@ -354,6 +354,25 @@ async def lose_an_answer(journal: Flusher, run: Run, *, is_held: bool) -> None:
         assert heads[run.claim.uuid].next_entry == len(run.said)
     else:
         run.unsays(parcel)
+
+
+async def test_one_that_ends_while_a_lost_answer_is_looked_for_leaves_nothing_behind(
+    process: Process, tenant: TenantId
+) -> None:
+    journal = process.journal
+    run, other = await process.begin(tenant), await process.begin(tenant)
+    for _ in range(2):
+        await journal.append([run.says(1), other.says(1)])
+    row = await journal.complete_row(run.claim, LogRow(3, 1, pack([END])))
+    end = replace(finished(run.claim.uuid, epoch=1), entries=row)
+    await endings.finish(process.database, tenant, end)
+    journal._is_synced = False
+    looking = asyncio.create_task(journal.heads([(tenant, other.claim.uuid)]))
+    await asyncio.sleep(0)
+    assert journal._lock.locked()
+    journal.ended(run.claim)
+    await looking
+    assert run.claim.uuid not in journal._positions
 
 
 async def test_a_flush_refused_by_a_connection_that_broke_is_found_out_about(

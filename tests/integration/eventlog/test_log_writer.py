@@ -93,12 +93,10 @@ async def office(
 ) -> AsyncIterator[Office]:
     flusher = kind(journal, "here", settle_interval_s=0.02)
     writer = LogWriter(
-        flusher.append,
-        flusher.heads,
+        flusher,
         BOUNDS,
         metrics=Metrics(),
         committed=lambda _: None,
-        flusher=flusher,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())

@@ -81,12 +81,10 @@ async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_
     await responses.insert(database, tenant, new)
     flusher = Flusher(database, "here")
     writer = LogWriter(
-        flusher.append,
-        flusher.heads,
+        flusher,
         WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005),
         metrics=Metrics(),
         committed=lambda _: None,
-        flusher=flusher,
     )
     day, told, lost = day_of(CREATED), list[int](), list[bool]()
     async with asyncio.TaskGroup() as group:

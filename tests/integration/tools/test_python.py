@@ -13,7 +13,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.protocol.grants import Grants
+from gateway.protocol.grants import CITED_FILES_MAX, Grants
 from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
 from gateway.telemetry.metrics import Metrics
@@ -268,6 +268,17 @@ async def test_a_deleted_file_that_code_holds_on_to_costs_no_further_call(
     (row,) = await files.of_container(database, tenant, uuid, files_max=9)
     assert await files.delete(database, tenant, row.uuid, container=uuid)
     assert (await response.run("1 + 1")).output == "2"
+
+
+async def test_a_state_has_the_last_files_that_an_answer_may_cite(
+    database: Database, tenant: TenantId
+) -> None:
+    async with open_pool(database, ENGINES["monty"]()) as pool:
+        response = caller(pool, tenant)
+        before = {f"/mnt/data/{at}": f"cfile_{at}" for at in range(CITED_FILES_MAX)}
+        response.states.append({"container_id": response.grant.container_id, "files": before})
+        made = await response.run("open('/mnt/data/new', 'w').write('x')")
+        assert [*made.state["files"]] == [*[*before][1:], "/mnt/data/new"]
 
 
 @pytest.mark.slow

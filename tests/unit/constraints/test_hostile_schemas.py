@@ -299,6 +299,8 @@ def doubled(levels: int, leaf: str) -> str:
         ("lark", "start: A\nA: /(.|\\n)*a.{9}/ & /(.|\\n)*b.{9}/", "`&`, which is not of Lark"),
         ("lark", "start: A\nA: ~(/a/ | /b/)", "`~`, which is not of Lark"),
         ("lark", 'start: %json {"type": "string"}', "`%json`, which is not of Lark"),
+        ("lark", 'start: "' + '\\"' * 30_000, "has no end"),
+        ("lark", "start: /" + "\\/" * 30_000, "has no end"),
     ],
 )
 def test_grammars_that_take_too_long_to_compile_are_refused(
@@ -314,6 +316,7 @@ def test_grammars_that_take_too_long_to_compile_are_refused(
         ('start: "a"~3 B ~ 1..2 // & ~ %json\nB: "&~%json" | C? # &\nC: /[&~]+/i', "aaa&~%json"),
         ("start: W\nW: " + " | ".join(f'"kw{number}"' for number in range(3000)), "kw2999"),
         ("start: (W S)*\nW: /[a-z]*[0-9]?/\nS: / */\n%ignore /\\t*/", "ab3 c "),
+        ('start: A "/"\nA: /a\nb?/ // "', "a\n/"),
     ],
 )
 def test_ordinary_grammars_are_compiled(definition: str, text: str) -> None:

@@ -38,6 +38,9 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
             ["[1]", "[1, {}]"],
         ),
         ({"pattern": "^a+$"}, ['"a"', '"aa"'], ['"ba"', '""']),
+        ({"pattern": "(?i)^a$"}, ['"a"', '"A"'], ['"xa"', '"ax"']),
+        ({"pattern": "^[^\\s\\d]\\S$"}, ['"aé"'], ['" a"', '"\u3000a"', '"1a"', '"a\ufeff"']),
+        ({"type": "integer", "minimum": -1e308}, ["-1", "7"], ["1.5"]),
         ({"pattern": "a|b"}, ['"xay"', '"b\\n"'], ['"c"']),
         ({"pattern": "^(a|b)[|]$"}, ['"a|"', '"b|"'], ['"a"']),
         ({"enum": [1.5]}, ["1.5"], ["1"]),
@@ -144,6 +147,12 @@ def test_a_language_has_the_texts_of_its_schema(
         {"properties": {"a": {"not": {"type": "null"}}}},
         {"oneOf": [{"type": "null"}, {"enum": [None, 1]}]},
         {"enum": ["a", "ab"], "maxLength": 1},
+        {"enum": [1], "const": 2},
+        {"$ref": "#/$defs/a", "multipleOf": 2, "$defs": {"a": {"type": "integer"}}},
+        {"allOf": [{"properties": {"a": {}}}], "additionalProperties": False},
+        {"allOf": [{"additionalProperties": False}], "properties": {"a": {}}},
+        {"allOf": [{"prefixItems": [True]}], "items": {"type": "null"}},
+        {"type": "integer", "maximum": 1e308},
     ],
 )
 def test_what_is_left_open_is_told(schema: dict[str, Any]) -> None:

@@ -54,6 +54,16 @@ def test_names_may_be_long() -> None:
     assert not rest(schema, '{"' + "a" * 1000 + '": "').exact
 
 
+def test_properties_may_be_many() -> None:
+    properties = {f"name {number}": {"type": "integer"} for number in range(300)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    found = rest(schema, '{"name 7": 1, "na')
+    walker = Walker.of_ebnf(found.node.grammar)
+    assert found.exact
+    assert walker.allows('me 299": 2}')
+    assert not walker.allows('me 300": 2}')
+
+
 def test_properties_of_schemas_that_are_combined_come_in_their_order() -> None:
     parts = [{"properties": {name: True}, "required": [name]} for name in "ab"]
     assert rest({"type": "object", "allOf": parts}, '{"a": 1, "b": 2}').node == NOTHING

@@ -352,3 +352,13 @@ def test_every_hosted_item_may_be_sent_back(raw: Json) -> None:
     before = [REQUEST | {"id": raw["approval_request_id"]}] if "approve" in raw else []
     known = items_of(*before, item)
     assert items_of(orjson.loads(known[-1].json), history=known) == known
+
+
+def test_many_copies_and_many_parts_take_no_more_than_they_are_long() -> None:
+    """Else the largest of bodies would take minutes, in which nothing else runs."""
+    text = {"type": "reasoning_text", "text": "hm"}
+    thought: Json = {"type": "reasoning", "id": own("rs_"), "content": [text] * 10_000}
+    copies = [{"type": "reasoning", "id": own("rs_"), "summary": []}] * 4_000
+    assert len(items_of({**thought, "summary": []}, *copies)) == 1
+    message = {**USER, "content": [{"type": "input_text", "text": "a" * 100}] * 20_000}
+    assert len(items_of(message, message)) == 1

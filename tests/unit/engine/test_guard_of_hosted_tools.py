@@ -12,7 +12,7 @@ from gateway.engine.output_guard import REASONING_BUDGET, GuardLimits, OutputGua
 from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
-from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.vocabulary import FINAL_HEADER
 from gateway.protocol.grants import (
     BrowserGrant,
@@ -24,7 +24,7 @@ from gateway.protocol.grants import (
 )
 from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.cases import each
-from tests.fakes.harmony_script import harmony, script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Watched:
         """A whole turn with a call, and its result."""
         assert self.says(f"{script}<|call|>") is None
         self.tell(TurnEnded(STOP))
-        call = self.fold.hosted_call
+        call = self.fold.hosted.call
         assert call is not None
         ids = harmony().render_result(call.name, "2")
         self.tell(ToolStarted(call.ordinal), ToolEnded(call.ordinal, ids, outcome))
@@ -131,7 +131,7 @@ def test_a_call_ends_its_turn_whatever_it_was_closed_by(call: str, ending: str) 
     ended = watched.says(THOUGHT + NEXT + call + ending + "final<|message|>It is 3.")
     assert ended == TurnEnding(STOP)
     watched.tell(TurnEnded(STOP))
-    assert watched.fold.hosted_call is not None
+    assert watched.fold.hosted.call is not None
 
 
 @each("call", [CODE, SEARCH, ADD, ADD + '{"a', ADD[:-2]])
@@ -143,7 +143,7 @@ def test_a_call_that_the_model_closed_itself_is_ended_by_its_backend(
     watched = Watched()
     assert watched.says(call + ending) is None
     watched.tell(TurnEnded(STOP))
-    assert watched.fold.hosted_call is not None
+    assert watched.fold.hosted.call is not None
     assert watched.guard.shortcoming(watched.fold) is None
 
 
@@ -167,14 +167,14 @@ def test_a_call_that_is_required_is_opened() -> None:
     watched = Watched(tool_choice={"type": "web_search_preview"})
     assert watched.says(THOUGHT + NEXT + "<|return|>") is None
     watched.tell(TurnEnded(STOP))
-    opening = call_header(watched.rules, vocabulary())
+    opening = harmony().call_opening(watched.rules)
     assert watched.guard.next_prefill(watched.fold, None) == opening
     assert list(opening) == script_ids(
         " to=browser.search<|channel|>analysis <|constrain|>json<|message|>"
     )
     assert watched.says('{"query": "x"}<|call|>', opening) is None
     watched.tell(TurnEnded(STOP))
-    call = watched.fold.hosted_call
+    call = watched.fold.hosted.call
     assert call is not None
     assert (call.name, call.arguments) == (BROWSER_TOOLS[0], '{"query": "x"}')
 
@@ -183,7 +183,7 @@ def test_a_call_that_is_required_is_opened() -> None:
 def test_another_message_than_the_call_that_is_required_makes_room_for_it(said: str) -> None:
     watched = Watched(tool_choice={"type": "mcp", "server_label": "crm", "name": "add"})
     opening = watched.repaired(watched.says(said))
-    assert opening == call_header(watched.rules, vocabulary())
+    assert opening == harmony().call_opening(watched.rules)
     assert watched.fold.item_count == 0
 
 
@@ -273,8 +273,8 @@ def test_the_reasoning_budget_is_that_of_all_turns_together() -> None:
     assert not watched.guard.may_think(watched.fold)
     assert watched.says(f"{CODE}<|call|>") is None
     watched.tell(TurnEnded(STOP))
-    assert watched.fold.hosted_call is not None
-    assert watched.fold.hosted_call.name == PYTHON_TOOL
+    assert watched.fold.hosted.call is not None
+    assert watched.fold.hosted.call.name == PYTHON_TOOL
     ids = harmony().render_result(PYTHON_TOOL, "2")
     watched.tell(ToolStarted(2), ToolEnded(2, ids))
     ending = watched.says(thought)

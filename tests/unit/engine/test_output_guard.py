@@ -15,7 +15,7 @@ from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.vocabulary import END, FINAL_HEADER, OPENING
 from tests.fakes.guarded_run import (
     ANY_TOOL,
@@ -58,7 +58,7 @@ async def test_prose_where_a_call_is_required_makes_room_for_the_call() -> None:
     stage = staged(REQUIRED, says(ANSWER), says('{"n": 1}<|call|>'))
     assert await ended(stage) == ("completed", None)
     assert kinds(stage) == ["function_call"]
-    assert prefills(stage) == [(), call_header(REQUIRED, vocabulary())]
+    assert prefills(stage) == [(), harmony().call_opening(REQUIRED)]
 
 
 async def test_a_thought_alone_is_followed_by_the_call_that_is_required() -> None:
@@ -214,7 +214,7 @@ async def test_a_call_that_is_required_is_opened_behind_a_preamble_of_some_lengt
     stage = staged(REQUIRED, *turns, limits=BRIEF)
     assert await ended(stage) == ("completed", None)
     assert kinds(stage) == ["message", "function_call"]
-    assert prefills(stage) == [(), call_header(REQUIRED, vocabulary())]
+    assert prefills(stage) == [(), harmony().call_opening(REQUIRED)]
     assert repairs(stage) == ["preamble_too_long"]
     assert len(stage.live.fold.turns[0].output_ids) == BRIEF.preamble_tokens_max
     assert stage.live.fold.usage.voided_tokens == 0
@@ -371,7 +371,7 @@ async def test_another_replica_goes_on_with_a_repair(written: int) -> None:
     stage = staged(REQUIRED, says('{"n": 1}<|call|>'), said=said)
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == []
-    assert prefills(stage) == [call_header(REQUIRED, vocabulary())]
+    assert prefills(stage) == [harmony().call_opening(REQUIRED)]
     assert kinds(stage) == ["reasoning", "function_call"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.eventlog.fold.citations import (
+    CITATIONS_MAX,
     CLOSING,
     DAGGER,
-    FILES_MAX,
     LINK_CHARS_MAX,
     MARKER_CHARS_MAX,
     OPENING,
@@ -22,7 +23,7 @@ from gateway.eventlog.fold.citations import (
     ContainerFiles,
     Pages,
 )
-from gateway.protocol.grants import ShownPage
+from gateway.protocol.grants import CITED_FILES_MAX, ShownPage
 from tests.fakes.cases import each
 
 ALPHABET = st.sampled_from([*"012 L-a\n重", OPENING, CLOSING, DAGGER])
@@ -227,6 +228,13 @@ def test_links_and_offsets_do_not_depend_on_the_cut(text: str, data: st.DataObje
             assert shown[piece.annotation["start_index"] : piece.annotation["end_index"]] == LINK
 
 
+def test_an_answer_has_so_many_links_at_most() -> None:
+    reader = CitedAnswer(Pages([page(7, "https://b.example/", "B")]), None)
+    pieces = reader.feed("【7†L1】" * (CITATIONS_MAX + 1) + "end")
+    assert len([piece for piece in pieces if piece.annotation]) == CITATIONS_MAX
+    assert (pieces[-1].text, reader.unresolved) == ("end", 1)
+
+
 def files(*paths: str) -> ContainerFiles:
     known = ContainerFiles()
     known.put("cntr_1", {path: f"cfile_{at}" for at, path in enumerate(paths)})
@@ -297,10 +305,22 @@ def test_the_front_of_a_path_is_text_also_where_the_answer_was_cut_off() -> None
     assert noted("a /mnt/da【1†", pages=Pages(PAGES), is_complete=False) == [CitedText("a /mnt/da")]
 
 
+def test_many_files_with_long_paths_take_little_memory() -> None:
+    named = {f"/mnt/data/{at:03}{'x' * 490}": f"cfile_{at}" for at in range(CITED_FILES_MAX)}
+    tracemalloc.start()
+    try:
+        known = ContainerFiles()
+        known.put("cntr_1", named)
+        CitedAnswer(None, known).feed("See /mnt/data/000x")
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_of_too_many_files_the_last_are_known() -> None:
-    known = files(*(f"/mnt/data/{at}" for at in range(FILES_MAX + 1)))
+    known = files(*(f"/mnt/data/{at}" for at in range(CITED_FILES_MAX + 1)))
     assert known.find("/mnt/data/0 ", 0) is None
-    assert known.find(f"/mnt/data/{FILES_MAX}", 0)
+    assert known.find(f"/mnt/data/{CITED_FILES_MAX}", 0)
 
 
 @pytest.mark.slow

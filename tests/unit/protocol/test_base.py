@@ -8,10 +8,13 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.base import as_integer
+from gateway.protocol.base import WireModel, as_integer
 from gateway.protocol.chat_conversion import parse_chat, parse_completion
+from gateway.protocol.hosted_tools import McpServerTool
+from gateway.protocol.items import LocalShellAction
 from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.create_bodies import LIMITS
 
@@ -73,3 +76,16 @@ def test_a_conversation_without_messages_is_refused_as_an_empty_array() -> None:
 def test_nothing_but_a_whole_double_is_changed(value: object) -> None:
     found = as_integer(value)
     assert found is value or (type(found) is int and type(value) is float and found == value)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [(LocalShellAction, {"command": []}), (McpServerTool, {"server_label": "l"})],
+)
+def test_of_a_dict_with_many_faults_one_is_found(
+    model: type[WireModel], fields: dict[str, Any]
+) -> None:
+    (name,) = {"env", "headers"} & model.model_fields.keys()
+    with pytest.raises(ValidationError) as raised:
+        model.model_validate({**fields, name: {"a": "b", **{f"{at}": at for at in range(100)}}})
+    assert [one["loc"] for one in raised.value.errors()] == [(name, "0")]

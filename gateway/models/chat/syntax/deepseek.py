@@ -12,7 +12,7 @@ V3.1 (parser `deepseek_v31`):
     <|tool_calls_begin|><|tool_call_begin|>get_weather<|tool_sep|>{"city": "Paris"}<|tool_call_end|>
     <|tool_calls_end|>
 
-Either may write as the other does.
+Either may write as the other does, and leave the marker in front of a call out.
 
 Source: the chat templates of these models; vLLM's parsers of the same names.
 """
@@ -60,7 +60,7 @@ _FENCE_FRONT: Final = re.compile(r"(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s?)?")
 
 
 class _Where(Enum):
-    OUTSIDE = auto()  # of a call
+    OUTSIDE = auto()  # of a call, or in front of one without its marker
     FRONT = auto()  # before the separator
     NAME = auto()  # behind it, where the name is there
     FENCE = auto()  # behind that
@@ -68,6 +68,7 @@ class _Where(Enum):
     JUNK = auto()  # no function is named
 
 
+_BEFORE_NAME: Final = frozenset({_Where.OUTSIDE, _Where.FRONT})
 _OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
 
 
@@ -76,7 +77,6 @@ class DeepSeekReader:
 
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced
-        self._is_stray = False  # text stands in front of the first call
         self._is_odd = opener == CALL  # the front of the region is missing
         self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
         self._word: list[str] = []  # a name, or what is none
@@ -88,8 +88,8 @@ class DeepSeekReader:
 
     @property
     def is_junk(self) -> bool:
-        word = "".join(self._word) if self._where is _Where.FRONT else ""
-        return self._is_stray or (bool(word.strip()) and function_name(word) is None)
+        word = "".join(self._word) if self._where in _BEFORE_NAME else ""
+        return bool(word.strip()) and function_name(word) is None
 
     def quotes(self, _marker: str) -> bool:
         return self._where is _Where.BODY and self._body.in_string
@@ -108,11 +108,8 @@ class DeepSeekReader:
             text = self._behind_fence(text)
         if self._where is _Where.BODY:
             yield from self._in_body(text)
-        elif self._where in {_Where.FRONT, _Where.JUNK}:
+        elif self._where is _Where.JUNK or self._where in _BEFORE_NAME:
             self._word.append(text)
-        elif self._where is _Where.OUTSIDE and text.strip():
-            self._is_stray = True
-            yield Noted(Rule.CALL_LEFTOVER)
 
     def _behind_fence(self, text: str) -> str:
         front = self._fence + text
@@ -142,12 +139,15 @@ class DeepSeekReader:
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
         if marker == SEPARATOR:
+            word = "".join(self._word)
+            is_outside = self._where is _Where.OUTSIDE
             if self._where in _OPEN:
                 self._rules.append(Rule.MARKER_IN_BODY)
-            elif self._where is not _Where.FRONT:
-                self._is_odd = True
+            elif self._where is _Where.FRONT or (is_outside and word.strip()):
+                self._is_odd = self._is_odd or is_outside
+                yield from self._separate(word)
             else:
-                yield from self._separate("".join(self._word))
+                self._is_odd = True
             return
         yield from self._end_call(() if marker == CALL_END else (Rule.UNCLOSED_CALL,), cut=False)
         self._where = _Where.FRONT if marker == CALL else _Where.OUTSIDE
@@ -168,6 +168,8 @@ class DeepSeekReader:
             yield from self._body.finish(*self._rules, *self._behind_body(), *rules, cut=cut)
         elif self._where is not _Where.OUTSIDE:
             yield no_call("" if cut else "".join(self._word).strip())
+        elif "".join(self._word).strip():
+            yield Noted(Rule.CALL_LEFTOVER)
         self._word = []
 
     def _behind_body(self) -> tuple[Rule, ...]:

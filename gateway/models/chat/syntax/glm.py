@@ -5,7 +5,8 @@
     <arg_value>Paris</arg_value>
     </tool_call>
 
-These models leave out the tag in front of a key or of a value now and then.
+These models leave out the tag in front of a key or of a value now and then, or write JSON in place
+of the tags.
 
 Source: the chat templates of GLM-4.5 to GLM-4.7; vLLM's parsers `glm45` and `glm47`.
 """
@@ -28,10 +29,11 @@ from gateway.models.chat.call_syntax import (
     function_name,
     no_call,
 )
+from gateway.models.chat.syntax.json_call import JsonBody
 from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from gateway.models.chat.call_syntax import CallEvent, SchemaOf
 
@@ -49,6 +51,7 @@ class _Where(Enum):
     KEY = auto()
     BEHIND_KEY = auto()
     VALUE = auto()
+    BODY = auto()  # of JSON
     JUNK = auto()  # no function is named
 
 
@@ -58,21 +61,34 @@ class GlmReader:
         self._where = _Where.NAME
         self._word: list[str] = []  # a name, a key, or what is none
         self._arguments = TaggedArguments({})
+        self._body = JsonBody()
         self._quoted = 0  # calls that a value speaks of, and that are open
         self._rules: list[Rule] = []
 
     @property
     def is_junk(self) -> bool:
-        word = "".join(self._word).strip() if self._where is _Where.NAME else ""
-        return bool(word) and function_name(self._name_and_key(word)[0]) is None
+        words = "".join(self._word).split() if self._where is _Where.NAME else ()
+        match words:
+            case [name]:
+                return function_name(name) is None
+            case [name, _]:  # a key, whose tag is missing, behind a declared function
+                return self._schema_of(name) is None
+            case _:
+                return bool(words)
 
     def quotes(self, marker: str) -> bool:
+        if self._where is _Where.BODY:
+            return self._body.in_string
         is_of_value = marker in {KEY, KEY_END, VALUE, VALUE_END}
         is_end = marker == CLOSING and not self._quoted
         return self._where is _Where.VALUE and not (is_of_value or is_end)
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        if self._where is _Where.VALUE:
+        if self._where is _Where.NAME and "{" in text:
+            text = yield from self._begin_body(text)
+        if self._where is _Where.BODY:
+            yield from self._in_body(text)
+        elif self._where is _Where.VALUE:
             self._quoted += (text == OPENING) - (text == CLOSING)
             if json := self._arguments.text(text):
                 yield Argued(json)
@@ -85,10 +101,28 @@ class GlmReader:
         elif text.strip():
             self._rules.append(Rule.CALL_LEFTOVER)
 
+    def _begin_body(self, text: str) -> Generator[CallEvent, None, str]:
+        # A brace behind a declared function begins its arguments.
+        front, _, _ = text.partition("{")
+        name = "".join((*self._word, front)).strip()
+        if self._schema_of(name) is None:
+            return text
+        self._where, self._rules, self._body = _Where.BODY, [Rule.ODD_FRAME], JsonBody()
+        yield Called(name)
+        return text[len(front) :]
+
+    def _in_body(self, text: str) -> Iterator[CallEvent]:
+        events, rest = self._body.feed(text)
+        yield from events
+        if rest.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
     def mark(self, marker: str) -> Iterator[CallEvent]:
         if self._where is _Where.NAME:
             yield from self._name(has_key=marker == KEY_END)
-        if marker == VALUE:
+        if self._where is _Where.BODY and marker not in {OPENING, CLOSING}:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        elif marker == VALUE:
             yield from self._begin_value()
         elif marker == VALUE_END and self._where is _Where.VALUE:
             yield from self._end_value()
@@ -121,7 +155,7 @@ class GlmReader:
 
     def _name_and_key(self, word: str) -> tuple[str, str]:
         # The name of a function that is declared, and one word behind it: the tag is missing.
-        for end in range(min(len(word), NAME_CHARS_MAX), 0, -1):
+        for end in range(len(word) if len(word) <= NAME_CHARS_MAX else 0, 0, -1):
             name, key = word[:end], word[end:].strip()
             if len(key.split()) < 2 and self._schema_of(name) is not None:
                 return name, key
@@ -153,6 +187,9 @@ class GlmReader:
         if self._where is _Where.JUNK:
             yield no_call("".join(self._word).strip())
             return
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, *rules, cut=False)
+            return
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
@@ -165,7 +202,9 @@ class GlmReader:
         if self._where is _Where.NAME and not cut:
             yield from self._name()
         is_call = self._where not in {_Where.NAME, _Where.JUNK}
-        if is_call and (cut or self._where is not _Where.CALL):
+        if self._where is _Where.BODY:
+            yield from self._body.finish(*self._rules, Rule.UNCLOSED_CALL, cut=cut)
+        elif is_call and (cut or self._where is not _Where.CALL):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif not cut:
             yield from self._end_call((Rule.UNCLOSED_CALL,))

@@ -140,7 +140,7 @@ class JsonCall:
         self._waiting: list[str] = []
         self._junk: list[str] = []
         self._is_sloppy = False
-        self._is_nested = False  # in `{"function": {"name": ..., "arguments": {...}}}`
+        self._is_nested = False  # as in `{"function": {"name": ...}}` or `{{"name": ...}}`
 
     @property
     def is_over(self) -> bool:
@@ -173,7 +173,10 @@ class JsonCall:
     # Each step takes text from the front, and returns the rest.
 
     def _before_key(self, text: str, events: list[CallEvent]) -> str:
-        sign = text.lstrip(WHITE)[:1]
+        front = text.lstrip(WHITE)
+        sign = front[:1]
+        if sign == "{" and self._phase is _Phase.FIRST_KEY and not self._is_nested:
+            return self._nest(front)
         if sign == "," or (sign == "}" and self._phase is _Phase.KEY):
             self._is_sloppy = True
         rest = self._at_sign(text, events)
@@ -207,8 +210,7 @@ class JsonCall:
         if rest[0] in ",}]:":
             return self._spoil(rest)
         if rest[0] == "{" and self._key == "function" and not self.name:
-            self._phase, self._is_nested, self._is_sloppy = _Phase.FIRST_KEY, True, True
-            return rest[1:]
+            return self._nest(rest)
         self._phase = _Phase.IN_VALUE
         self._scanner, self._token = ValueScanner(), []
         if self._key in _ARGUMENTS and self._arguments is None:
@@ -216,6 +218,10 @@ class JsonCall:
             if self.name is None:
                 events.append(Unnamed())
         return rest
+
+    def _nest(self, rest: str) -> str:
+        self._phase, self._is_nested, self._is_sloppy = _Phase.FIRST_KEY, True, True
+        return rest[1:]
 
     def _in_value(self, text: str, events: list[CallEvent]) -> str:
         if self._arguments is not None and not self._arguments.is_over:

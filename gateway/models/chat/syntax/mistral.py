@@ -39,6 +39,8 @@ Step = Generator["CallEvent", None, str]
 OPENING: Final = "[TOOL_CALLS]"
 ARGUMENTS: Final = "[ARGS]"
 CALL_ID: Final = "[CALL_ID]"
+CLOSING: Final = "[/TOOL_CALLS]"
+"""No template has it, but models write it behind a call."""
 
 
 class _Where(Enum):
@@ -183,7 +185,7 @@ class MistralReader:
         yield from self._end(cut=cut)
 
 
-_MARKERS: Final = (OPENING, ARGUMENTS, CALL_ID)
+_MARKERS: Final = (OPENING, ARGUMENTS, CALL_ID, CLOSING)
 
 MISTRAL: Final = CallSyntax(
     name="mistral",

@@ -194,6 +194,9 @@ async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(seeing: Seei
     seen = await create(
         client, model=MODEL, input=shown(DATA_URL), previous_response_id=plain["id"]
     )
+    likely = await create(
+        client, model=MODEL, input=shown(DATA_URL), include=["message.output_text.logprobs"]
+    )
     background = await create(client, model=MODEL, input=shown(DATA_URL), background=True)
     told = (await client.get("/v1/models")).json()["data"][0]["capabilities"]
     replayed = await client.get(f"/v1/responses/{seen['id']}")
@@ -202,6 +205,8 @@ async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(seeing: Seei
     roles = [one["role"] for one in seeing.eyes.asked[0]["messages"]]
     assert roles == ["user", "assistant", "user"]
     assert "vision" in told
+    logprobs = likely["output"][-1]["content"][0]["logprobs"]
+    assert "".join(one["token"] for one in logprobs) == "A cat."
     assert replayed.json() == seen
     assert background["status"] in {"queued", "in_progress", "completed"}
 

@@ -78,3 +78,12 @@ def test_the_ids_of_the_items_are_the_next_prompt_of_what_was_said() -> None:
     apply_all(fold, whole_log(said, 3, FinishReason.STOP))
     repeated = [token for item in fold.items() for token in item.ids or ()]
     assert repeated == [*OPENING, *said[:-1], END]
+
+
+def test_the_usage_shown_counts_reasoning_that_only_the_end_tells_from_an_answer() -> None:
+    said = script_ids("<|message|>Let me think.<|end|><|start|>assistant<|message|>It is")
+    fold = new_fold()
+    end = Finished("cancelled", 9)
+    apply_all(fold, [TurnStarted(70), *(Tokens((token,)) for token in said), end])
+    shown = fold.response()["usage"]["output_tokens_details"]["reasoning_tokens"]
+    assert shown == fold.usage.reasoning_tokens > 0

@@ -183,8 +183,8 @@ def test_wrapped_code_comes_out_in_one_delta() -> None:
     assert deltas == ["p()"]
     assert check_stream(events).items[0]["code"] == "p()"
     fold, _ = fold_of(turn(*ids))
-    assert fold.hosted_call is not None
-    assert fold.hosted_call.arguments == "p()"
+    assert fold.hosted.call is not None
+    assert fold.hosted.call.arguments == "p()"
 
 
 def test_servers_tell_their_tools_before_the_first_turn() -> None:
@@ -223,7 +223,7 @@ def test_a_question_is_whole_and_the_response_ends_with_it() -> None:
     }
     assert (asked.name, asked.arguments) == ("srv.ask", "{}")
     assert asked.request_id.startswith("mcpr_")
-    assert fold.hosted_call is None
+    assert fold.hosted.call is None
     assert fold.visible
     assert fold.called
     [rendered] = fold.items()
@@ -233,8 +233,8 @@ def test_a_question_is_whole_and_the_response_ends_with_it() -> None:
 def test_a_question_that_nobody_can_read_is_a_call_that_fails() -> None:
     fold, _ = fold_of(turn(ASK, A, END))
     assert fold.approval_request is None
-    assert fold.hosted_call is not None
-    assert (fold.hosted_call.name, fold.hosted_call.arguments) == ("srv.ask", "a")
+    assert fold.hosted.call is not None
+    assert (fold.hosted.call.name, fold.hosted.call.arguments) == ("srv.ask", "a")
     [item] = items([*turn(ASK, A, END), ToolEnded(0, (1,), "refused")])
     assert (item["type"], item["status"], item["arguments"]) == ("mcp_call", "failed", "a")
 
@@ -264,8 +264,8 @@ def test_a_question_that_was_cut_off_is_none() -> None:
 def test_the_approved_call_comes_before_the_first_turn() -> None:
     grants = replace(GRANTS, approved=APPROVED)
     fold, events = fold_of([ToolStarted(0)], grants=grants)
-    assert fold.hosted_call is not None
-    assert (fold.hosted_call.name, fold.hosted_call.arguments) == ("srv.ask", '{"a":1}')
+    assert fold.hosted.call is not None
+    assert (fold.hosted.call.name, fold.hosted.call.arguments) == ("srv.ask", '{"a":1}')
     assert [event.type for event in events[2:]] == [
         "response.output_item.added",
         "response.mcp_call.in_progress",
@@ -273,12 +273,12 @@ def test_the_approved_call_comes_before_the_first_turn() -> None:
         "response.mcp_call_arguments.done",
     ]
     fold.apply(ENDED)
-    assert [fold.hosted_call, fold.approved_result, fold.results] == [None, (7, 8), 1]
+    assert [fold.hosted.call, fold.approved_result, fold.hosted.results] == [None, (7, 8), 1]
     [item] = fold.items()
     assert (item.item["approval_request_id"], item.ids) == ("mcpr_1", (7, 8))
     apply_all(fold, turn(ADD, A, END))
-    assert fold.hosted_call is not None
-    assert fold.hosted_call.ordinal == 1
+    assert fold.hosted.call is not None
+    assert fold.hosted.call.ordinal == 1
     apply_all(fold, run(1))
     assert fold.items()[1].item["approval_request_id"] is None
 
@@ -300,7 +300,7 @@ def test_ids_of_an_item_are_those_of_call_and_result() -> None:
 def test_a_call_that_was_cut_off_is_incomplete_and_nobody_runs_it() -> None:
     for name, count in ((SEARCH, 0), (PYTHON, 1), (ADD, 1)):
         fold, events = fold_of(turn(name, A, finish=FinishReason.LENGTH))
-        assert fold.hosted_call is None
+        assert fold.hosted.call is None
         events += fold.apply(ENDINGS[1])
         assert [item["status"] for item in check_stream(events).items] == ["incomplete"] * count
         assert all(item.ids is None for item in fold.items())
@@ -308,7 +308,7 @@ def test_a_call_that_was_cut_off_is_incomplete_and_nobody_runs_it() -> None:
 
 def test_a_call_at_the_very_end_of_the_room_is_not_run() -> None:
     fold, _ = fold_of(turn(ADD, A, END, finish=FinishReason.LENGTH))
-    assert fold.hosted_call is None
+    assert fold.hosted.call is None
 
 
 def test_an_incomplete_call_may_be_followed_by_more() -> None:
@@ -321,7 +321,7 @@ def test_what_follows_a_call_is_dropped(name: int) -> None:
     arguments = NO_ARGUMENTS if name == ASK else (A,)
     log = turn(name, *arguments, END, CALL, A, END, ADD, B, END, FINAL, A, END)
     fold, _ = fold_of(log)
-    said = fold.hosted_call or fold.approval_request
+    said = fold.hosted.call or fold.approval_request
     assert said is not None
     assert said.arguments == ("{}" if name == ASK else "a")
     assert [item.item["type"] for item in fold.items()] == ["mcp_approval_request"] * (name == ASK)
@@ -333,7 +333,7 @@ def test_a_call_behind_one_of_the_clients_is_dropped() -> None:
         [*turn(CALL, A, END, finish=FinishReason.CUT), *turn(ADD, A, END)],
     ):
         fold, _ = fold_of(log)
-        assert (fold.hosted_call, fold.approval_request) == (None, None)
+        assert (fold.hosted.call, fold.approval_request) == (None, None)
         assert [item.item["type"] for item in fold.items()] == ["function_call"]
 
 
@@ -341,21 +341,21 @@ def test_a_call_behind_one_of_the_clients_is_dropped() -> None:
 def test_a_call_behind_an_answer_in_a_format_is_dropped(name: int) -> None:
     log = turn(FINAL, say("{"), say("}"), END, name, A, END)
     fold, _ = fold_of(log, rules=replace(RULES, answer=ANSWER))
-    assert (fold.hosted_call, fold.approval_request) == (None, None)
+    assert (fold.hosted.call, fold.approval_request) == (None, None)
     assert [item.item["type"] for item in fold.items()] == ["message"]
 
 
 def test_the_state_of_a_running_call() -> None:
     fold, _ = fold_of(turn(ADD, A, END))
-    assert (fold.tool_attempts, fold.tool_started, fold.tool_handle) == (0, None, None)
+    assert (fold.hosted.attempts, fold.hosted.started, fold.hosted.handle) == (0, None, None)
     first = ToolStarted(0, repeatable=True)
     apply_all(fold, [first, ToolHandle(0, b"one"), ToolHandle(0, b"two")])
-    assert (fold.tool_attempts, fold.tool_started, fold.tool_handle) == (1, first, b"two")
+    assert (fold.hosted.attempts, fold.hosted.started, fold.hosted.handle) == (1, first, b"two")
     apply_all(fold, [STARTED])
-    assert (fold.tool_attempts, fold.tool_started, fold.tool_handle) == (2, STARTED, None)
-    assert fold.hosted_call is not None
+    assert (fold.hosted.attempts, fold.hosted.started, fold.hosted.handle) == (2, STARTED, None)
+    assert fold.hosted.call is not None
     apply_all(fold, [ENDED])
-    assert [fold.tool_attempts, fold.tool_started, fold.hosted_call] == [0, None, None]
+    assert [fold.hosted.attempts, fold.hosted.started, fold.hosted.call] == [0, None, None]
 
 
 @pytest.mark.parametrize(("name", "status"), [(PYTHON, "interpreting"), (ADD, "calling")])
@@ -433,10 +433,22 @@ def test_what_cannot_stand_where_it_stands_changes_nothing(
     log: list[Entry], grants: Grants
 ) -> None:
     fold, _ = fold_of(log[:-1], grants=grants)
-    before = (fold.response(), fold.items(), fold.hosted_call, fold.tool_started, fold.results)
+    before = (
+        fold.response(),
+        fold.items(),
+        fold.hosted.call,
+        fold.hosted.started,
+        fold.hosted.results,
+    )
     with pytest.raises(ValueError, match=r".+"):
         fold.apply(log[-1])
-    after = (fold.response(), fold.items(), fold.hosted_call, fold.tool_started, fold.results)
+    after = (
+        fold.response(),
+        fold.items(),
+        fold.hosted.call,
+        fold.hosted.started,
+        fold.hosted.results,
+    )
     assert after == before
     if not fold.is_finished:
         check_stream([*fold_of(log[:-1], grants=grants)[1], *fold.apply(ENDINGS[2])])
@@ -473,7 +485,7 @@ def test_what_fails_too_often_in_a_row_is_withdrawn(
 ) -> None:
     fold, _ = fold_of(failing(*outcomes[:-1]))
     apply_all(fold, turn(ADD, A, END))
-    assert fold.withdrawn_by(outcomes[-1]) == ("failures" if gone else None)
+    assert fold.hosted.withdrawn_by(outcomes[-1]) == ("failures" if gone else None)
     apply_all(fold, run(len(outcomes) - 1, outcomes[-1]))
     assert RULES.allowed - fold.rules.allowed == gone
     assert fold.rules.tools == RULES.tools
@@ -494,7 +506,7 @@ def test_after_so_many_calls_no_hosted_tool_is_allowed(outcome: ToolOutcome) -> 
     grants = replace(GRANTS, budget=ToolBudget(calls_max=2))
     fold, _ = fold_of([*failing("ok"), *turn(ADD, A, END)], grants=grants)
     assert fold.rules is RULES
-    assert fold.withdrawn_by(outcome) == "calls"
+    assert fold.hosted.withdrawn_by(outcome) == "calls"
     apply_all(fold, run(1, outcome))
     assert RULES.allowed - fold.rules.allowed == HOSTED_NAMES
 
@@ -555,8 +567,8 @@ def test_states_are_kept_for_later_calls_and_responses() -> None:
         log += [*turn(OPEN, A, END), ToolStarted(ordinal)]
         log.append(ToolEnded(ordinal, (7,), state=state(3 + ordinal) if ordinal else b""))
     fold, _ = fold_of(log)
-    assert fold.tool_states == [orjson.loads(state(4)), orjson.loads(state(5))]
-    kept = orjson.loads(fold.tool_state() or b"")
+    assert fold.hosted.states == [orjson.loads(state(4)), orjson.loads(state(5))]
+    kept = orjson.loads(fold.hosted.state_json() or b"")
     assert [page["cursor"] for page in kept["pages"]] == [0, 1, 2, 4, 5]
     assert kept["container_id"] == "cntr_1"
 
@@ -578,7 +590,7 @@ def test_only_the_last_pages_are_kept() -> None:
     grants = Grants(BrowserGrant("web_search", pages=pages))
     ended = ToolEnded(0, (7,), state=state(KEPT_PAGES_MAX))
     fold, _ = fold_of([*turn(OPEN, A, END), STARTED, ended], grants=grants)
-    kept = orjson.loads(fold.tool_state() or b"")
+    kept = orjson.loads(fold.hosted.state_json() or b"")
     assert [page["cursor"] for page in kept["pages"]] == list(range(1, KEPT_PAGES_MAX + 1))
     assert "container_id" not in kept
 
@@ -586,10 +598,10 @@ def test_only_the_last_pages_are_kept() -> None:
 def test_what_a_response_has_no_tool_for_goes_on_behind_it() -> None:
     page = ShownPage(9, "k", "page", "https://a.example", "A")
     unused = Grants(servers=(SERVER,), unused_pages=(page,), unused_container="cntr_9")
-    kept = orjson.loads(fold_of([], grants=unused)[0].tool_state() or b"")
+    kept = orjson.loads(fold_of([], grants=unused)[0].hosted.state_json() or b"")
     assert ([one["cursor"] for one in kept["pages"]], kept["container_id"]) == ([9], "cntr_9")
     computing = replace(unused, python=PythonGrant("cntr_1", "linux", 1), unused_container=None)
-    kept = orjson.loads(fold_of([], grants=computing)[0].tool_state() or b"")
+    kept = orjson.loads(fold_of([], grants=computing)[0].hosted.state_json() or b"")
     assert ([one["cursor"] for one in kept["pages"]], kept["container_id"]) == ([9], "cntr_1")
 
 
@@ -602,7 +614,7 @@ def test_pages_of_the_chain_are_cited_where_no_browser_is() -> None:
         (part,) = check_stream(events).items[0]["content"]
         assert part["text"] == "([A](https://a.example))xy"
         assert [one["url"] for one in part["annotations"]] == ["https://a.example"]
-        kept = orjson.loads(fold.tool_state() or b"{}").get("pages", [])
+        kept = orjson.loads(fold.hosted.state_json() or b"{}").get("pages", [])
         # Where nothing can be called, what goes on is what went on before.
         assert [one["cursor"] for one in kept] == ([1] if grants.has_tools else [])
     # Logs of before that was told are folded as they were.
@@ -614,8 +626,8 @@ def test_pages_of_the_chain_are_cited_where_no_browser_is() -> None:
 def test_without_pages_and_python_there_is_nothing_to_keep() -> None:
     for grants in (Grants(), Grants(servers=(SERVER,))):
         fold, _ = fold_of(failing("ok"), grants=grants)
-        assert fold.tool_state() is None
-    assert new_fold(rules=RULES).tool_state() is None
+        assert fold.hosted.state_json() is None
+    assert new_fold(rules=RULES).hosted.state_json() is None
 
 
 def test_searches_are_counted_and_pages_are_not() -> None:

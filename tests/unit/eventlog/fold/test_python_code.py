@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.eventlog.fold.python_code import FRONT_CHARS_MAX, PythonCode
+from gateway.eventlog.fold.custom_input import BEFORE_CHARS_MAX
+from gateway.eventlog.fold.python_code import PythonCode
 from tests.fakes.cases import each
 
 WRAPPED = '{"code": "print(1)\\nx"}'
@@ -53,9 +54,9 @@ def test_what_was_cut_off_is_shown_as_it_is() -> None:
     assert read(WRAPPED, is_complete=False) == ["", WRAPPED]
 
 
-@example([" " * FRONT_CHARS_MAX, WRAPPED])
-@example([" " * (FRONT_CHARS_MAX - 10), WRAPPED])
-@example([" " * (FRONT_CHARS_MAX - 9), WRAPPED])
+@example([" " * BEFORE_CHARS_MAX, WRAPPED])
+@example([" " * (BEFORE_CHARS_MAX - 10), WRAPPED])
+@example([" " * (BEFORE_CHARS_MAX - 9), WRAPPED])
 @given(_TEXTS)
 def test_the_cut_changes_nothing(parts: list[str]) -> None:
     whole = "".join(parts)

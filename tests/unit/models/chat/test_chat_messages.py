@@ -263,6 +263,9 @@ def test_what_says_nothing_is_not_told() -> None:
 def test_two_answers_are_two_paragraphs() -> None:
     context = (items.user(), items.answer("One.", "commentary"), items.answer("Two."))
     assert told(*context)[1:] == [{"assistant": "One.\n\nTwo."}]
+    # Each of them put behind the others at once would take half a minute.
+    many = (items.user(), *[items.answer("x" * 1000)] * 9000)
+    assert told(*many)[1:] == [{"assistant": "\n\n".join(["x" * 1000] * 9000)}]
 
 
 def test_what_the_user_approved_or_not_is_told_as_a_call() -> None:

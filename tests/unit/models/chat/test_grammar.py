@@ -124,6 +124,14 @@ def thought(model: Model) -> str:
 
 
 @each("name", MODELS)
+def test_an_answer_that_has_begun_goes_on_with_any_text(name: str) -> None:
+    model = MODELS[name]
+    found = behind(model, rules(STRICT), "Hi")
+    for rest in ("", " there", "\n{", '{"name": "weather", "parameters": 1}'):
+        assert allows(model, found, rest)
+
+
+@each("name", MODELS)
 def test_a_call_that_is_demanded_is_right(name: str) -> None:
     model = MODELS[name]
     found = constraint(model, rules(STRICT, FREE, calls="required"))

@@ -80,7 +80,7 @@ def test_an_object_is_an_answer_where_none_may_be_called_and_where_one_is_demand
     for rules in (replace(RULES, calls="none"), TOLD_OF_NONE, ANSWERED):
         assert MODEL.read(text, rules=rules) == ([f"final: {text}"], {})
     assert MODEL.read(text, rules=OWED) == (["f({})"], {"odd_frame": 1})
-    assert MODEL.read(text, in_reasoning=True)[0] == [f"reasoning: {text}"]
+    assert MODEL.read(f"<think>{text}")[0] == [f"reasoning: {text}"]
     assert MODEL.read(f"\n {text}x") == (["f({})", "final: x"], {"odd_frame": 1})
     assert MODEL.read("\n {1}") == (["final: \n {1}"], {})
     assert MODEL.read("\n ```json") == (["final: \n ```json"], {})
@@ -140,11 +140,9 @@ def test_markers_in_strings_of_arguments_are_text(model: Model) -> None:
     assert model.read(call) == ([f"f({arguments})"], {})
 
 
-def test_a_turn_that_the_prompt_began_goes_on() -> None:
-    assert MODEL.read("hm</think>Hi", in_reasoning=True)[0] == ["reasoning: hm", "final: Hi"]
-    assert MODEL.read("hm", LENGTH, in_reasoning=True)[0] == ["reasoning: hm cut"]
-    assert MODEL.read("</think>Hi", in_reasoning=True)[0] == ["final: Hi"]
-    assert PLAIN.read("Hi", in_reasoning=True)[0] == ["final: Hi"]
+def test_a_thought_may_be_cut_off_or_empty() -> None:
+    assert MODEL.read("<think>hm", LENGTH)[0] == ["reasoning: hm cut"]
+    assert MODEL.read("<think></think>Hi")[0] == ["final: Hi"]
 
 
 def test_a_marker_of_thoughts_in_letters_counts_only_before_the_answer() -> None:
@@ -227,8 +225,8 @@ def test_what_may_be_the_end_of_a_call_is_no_part_of_it() -> None:
     assert SPELLED.read(text)[0] == ['f({"a": "</tool_c) broken']
 
 
-def place(text: str, model: Model = MODEL, *, in_reasoning: bool = False) -> ParserPosition:
-    parser = model.parser(in_reasoning=in_reasoning)
+def place(text: str, model: Model = MODEL) -> ParserPosition:
+    parser = model.parser()
     parser.feed(model.ids(text))
     return parser.place
 
@@ -242,7 +240,6 @@ def test_where_a_turn_stands() -> None:
     front = '<tool_call>{"name": "f", "arguments": '
     size = len(MODEL.ids(front))
     assert place("") == ParserPosition(Where.HEADER, 0)
-    assert place("", in_reasoning=True) == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>") == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>a</think>") == ParserPosition(Where.BETWEEN, 3)
     assert place("</think>") == ParserPosition(Where.BETWEEN, 1)
@@ -276,8 +273,8 @@ def test_arguments_in_front_of_the_name_are_those_of_a_call() -> None:
 
 
 def test_text_that_may_become_a_marker_waits_as_such() -> None:
-    parser = SPELLED.parser(in_reasoning=True)
-    parser.feed(SPELLED.ids("abc</thi"))
+    parser = SPELLED.parser()
+    parser.feed(SPELLED.ids("<think>abc</thi"))
     assert parser.place.waiting == len(SPELLED.ids("</thi"))
     assert parser.reasoning_tokens == 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.chat.families import preset_for
+from gateway.models.chat.families import CALLS, REASONING, preset_for
 from tests.fakes.cases import each
 
 
@@ -37,6 +37,14 @@ from tests.fakes.cases import each
         ("mistralai/Mistral-Large-3-675B-Instruct-2512", "Mistral", "none", "mistral"),
         ("mistralai/Mistral-Large-Instruct-2411", "Mistral before version 11", "none",
          "mistral_v3"),
+        ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", "Mistral before version 11", "none",
+         "mistral_v3"),
+        ("mistralai/Mistral-Small-24B-Instruct-2501", "Mistral before version 11", "none",
+         "mistral_v3"),
+        ("mistralai/Devstral-Small-2505", "Mistral before version 11", "none", "mistral_v3"),
+        ("mistralai/Pixtral-12B-2409", "Mistral before version 11", "none", "mistral_v3"),
+        ("mistralai/Ministral-8B-Instruct-2410", "Mistral before version 11", "none", "mistral_v3"),
+        ("mistralai/Mistral-Small-4-119B", "Mistral", "none", "mistral"),
         ("zai-org/GLM-4.5-Air", "GLM-4.5", "think", "glm"),
         ("zai-org/GLM-4.6", "GLM-4.5", "think", "glm"),
     ],
@@ -45,7 +53,8 @@ def test_a_model_is_known_by_its_name(model: str, family: str, reasoning: str, c
     preset = preset_for(model)
     assert preset is not None
     assert (preset.family, preset.reasoning, preset.calls) == (family, reasoning, calls)
-    assert (preset.syntax.reasoning is None) == (reasoning == "none")
+    assert (REASONING[reasoning] is None) == (reasoning == "none")
+    assert (CALLS[calls] is None) == (calls == "none")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ def check(
          ['f({"a": 1})'], {"sloppy_json"}),
         ('<tool_call>{"function": {"arguments": "{}", "name": "f"}, "id": 1} x</tool_call>',
          ["f({})"], {"sloppy_json", "call_leftover", "quoted_arguments"}),
+        ('<tool_call>{{"name": "f", "arguments": {"a": 1}}}</tool_call>', ['f({"a": 1})'],
+         {"sloppy_json"}),
+        ('<tool_call>{{{"name": "f"}}}</tool_call>', ['final: {{{"name": "f"}}}'], {"not_a_call"}),
         ('<tool_call>{"function": {"x": {"name": "f"}}}</tool_call>',
          ['final: {"function": {"x": {"name": "f"}}}'], {"not_a_call"}),
         ('<tool_call>{"function=f": 1}</tool_call>', ['final: {"function=f": 1}'], {"not_a_call"}),
@@ -324,6 +327,15 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
          ['f({"count": 5})'], {"unclosed_parameter"}),
         ("<tool_call>f<arg_key>text</arg_key><arg_value>x",
          ['f({"text": "x) broken'], {"invalid_arguments"}),
+        ('<tool_call>f\n{"count": 1}\n</tool_call>', ['f({"count": 1})'], {"odd_frame"}),
+        ('a <tool_call>f {"count": 1}', ["final: a", 'f({"count": 1})'],
+         {"odd_frame", "unclosed_call"}),
+        ("<tool_call>f {} x</tool_call>", ["f({})"], {"odd_frame", "call_leftover"}),
+        ('<tool_call>f {"text": "</tool_call>"<arg_key>}</tool_call>',
+         ['f({"text": "</tool_call>"})'], {"odd_frame", "marker_in_body"}),
+        ("a <tool_call>h {}</tool_call>", ["final: a <tool_call>h {}</tool_call>"], {"not_a_call"}),
+        ("<tool_call>h {}</tool_call>", ["final: h {}"], {"not_a_call"}),
+        ("<tool_call>f {</tool_call>", ["f({) broken"], {"invalid_arguments"}),
     ],
 )  # fmt: skip
 def test_glm(text: str, said: list[str], rules: set[str]) -> None:
@@ -331,6 +343,17 @@ def test_glm(text: str, said: list[str], rules: set[str]) -> None:
     assert model_says[0] == said
     assert set(model_says[1]) == rules
     assert Model("glm", "think", GLM.syntax.markers).read(text)[0] == said
+
+
+def test_a_word_that_grows_is_not_looked_up_with_each_letter() -> None:
+    lookups: list[str] = []
+    syntax = GLM.syntax.calls
+    assert syntax is not None
+    reader = syntax.reader("<tool_call>", lookups.append)
+    for letter in "f" * 128:
+        assert list(reader.text(letter)) == []
+        assert not reader.is_junk
+    assert lookups == []
 
 
 def test_what_a_custom_tool_and_python_take_is_text() -> None:
@@ -350,6 +373,7 @@ def test_what_a_custom_tool_and_python_take_is_text() -> None:
         ("<tool_call>f<arg_key>text</arg_key><arg_value>x", ['f({"text": "x) cut']),
         ("<tool_call>f<arg_key>te", ["f() cut"]),
         ("<tool_call>f", []),
+        ("<tool_call>f {", ["f({) cut"]),
         ("<tool_call>a b</arg_key>", []),
     ],
 )
@@ -390,8 +414,9 @@ BODY = 'function<sep>f\n```json\n{"a": 1}\n```'
         (f"<calls_begin><call_begin>{BODY}", ['f({"a": 1})'], {"unclosed_call"}),
         ("<calls_begin><call_begin>function<sep>f\n```json\n{<sep>}\n```<call_end><calls_end>",
          ["f({})"], {"marker_in_body"}),
-        ("a <calls_begin> b", [deepseek("final: a <calls_begin> b")],
-         {"call_leftover", "not_a_call"}),
+        ("a <calls_begin> b", [deepseek("final: a <calls_begin> b")], {"call_leftover"}),
+        ("a <calls_begin> b c", [deepseek("final: a <calls_begin> b c")], {"not_a_call"}),
+        (f"<calls_begin>{BODY}<call_end><calls_end>", ['f({"a": 1})'], {"odd_frame"}),
         ("a <call_begin> b c", [deepseek("final: a <call_begin> b c")], {"not_a_call"}),
         ('<calls_begin><call_begin>f<sep>{"a": 1}<call_end><calls_end>', ['f({"a": 1})'],
          {"odd_frame"}),
@@ -408,6 +433,9 @@ def test_deepseek_v3(text: str, said: list[str], rules: set[str]) -> None:
     [
         ('<calls_begin><call_begin>f<sep>{"a": 1}<call_end><call_begin>g<sep> {}<call_end>'
          "<calls_end>", ['f({"a": 1})', "g({})"], set()),
+        ('<calls_begin>f<sep>{"a": 1}<call_end><calls_end>', ['f({"a": 1})'], {"odd_frame"}),
+        ("<calls_begin><call_begin>f<sep>{}<call_end>g<sep>{}<call_end>so it is<calls_end>",
+         ["f({})", "g({})"], {"odd_frame", "call_leftover"}),
         ("<calls_begin><call_begin>f<sep>{} x<call_end><calls_end>",
          ["f({})"], {"call_leftover"}),
         ("<calls_begin><call_begin>function<sep>f\n```json\n{}\n```<call_end><calls_end>",
@@ -460,6 +488,9 @@ def test_deepseek_that_is_cut_off(text: str, said: list[str]) -> None:
          ['f({"a") broken', "g({})"], {"invalid_arguments"}),
         ("[TOOL_CALLS]f[CALL_ID]abc", ["f({})"], {"empty_arguments"}),
         ("[TOOL_CALLS]f[ARGS]true", ["f(true)"], {"invalid_arguments"}),
+        ('[TOOL_CALLS]f[ARGS]{"text": "[/TOOL_CALLS]"}[/TOOL_CALLS]',
+         ['f({"text": "[/TOOL_CALLS]"})'], {"marker_in_body"}),
+        ("Hi [/TOOL_CALLS]", ["final: Hi [/TOOL_CALLS]"], set()),
     ],
 )  # fmt: skip
 def test_mistral(text: str, said: list[str], rules: set[str]) -> None:

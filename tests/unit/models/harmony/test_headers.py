@@ -207,6 +207,8 @@ def test_only_words_in_an_analysis_header_are_thoughts() -> None:
         ("finally", MESSAGE, None),
         ("The final word", MESSAGE, None),
         ("Let me see.", CHANNEL, None),
+        # As long as a header may be: all splits of the spaces would take seconds.
+        (" " * 32_000 + "x", CHANNEL, None),
     ],
 )
 def test_text_between_messages_may_be_a_header_without_markers(

@@ -9,7 +9,6 @@ from openai_harmony import Message as LibraryMessage
 from gateway.errors import InvalidRequest
 from gateway.models.harmony import rendering
 from gateway.models.harmony.rendering import (
-    MessageWriter,
     Renderer,
     call_message,
     harmony_messages,
@@ -318,8 +317,7 @@ def test_a_result_comes_from_the_recipient_of_its_call(
 )
 def test_a_call_has_the_header_that_it_was_trained_with(name: str, header: str) -> None:
     message = call_message(name, "x")
-    ids = list(MessageWriter(vocabulary()).message_ids(message))
-    assert list(Renderer(vocabulary()).render_call(name, "x")) == ids
+    ids = list(Renderer(vocabulary()).render_call(name, "x"))
     assert spelled(ids) == f"<|start|>assistant {header}<|message|>x<|call|>"
     assert ids == encoding().render(library_message(message))
 

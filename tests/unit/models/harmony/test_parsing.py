@@ -291,6 +291,13 @@ def test_markers_cannot_make_a_header_longer_than_its_bound() -> None:
     assert turn.recoveries[Rule.HEADER_TOO_LONG] == 2
 
 
+def test_a_header_that_begins_as_text_and_is_too_long_keeps_its_recipient() -> None:
+    body = f'{{"x": "{"word " * 300}"}}'
+    front = "<|channel|>analysis<|message|>hm<|end|>commentary to=f <|constrain|>json"
+    assert parse(f"{front}{body}<|call|>").segments[-1].text == body
+    assert parse(f"{front}{body}<|call|>").segments[-1].name == "f"
+
+
 def test_a_long_header_of_somebody_else_ends_the_turn() -> None:
     turn = parse("<|start|>user who goes on and on<|message|>x", header_ids_max=4)
 

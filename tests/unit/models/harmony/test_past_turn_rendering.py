@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.harmony_format import rerendered_ids
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import MessageWriter, Renderer
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.items import Reasoning, ReasoningText
 from tests.fakes.cases import each
 from tests.fakes.contexts import context_item
-from tests.fakes.harmony_script import HOSTED, TOOLS, collect, script_ids, vocabulary
+from tests.fakes.harmony_script import HOSTED, TOOLS, collect, harmony, script_ids, vocabulary
 
 STOP, CUT = FinishReason.STOP, FinishReason.CUT
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
@@ -27,9 +26,7 @@ ODD = vocabulary().encode("H") + vocabulary().encode("m")
 
 
 def told(ids: list[int], finish: FinishReason | None = STOP) -> list[int]:
-    return rerendered_ids(
-        [(ids, finish)], lambda: Parser(vocabulary(), TOOLS), MessageWriter(vocabulary())
-    )
+    return harmony().rerender([(ids, finish)], lambda: Parser(vocabulary(), TOOLS))
 
 
 @each(
@@ -105,10 +102,8 @@ def test_text_that_was_cut_or_framed_otherwise_is_told_as_later_prompts_tell_it(
 )
 def test_a_call_that_gets_a_result_is_always_told(said: str, shown: str) -> None:
     ids = script_ids(said)
-    rerendered = rerendered_ids(
-        [(ids, STOP)],
-        lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED),
-        MessageWriter(vocabulary()),
+    rerendered = harmony().rerender(
+        [(ids, STOP)], lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED)
     )
     assert rerendered == script_ids(shown + NEXT)
 

@@ -14,7 +14,7 @@ from gateway.generation import (
     SegmentKind,
     SegmentStarted,
 )
-from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import (
     CALL_PREFIX,
@@ -40,14 +40,14 @@ def rules(*allowed: str, answer: AnswerFormat | None = None) -> OutputRules:
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_one_tool_gets_a_whole_header(name: str) -> None:
-    header = call_header(rules(name), vocabulary())
+    header = harmony().call_opening(rules(name))
     parser = Parser(vocabulary(), frozenset(TOOLS))
     assert parser.feed(header) == [SegmentStarted(SegmentKind.FUNCTION_CALL, name)]
     assert parser.recoveries == {}
 
 
 def test_of_several_tools_the_model_names_one() -> None:
-    header = call_header(rules(*TOOLS), vocabulary())
+    header = harmony().call_opening(rules(*TOOLS))
     assert header == CALL_PREFIX == tuple(vocabulary().encode(" to=functions."))
 
 
@@ -83,7 +83,7 @@ def test_a_hosted_tool_that_must_be_called_gets_a_whole_header(
     allowed: tuple[str, ...], name: str, spelled: str
 ) -> None:
     demanded = hosted_rules(*allowed)
-    header = call_header(demanded, vocabulary())
+    header = harmony().call_opening(demanded)
     assert list(header) == script_ids(spelled)
     parser = harmony().new_parser(demanded)
     assert parser.feed(header) == [SegmentStarted(SegmentKind.FUNCTION_CALL, name)]
@@ -103,7 +103,7 @@ def test_a_hosted_tool_that_must_be_called_gets_a_whole_header(
 def test_of_tools_of_several_namespaces_the_model_names_that_too(
     allowed: tuple[str, ...], prefix: tuple[int, ...]
 ) -> None:
-    assert call_header(hosted_rules(*allowed), vocabulary()) == prefix
+    assert harmony().call_opening(hosted_rules(*allowed)) == prefix
     assert tuple(vocabulary().encode(" to=")) == RECIPIENT_PREFIX
 
 
