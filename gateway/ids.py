@@ -59,6 +59,11 @@ def new_uuid() -> UUID:
     return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
+def first_uuid(second: float) -> UUID:
+    """Return a UUID that is not greater than any UUIDv7 made at this Unix second or later."""
+    return UUID(int=max(0, int(second * 1000)) << 80)
+
+
 def new_request_id() -> str:
     return "req_" + os.urandom(16).hex()
 
@@ -113,7 +118,7 @@ parse_operator_issuer_id = operator_issuer_id.parse
 parse_api_key_id = api_key_id.parse
 parse_tenant_id = tenant_id.parse
 parse_user_id = user_id.parse
-audit_log_uuid = audit_log_id.parse
+parse_audit_log_id = audit_log_id.parse
 
 
 def auto_container(response: UUID) -> UUID:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from gateway import ids
 from gateway.admin.routes import PAGE, AdminRoute
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 ALL: Final = "/organization/audit_logs"
 LISTS: Final = ("event_types", "actor_ids", "actor_emails", "resource_ids", "project_ids")
 _BOUND: Final = re.compile(r"effective_at\[(\w+)\]")
-NO_PROJECT: Final = UUID(int=0)
 AUDIT_QUERY: Final = (
     *(*PAGE, "before", "tenant_only"),
     *(spelled for name in LISTS for spelled in several(name)),
@@ -71,12 +69,8 @@ def audit_query(query: QueryParams) -> AuditQuery:
         limit=integer(query, "limit", minimum=1, maximum=100) or 20,
         after=query.get("after") or None,
         before=query.get("before") or None,
-        projects=[_project(one) for one in projects] if projects else None,
+        # A malformed id finds nothing, like an unknown one.
+        projects=[*filter(None, map(ids.parse_project_id, projects))] if projects else None,
         effective_at=bounds,
         **values,
     )
-
-
-def _project(project_id: str) -> UUID:
-    # A malformed id finds nothing, like an unknown one.
-    return ids.parse_project_id(project_id) or NO_PROJECT

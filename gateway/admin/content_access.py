@@ -13,6 +13,7 @@ from pydantic import Field
 from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from gateway import ids
 from gateway.admin.core import CoreStatement
 from gateway.admin.projects import TENANTS
 from gateway.admin.routes import audited, changed, deleted, read
@@ -128,7 +129,7 @@ class ContentAccess:
             await caller.note(
                 connection,
                 "organization.updated",
-                str(tenant_id),
+                ids.tenant_id(tenant_id),
                 changes_requested={"content_access": audited(body)},
             )
             return await find_access(connection, tenant_id)
@@ -141,6 +142,6 @@ class ContentAccess:
             await caller.note(
                 connection,
                 "organization.updated",
-                str(tenant_id),
+                ids.tenant_id(tenant_id),
                 changes_requested={"content_access": None},
             )

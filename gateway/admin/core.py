@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from sqlalchemy import Integer, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Integer, bindparam, func, insert, select, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
@@ -123,15 +123,16 @@ class ResourceRows(Generic[T]):
         return count
 
     async def page(self, connection: Connection, params: PageParams, **parameters: Any) -> Page[T]:
+        # Ids grow with time: the item of the cursor may be deleted meanwhile.
         query = {**parameters, "row_limit": params.limit + 1}
-        if params.after is not None:
-            query["after"] = self._parse_id(params.after)
-            query["after_at"] = await connection.scalar(self._created_at, query)
-            if query["after_at"] is None:
-                raise unknown_place()
-        statement = self._statements[params.order == "desc", params.after is not None]
-        rows = await connection.execute(statement, query)
-        return Page([self._made(row) for row in rows[: params.limit]], len(rows) > params.limit)
+        if params.cursor is not None:
+            query["cursor"] = self._parse_id(params.cursor)
+            if query["cursor"] is None:
+                raise unknown_place(params.cursor_name)
+        descends = params.order_from_cursor == "desc"
+        statement = self._statements[descends, params.cursor is not None]
+        rows, has_more = params.of(await connection.execute(statement, query))
+        return Page(list(map(self._made, rows)), has_more)
 
     @cached_property
     def _find(self) -> CoreStatement:
@@ -144,15 +145,6 @@ class ResourceRows(Generic[T]):
         return CoreStatement(counted.where(*of_tenant(self._table), *self._conditions))
 
     @cached_property
-    def _created_at(self) -> CoreStatement:
-        columns = self._table.c
-        return CoreStatement(
-            select(columns.created_at).where(
-                *of_tenant(self._table), columns.id == bindparam("after"), *self._conditions
-            )
-        )
-
-    @cached_property
     def _statements(self) -> dict[tuple[bool, bool], CoreStatement]:
         return {
             (descends, is_behind): self._statement(descends=descends, is_behind=is_behind)
@@ -161,21 +153,14 @@ class ResourceRows(Generic[T]):
         }
 
     def _statement(self, *, descends: bool, is_behind: bool) -> CoreStatement:
-        columns = self._table.c
-        keys = (columns.created_at, columns.id)
+        key = self._table.c.id
         conditions = [*of_tenant(self._table), *self._conditions]
         if is_behind:
-            place, row = (
-                tuple_(
-                    bindparam("after_at", type_=columns.created_at.type),
-                    bindparam("after", type_=columns.id.type),
-                ),
-                tuple_(*keys),
-            )
-            conditions.append(row < place if descends else row > place)
+            place: Any = bindparam("cursor")
+            conditions.append(key < place if descends else key > place)
         return CoreStatement(
             select(*self._columns)
             .where(*conditions)
-            .order_by(*(key.desc() if descends else key for key in keys))
+            .order_by(key.desc() if descends else key)
             .limit(bindparam("row_limit"))
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import Field
 from sqlalchemy import bindparam, select, update
 
+from gateway import ids
 from gateway.admin.core import CoreStatement, of_tenant, update_by_id
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import PROJECTS, TENANTS, required_project
@@ -87,7 +88,7 @@ class RetentionControls:
             await caller.note(
                 connection,
                 "organization.updated",
-                str(tenant_id),
+                ids.tenant_id(tenant_id),
                 changes_requested=audited(body),
             )
         return body.retention_type

@@ -5,7 +5,7 @@ Bodies and objects are those of openai-python 3.52.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Discriminator, Field, StringConstraints
 from sqlalchemy import Uuid, bindparam, or_
@@ -22,6 +22,7 @@ from gateway.admin.identity_providers import (
     ONE,
     PROVIDERS_OF_TENANTS,
     AttributeName,
+    ErasableModel,
     too_many,
     written,
 )
@@ -30,7 +31,7 @@ from gateway.admin.routes import changed, deleted, listed, read
 from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin_bodies import DisplayName, Json, ShortText, scopes_of, seconds_of
-from gateway.protocol.base import Many, NullableModel, WireModel
+from gateway.protocol.base import Many, WireModel
 from gateway.store.callers import rule_of_row
 from gateway.store.tables import TABLES
 from gateway.tenancy.permissions import SCOPES
@@ -79,7 +80,9 @@ class RestrictedPermissions(WireModel):
 Permissions = Annotated[DefaultPermissions | RestrictedPermissions, Discriminator("type")]
 
 
-class _RuleFields(NullableModel):
+class _RuleFields(ErasableModel):
+    _erasable: ClassVar[tuple[str, ...]] = ("name", "description")
+
     name: DisplayName | None = None
     description: ShortText | None = None
     enabled: bool | None = None
@@ -87,7 +90,7 @@ class _RuleFields(NullableModel):
     attribute_matchers: Matchers | None = None
 
     def columns(self) -> Json:
-        columns = self.model_dump(include={"name", "description", "enabled"}, exclude_none=True)
+        columns = self.model_dump(include={"name", "description", "enabled"}, exclude_unset=True)
         if self.attribute_matchers is not None:
             columns["matchers"] = self.attribute_matchers
         if self.permissions is not None:
@@ -106,7 +109,7 @@ class RuleCreate(_RuleFields):
 
 
 class RuleUpdate(_RuleFields):
-    """`POST …/federation_rules/{id}`: omitted fields stay."""
+    """`POST …/federation_rules/{id}`: omitted fields stay, null erases name and description."""
 
 
 def routes(rules: FederationRules) -> list[AdminRoute]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, model_validator
 from sqlalchemy import bindparam, func, update
+from typing_extensions import override
 
 from gateway import ids
 from gateway.admin.core import (
@@ -40,6 +41,7 @@ from gateway.tenancy.issuers import (
     ALGORITHMS,
     EXPRESSION_CHARS_MAX,
     OF_OPERATORS,
+    TOKEN_LIFETIME_MAX_S,
     Algorithm,
     IdentityProvider,
     KeySource,
@@ -74,7 +76,6 @@ URL_CHARS_MAX: Final = 512
 ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300
-LIFETIME_MAX_S: Final = 86_400
 
 
 def _url(url: str) -> str:
@@ -141,7 +142,9 @@ class TokenExtras(NullableModel):
         Annotated[Many[Algorithm], Field(min_length=1, max_length=len(ALGORITHMS))] | None
     ) = None
     clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), AS_INTEGER] | None = None
-    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
+    lifetime_max_seconds: (
+        Annotated[int, Field(ge=1, le=TOKEN_LIFETIME_MAX_S), AS_INTEGER] | None
+    ) = None
 
     def columns(self) -> Json:
         return without_nulls(
@@ -160,7 +163,22 @@ _DEFAULTS: Final = {
 }
 
 
-class ProviderFields(NullableModel):
+class ErasableModel(NullableModel):
+    """Model in which a null erases the fields `_erasable`, and counts as missing elsewhere."""
+
+    _erasable: ClassVar[tuple[str, ...]] = ("description",)
+
+    @model_validator(mode="before")
+    @classmethod
+    @override
+    def _drop_nulls(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        erased = {name: None for name in cls._erasable if name in value and value[name] is None}
+        return without_nulls(value) | erased
+
+
+class ProviderFields(ErasableModel):
     attribute_transformations: (
         Annotated[Many[AttributeTransformation], Field(max_length=ATTRIBUTES_MAX)] | None
     ) = None
@@ -174,7 +192,7 @@ class ProviderFields(NullableModel):
         columns = dict(_DEFAULTS)
         if before is not None:
             columns = {name: getattr(before, name) for name in (*_NAMED, *_DEFAULTS)}
-        columns |= self.model_dump(include={*_NAMED, *_DEFAULTS}, exclude_none=True)
+        columns |= self.model_dump(include={*_NAMED, *_DEFAULTS}, exclude_unset=True)
         columns |= self.harmony.columns()
         if self.attribute_transformations is not None:
             columns["transformations"] = tuple(
@@ -224,7 +242,7 @@ class ProviderCreate(ProviderFields):
 
 
 class ProviderUpdate(ProviderFields):
-    """`POST …/{id}`: omitted fields stay."""
+    """`POST …/{id}`: omitted fields stay, null erases the description."""
 
     name: DisplayName | None = None
     issuer: Url | None = None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STATUSES: Final = (*RUNNING, *TERMINAL)
 SPAN_MAX: Final = timedelta(days=31)
+_CLOCKS_DIFFER_S: Final = 3600
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
 QUERY: Final = (
@@ -34,29 +35,33 @@ QUERY: Final = (
     *("created_at[gte]", "created_at[lt]", *several("status")),
 )
 
-COLUMNS: Final = """
-r.tenant_id, t.name AS tenant_name, r.id, r.project_id, r.key_id, r.model, r.status,
-r.background, r.streamed, r.created_at, r.completed_at, r.parent_id, r.conversation_id, r.owner,
-r.attempts"""
+_NAMES: Final = (
+    *("tenant_id", "id", "project_id", "key_id", "model", "status", "background", "streamed"),
+    *("created_at", "completed_at", "parent_id", "conversation_id", "owner", "attempts"),
+)
+COLUMNS: Final = ", ".join(("t.name AS tenant_name", *(f"r.{name}" for name in _NAMES)))
 """Columns for `record_body`; none has content."""
-# Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
-# search names a tenant, or reads at most what its hours have.
+OUTER_COLUMNS: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
+"""The same of a subquery `one`."""
+# No index has `created_at`. Ids begin with the time at which they were made, so that the primary
+# key finds the newest ones of a range of time, tenant by tenant.
 _SEARCH: Final = Statement(f"""
-SELECT {COLUMNS}
-FROM responses AS r JOIN tenants AS t ON t.id = r.tenant_id
-WHERE (CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text))
-  AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
-  AND (CAST(:project AS uuid) IS NULL
-       OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
-  AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
-  AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
-  AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
-  AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
-  AND r.created_at >= CAST(:from_at AS timestamptz)
-  AND r.created_at < CAST(:until_at AS timestamptz)
-  AND (CAST(:after AS uuid) IS NULL OR r.id < CAST(:after AS uuid))
-  AND (CAST(:before AS uuid) IS NULL OR r.id > CAST(:before AS uuid))
-ORDER BY r.id DESC
+SELECT {OUTER_COLUMNS} FROM tenants AS t CROSS JOIN LATERAL (
+    SELECT {COLUMNS} FROM responses AS r
+    WHERE r.tenant_id = t.id AND r.id > :above AND r.id < :below
+      AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
+      AND (CAST(:project AS uuid) IS NULL
+           OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
+      AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
+      AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
+      AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
+      AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
+      AND r.created_at >= :from_at AND r.created_at < :until_at
+    ORDER BY r.id DESC
+    LIMIT :rows_max
+) AS one
+WHERE CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text)
+ORDER BY one.id DESC
 LIMIT :rows_max
 """)  # noqa: S608 - constants only
 
@@ -87,16 +92,18 @@ def _parameters(query: QueryParams) -> Json:
     from_s = integer(query, "created_at[gte]", minimum=0)
     until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else moment_of(until_s)
     begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
-    if (before := _parsed(query, "before", ids.parse_response_id)) is not None and from_s is None:
-        # An id begins with the millisecond in which it was made, and newer ones follow it.
-        begin = max(begin, moment_of((before.int >> 80) // 1000))
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
             f"Ask for {SPAN_MAX.days} days at most.",
             code="invalid_value",
             param="created_at[gte]",
         )
+    after, before = (_parsed(query, name, ids.parse_response_id) for name in ("after", "before"))
+    above = ids.first_uuid(begin.timestamp() - _CLOCKS_DIFFER_S)
+    below = ids.first_uuid(until.timestamp() + _CLOCKS_DIFFER_S)
     return {
+        "above": above if before is None else max(above, before),
+        "below": below if after is None else min(below, after),
         "from_at": begin,
         "until_at": until,
         "tenant": query.get("tenant"),
@@ -106,8 +113,6 @@ def _parameters(query: QueryParams) -> Json:
         "conversation": _parsed(query, "conversation_id", ids.parse_conversation_id),
         "model": query.get("model"),
         "statuses": list(statuses) or None,
-        "after": _parsed(query, "after", ids.parse_response_id),
-        "before": before,
     }
 
 

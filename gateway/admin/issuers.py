@@ -32,7 +32,7 @@ from gateway.admin.identity_providers import (
 from gateway.admin.routes import changed, deleted, read, whole_page
 from gateway.admin.tenants import ONE as TENANT_PATH
 from gateway.admin.tenants import check_name
-from gateway.admin.transactions import owned
+from gateway.admin.transactions import owning
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import DisplayName, Json, NoBody, ShortText, scopes_of
 from gateway.protocol.base import Many
@@ -248,16 +248,14 @@ class OperatorIssuers:
 
     async def _tenant_id(self, name: str) -> TenantId:
         check_name(name, param="tenant")
-        with owned():
-            return (await tenants.tenant_named(self._database, name)).id
+        return (await tenants.tenant_named(self._database, name)).id
 
     @asynccontextmanager
     async def _owner(self, tenant_id: TenantId = _NIL) -> AsyncIterator[Connection]:
-        with owned():
-            async with self._database.owner_transaction() as connection:
-                if tenant_id == _NIL:
-                    await check_owner(connection)
-                yield connection
+        async with owning(self._database) as connection:
+            if tenant_id == _NIL:
+                await check_owner(connection)
+            yield connection
 
     @asynccontextmanager
     async def _changing(self, tenant_id: TenantId = _NIL) -> AsyncIterator[Connection]:

@@ -300,14 +300,13 @@ class Limits:
         aliases: Mapping[str, str] | None = None,
         *,
         models: Callable[[], Sequence[str]] = tuple,
-        forget: Callable[[], None] | None = None,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         # `aliases` map further names to model ids. Served `models` are shown without limits, too.
         self._database = database
         self._aliases = aliases or {}
         self._models = models
-        self._forget = forget or (lambda: None)
-        self._transactions = Transactions(database, self._forget)
+        self._transactions = Transactions(database, forget)
 
     async def tenant(self, name: str) -> TenantId:
         return (await tenants.tenant_named(self._database, name)).id
@@ -344,15 +343,12 @@ class Limits:
 
     async def storage(self) -> list[StorageState]:
         """Return the limits of stored bytes of all tenants, the fullest first."""
-        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
         async with self._database.runs_transaction() as connection:
             parameters = {"whole": WHOLE_TENANT, "rows_max": STORAGE_MAX}
             rows = await connection.execute(_STORAGE, parameters)
-        return [
-            StorageState(names[row.tenant_id], limit_of(row), row.bytes)
-            for row in rows
-            if row.tenant_id in names
-        ]
+        # Read last: a tenant may be created meanwhile.
+        names = {one.id: one.name for one in await tenants.all_tenants(self._database)}
+        return [StorageState(names[row.tenant_id], limit_of(row), row.bytes) for row in rows]
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
         by_model: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
@@ -373,7 +369,7 @@ class Limits:
         their rates.
         """
         model = self._aliases.get(model, model)
-        async with self._database.transaction(owner.tenant_id) as connection:
+        async with self._transactions.changing(owner.tenant_id) as connection:
             before = {
                 one.name: one
                 for one in await _limits(connection, owner.tenant_id)
@@ -382,7 +378,6 @@ class Limits:
             changed = await set_limits(connection, owner, values, model=model, mode=mode)
         new = [one for one in changed if before.get(one.name) != one]
         await counters.resize(self._database, owner.tenant_id, before, new)
-        self._forget()
         return changed
 
 

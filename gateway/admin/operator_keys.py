@@ -6,7 +6,6 @@ They are few, and not cached.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -15,9 +14,10 @@ from sqlalchemy import bindparam, func, insert, select, update
 from gateway import ids
 from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.routes import OPERATOR_BASE, audited, changed, read, whole_page
-from gateway.admin.transactions import owned
+from gateway.admin.transactions import owning
 from gateway.api.access.authentication import (
     ADMIN_PATHS,
+    PUBLIC_PATHS,
     check_address,
     check_named,
     credentials_of,
@@ -36,7 +36,7 @@ from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.api.access.authentication import Credentials
     from gateway.audit import Author
     from gateway.services.access import Access, Peppers
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Network
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]
@@ -106,7 +106,7 @@ class Operators:
             "role": body.role,
             "expires_in_s": body.expires_in_seconds,
         }
-        async with self._owning() as connection:
+        async with owning(self._database) as connection:
             key = (await connection.execute(_INSERT, values)).one()
             data = {**audited(body), "role": body.role}
             event = author.event("harmony.operator.created", str(key.id), data=data)
@@ -114,7 +114,7 @@ class Operators:
         return key, secret.value
 
     async def list(self) -> list[Row]:
-        async with self._owning() as connection:
+        async with owning(self._database) as connection:
             return await connection.execute(_ALL)
 
     async def disable(self, author: Author, key_id: str) -> Row:
@@ -122,7 +122,7 @@ class Operators:
             uuid = UUID(key_id)
         except ValueError:
             raise _unknown_key(key_id) from None
-        async with self._owning() as connection:
+        async with owning(self._database) as connection:
             row = (await connection.execute(_DISABLE, {"id": uuid})).one_or_none()
             if row is None:
                 raise _unknown_key(key_id)
@@ -143,12 +143,6 @@ class Operators:
                 code="invalid_api_key",
             )
         return operator
-
-    @asynccontextmanager
-    async def _owning(self) -> AsyncIterator[Connection]:
-        with owned():
-            async with self._database.owner_transaction() as connection:
-                yield connection
 
     async def _find(self, key_hash: bytes) -> Operator | None:
         async with self._database.owner_transaction() as connection:
@@ -189,12 +183,6 @@ def routes(operators: Operators) -> list[AdminRoute]:
         changed("/operators", may_write, operators.create, shown_once, OperatorCreate),
         changed(disable, may_write, operators.disable, operator_key_body, NoBody),
     ]
-
-
-PUBLIC_PATHS: Final = frozenset(
-    {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
-)
-"""Paths that need no key, for orchestrators, scrapers and browsers."""
 
 
 class AdminAuthentication:

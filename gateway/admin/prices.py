@@ -15,9 +15,9 @@ from gateway import ids
 from gateway.admin.core import CoreStatement, named
 from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.admin.tenants import check_name
-from gateway.admin.transactions import owned
+from gateway.admin.transactions import owning
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
+from gateway.limits.money import ANY_TIER, COMPONENTS, NANO, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import (
     SECOND_MAX,
     Json,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 PRICES: Final = TABLES["prices"]
-NANO_MAX: Final = 10**15
-"""A million dollars."""
+NANO_MAX: Final = 10 * NANO
+"""Costs of a response and their sums have to fit into 63 bits."""
 
 
 def routes(prices: Prices) -> list[AdminRoute]:
@@ -85,7 +85,7 @@ class PriceCreate(PriceEnd):
         if not self.nano_per_unit:
             raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
         if not all(0 <= one <= NANO_MAX for one in self.nano_per_unit.values()):
-            raise InvalidRequest("A price is zero or more, and below a million dollars.")
+            raise InvalidRequest("A price is from 0 to ten dollars for a token or a call.")
 
 
 def price_body(price: Price) -> Json:
@@ -139,44 +139,41 @@ class Prices:
         self._aliases = aliases or {}
 
     async def list(self) -> list[Price]:
-        with owned():
-            async with self._database.owner_transaction() as connection:
-                return prices_of(await connection.execute(_ALL))
+        async with owning(self._database) as connection:
+            return prices_of(await connection.execute(_ALL))
 
     async def set(self, author: Author, body: PriceCreate) -> Price:
         """Set a price, until a later one begins; the earlier one ends."""
         body.check()
-        with owned():
-            tier = await self._tier(body)
-            begin = _now() if body.valid_from is None else moment_of(body.valid_from)
-            price = Price(
-                ids.new_uuid(),
-                tier["tenant_id"],
-                tier["model"],
-                body.tier,
-                dict(body.nano_per_unit),
-                begin,
-            )
-            changes = {"tier": body.tier, "nano": price.nano, "valid_from": begin.isoformat()}
-            event = author.event("harmony.price.changed", price.model, changes_requested=changes)
-            async with self._database.owner_transaction() as connection:
-                await connection.execute(_END, {**tier, "at": begin})
-                for component, nano in price.nano.items():
-                    row = {"id": price.id, "component": component, "nano_per_unit": nano}
-                    await connection.execute(_ADD, {**tier, **row, "at": begin})
-                await audit_log.record(connection, _chain(price.tenant_id), event)
+        tier = await self._tier(body)
+        begin = _now() if body.valid_from is None else moment_of(body.valid_from)
+        price = Price(
+            ids.new_uuid(),
+            tier["tenant_id"],
+            tier["model"],
+            body.tier,
+            dict(body.nano_per_unit),
+            begin,
+        )
+        changes = {"tier": body.tier, "nano": price.nano, "valid_from": begin.isoformat()}
+        event = author.event("harmony.price.changed", price.model, changes_requested=changes)
+        async with owning(self._database) as connection:
+            await connection.execute(_END, {**tier, "at": begin})
+            for component, nano in price.nano.items():
+                row = {"id": price.id, "component": component, "nano_per_unit": nano}
+                await connection.execute(_ADD, {**tier, **row, "at": begin})
+            await audit_log.record(connection, _chain(price.tenant_id), event)
         return price
 
     async def end(self, author: Author, body: PriceEnd) -> bool:
         """End the current price; return False if there was none. Another applies then, or none."""
-        with owned():
-            tier, at = await self._tier(body), _now()
-            changes = {"tier": body.tier, "valid_until": at.isoformat()}
-            event = author.event("harmony.price.changed", tier["model"], changes_requested=changes)
-            async with self._database.owner_transaction() as connection:
-                is_over = bool(await connection.count(_END, {**tier, "at": at}))
-                if is_over:
-                    await audit_log.record(connection, _chain(tier["tenant_id"]), event)
+        tier, at = await self._tier(body), _now()
+        changes = {"tier": body.tier, "valid_until": at.isoformat()}
+        event = author.event("harmony.price.changed", tier["model"], changes_requested=changes)
+        async with owning(self._database) as connection:
+            is_over = bool(await connection.count(_END, {**tier, "at": at}))
+            if is_over:
+                await audit_log.record(connection, _chain(tier["tenant_id"]), event)
         return is_over
 
     async def _tier(self, body: PriceEnd) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import AfterValidator, Field, StringConstraints
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, cast, delete, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway import ids
 from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.limits import LimitOwner, upsert
 from gateway.admin.projects import ONE as PROJECT
-from gateway.admin.routes import ORDERED_PAGE, AdminRoute, cut, page_params
+from gateway.admin.routes import ORDERED_PAGE, AdminRoute, page_params
 from gateway.admin.transactions import Transactions
 from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.admin.limits import Limits
     from gateway.admin.routes import AdminCall
     from gateway.limits.rules import Interval, Mode, Unit
+    from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -139,14 +141,13 @@ class SpendEndpoints:
         state = await self._spend_limits.budget(await self._owner_of(call), "usd", "month")
         if state is None:
             raise _no_spend_limit()
+        is_enforcing = state.budget.mode == "enforce" and state.spent >= state.budget.cap
         return {
             "object": f"{self._kind}.spend_limit",
             "currency": "USD",
             "interval": "month",
             "threshold_amount": state.budget.cap // CENT,
-            "enforcement": {
-                "status": "enforcing" if state.spent >= state.budget.cap else "inactive"
-            },
+            "enforcement": {"status": "enforcing" if is_enforcing else "inactive"},
         }
 
     async def set_limit(self, call: AdminCall) -> Json:
@@ -163,11 +164,8 @@ class SpendEndpoints:
 
     async def alerts(self, call: AdminCall) -> Json:
         params = page_params(call.request.query_params)
-        rows = await self._spend_limits.alerts(await self._owner_of(call))
-        # Alerts that the operator set beside a budget are not the administrators', and may be in
-        # other units and intervals than dollars and months.
-        page, has_more = cut([self._body(one) for one in rows if one.percent is None], params)
-        return list_body(page, has_more=has_more)
+        page = await self._spend_limits.administrators_alerts(await self._owner_of(call), params)
+        return list_body(map(self._body, page.rows), has_more=page.has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         body = await call.body(SpendAlertUpdate)
@@ -248,13 +246,16 @@ _ALERTS: Final = CoreStatement(
     .where(*_of_scope(SPEND_ALERTS))
     .order_by(SPEND_ALERTS.c.created_at, SPEND_ALERTS.c.id)
 )
-_ALERT_ROWS: Final = ResourceRows(
+# Alerts that the operator set beside a budget are not the administrators', and may be in other
+# units and intervals than dollars and months.
+_ADMINISTRATORS_ALERTS: Final = ResourceRows(
     SPEND_ALERTS,
     alert_of,
     ids.parse_spend_alert_id,
     _unknown_alert,
     SPEND_ALERTS.c.scope == bindparam("scope"),
     SPEND_ALERTS.c.scope_id == bindparam("scope_id"),
+    cast(func.convert_from(SPEND_ALERTS.c.channel, "UTF8"), JSONB)["type"].astext != OPERATORS,
 )
 _CHANGE_ALERT: Final = CoreStatement(
     update(SPEND_ALERTS)
@@ -268,19 +269,14 @@ _REMOVE_ALERT: Final = CoreStatement(delete(SPEND_ALERTS).where(*_of_scope(SPEND
 class SpendLimits:
     """Budgets and spend alerts, which are looked up with keys."""
 
-    def __init__(self, database: Database, forget: Callable[[], None] | None = None) -> None:
+    def __init__(self, database: Database, forget: Callable[[], None] = lambda: None) -> None:
         self._database = database
-        self._transactions = Transactions(database, forget or (lambda: None))
+        self._transactions = Transactions(database, forget)
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         async with self._transactions.reading(tenant_id) as connection:
             rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
-        states, now = [], datetime.now(UTC)
-        for budget in map(budget_of, rows):
-            starts_at = begins(budget.interval, now)
-            spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
-            states.append(BudgetState(budget, spent))
-        return states
+        return [await self._state(tenant_id, budget) for budget in map(budget_of, rows)]
 
     async def of(self, owner: LimitOwner) -> list[Budget]:
         async with self._transactions.reading(owner.tenant_id) as connection:
@@ -288,9 +284,9 @@ class SpendLimits:
         return list(filter(owner.has, map(budget_of, rows)))
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        for one in await self.budgets(owner.tenant_id):
-            if owner.has(one.budget) and (one.budget.unit, one.budget.interval) == (unit, interval):
-                return one
+        for one in await self.of(owner):
+            if (one.unit, one.interval) == (unit, interval):
+                return await self._state(owner.tenant_id, one)
         return None
 
     async def set_budget(
@@ -354,6 +350,10 @@ class SpendLimits:
         async with self._transactions.reading(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
+    async def administrators_alerts(self, owner: LimitOwner, page: PageParams) -> Page[SpendAlert]:
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            return await _ADMINISTRATORS_ALERTS.page(connection, page, **owner.row)
+
     async def add_alert(
         self,
         owner: LimitOwner,
@@ -368,14 +368,14 @@ class SpendLimits:
 
     async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
         async with self._transactions.reading(owner.tenant_id) as connection:
-            return await _administrators_alert(connection, owner, alert_id)
+            return await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
 
     async def change_alert(
         self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
     ) -> SpendAlert:
         """Change an administrator's alert, which fires again at another threshold."""
         async with self._transactions.changing(owner.tenant_id) as connection:
-            before = await _administrators_alert(connection, owner, alert_id)
+            before = await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
             values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
             # Only the number of recipients: an audit log cannot be erased.
@@ -391,8 +391,13 @@ class SpendLimits:
 
     async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
         async with self._transactions.changing(owner.tenant_id) as connection:
-            alert = await _administrators_alert(connection, owner, alert_id)
+            alert = await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
             await _remove_alert(connection, owner, alert.id)
+
+    async def _state(self, tenant_id: TenantId, budget: Budget) -> BudgetState:
+        starts_at = begins(budget.interval, datetime.now(UTC))
+        spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
+        return BudgetState(budget, spent)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
@@ -422,15 +427,6 @@ async def _note_budget(
 
 async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAlert]:
     return [alert_of(row) for row in await connection.execute(_ALERTS, owner.row)]
-
-
-async def _administrators_alert(
-    connection: Connection, owner: LimitOwner, alert_id: str
-) -> SpendAlert:
-    alert = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
-    if alert.percent is not None:
-        raise _unknown_alert(alert_id)
-    return alert
 
 
 def _check_count(count: int) -> None:

@@ -28,7 +28,7 @@ from gateway.admin.routes import (
 from gateway.admin.transactions import owned
 from gateway.api.query import list_body
 from gateway.api.streaming import TimedResponse
-from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
+from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
 from gateway.store import tenants as stored
@@ -180,8 +180,8 @@ def erasure_body(erased: Erased) -> Json:
 def check_name(name: str, *, param: str = "name") -> None:
     if not _NAME.match(name):
         raise InvalidRequest(
-            f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
-            " letter or a digit.",
+            f"{shown(name)!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of "
+            "them a letter or a digit.",
             param=param,
         )
 
@@ -190,9 +190,9 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
     try:
         return UUID(key) == candidate.id
     except ValueError:
-        shown = key.strip("…")
-        begins = len(shown) >= _ID_PREFIX_MIN and str(candidate.id).startswith(shown.lower())
-        return begins or shown == candidate.hint
+        part = key.strip("…")
+        begins = len(part) >= _ID_PREFIX_MIN and str(candidate.id).startswith(part.lower())
+        return begins or part == candidate.hint
 
 
 @contextmanager

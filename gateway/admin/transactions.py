@@ -11,7 +11,7 @@ from gateway.audit import OPERATOR, Actor, Author
 from gateway.errors import PermissionDenied, StoreError
 from gateway.store import audit_log
 from gateway.store.locks import TenantLock, take_turns
-from gateway.store.postgres.database import require_owner
+from gateway.store.postgres.database import NO_PRIVILEGE, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 
-_NO_PRIVILEGE: Final = "42501"
 _COMMAND_LINE: Final = "Use the command line with the owner's URL."
 
 
@@ -78,10 +77,9 @@ class Transactions:
         self._forget()
 
     @asynccontextmanager
-    async def owning(self, remedy: str = _COMMAND_LINE) -> AsyncIterator[Connection]:
-        with owned(remedy):
-            async with self._database.owner_transaction() as connection:
-                yield connection
+    async def owning(self, remedy: str) -> AsyncIterator[Connection]:
+        async with owning(self._database, remedy) as connection:
+            yield connection
         self._forget()
 
 
@@ -95,13 +93,11 @@ class Ownership:
     async def is_owner(self) -> bool:
         if self._is_owner is None:
             try:
-                await require_owner(self._database)
-            except StoreError as error:
-                if error.state != _NO_PRIVILEGE:
-                    raise
-                self._is_owner = False
-            else:
+                with owned():
+                    await require_owner(self._database)
                 self._is_owner = True
+            except PermissionDenied:
+                self._is_owner = False
         return self._is_owner
 
 
@@ -111,10 +107,17 @@ def owned(remedy: str = _COMMAND_LINE) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if error.state != _NO_PRIVILEGE:
+        if error.state != NO_PRIVILEGE:
             raise
         raise PermissionDenied(
             "The database's user of this process may not do this: it does not own the tables. "
             f"{remedy}",
             code="insufficient_permissions",
         ) from error
+
+
+@asynccontextmanager
+async def owning(database: Database, remedy: str = _COMMAND_LINE) -> AsyncIterator[Connection]:
+    with owned(remedy):
+        async with database.owner_transaction() as connection:
+            yield connection

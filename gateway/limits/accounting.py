@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.errors import RateLimited
     from gateway.limits.headers import Headers
     from gateway.limits.money import Price
-    from gateway.limits.rules import Budget, Limit, Rules, Terms, What
+    from gateway.limits.rules import Budget, Key, Limit, Rules, Terms, What
     from gateway.limits.stored_bytes import StoredCharge
 
 
@@ -169,8 +169,6 @@ REFUSED_FACTOR: Final = 10
 """Multiple of a request limit that may be refused in a minute before a client has to pause."""
 
 T = TypeVar("T")
-Key = tuple[UUID, str]
-"""A tenant, and the name of something that is counted for it."""
 
 
 class GateObserver(Protocol):
@@ -224,7 +222,6 @@ class Gates:
         self.needs_round = False
         self._places_used: dict[Key, float] = {}
         self.prices = Prices()
-        self.nobody = UUID(int=0)
         self.lacks_price = False
         """Something unpriced was used; it may have a price by now."""
 
@@ -564,7 +561,7 @@ class Gates:
         return spend
 
     def _price(self, tenant_id: UUID, model: str, tier: str) -> Price | None:
-        price = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+        price = self.prices.of(tenant_id, model, tier, self._now())
         self.lacks_price = self.lacks_price or price is None
         return price
 

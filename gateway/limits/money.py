@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, get_args
+from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from uuid import UUID
 
     from gateway.limits.rules import Interval, Meter
 
@@ -27,6 +27,7 @@ PriceTier = Literal["*", "default", "flex", "priority"]
 """`*`: each tier that has no price of its own."""
 Component = Literal["input", "input_cached", "output", "tool_call", "web_search"]
 COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
+_EVERYONE: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,14 @@ class Prices:
         for one in sorted(prices, key=lambda one: (one.valid_from, one.id), reverse=True):
             self._by_model.setdefault(one.model, []).append(one)
 
-    def of(
-        self, tenant_id: UUID, nobody: UUID, model: str, tier: str, at: datetime
-    ) -> Price | None:
+    def of(self, tenant_id: UUID, model: str, tier: str, at: datetime) -> Price | None:
         """Return the price of a response.
 
-        The tenant's own precedes that of all (`nobody`), one for the tier one for any tier, the
-        newest older ones.
+        The tenant's own precedes that of all, one for the tier one for any tier, the newest older
+        ones.
         """
         prices = self._by_model.get(model, ())
-        for owner in (tenant_id, nobody):
+        for owner in (tenant_id, _EVERYONE):
             for of_tier in (tier, ANY_TIER):
                 for one in prices:  # the newest first
                     if one.tier == of_tier and one.tenant_id == owner and one.is_valid(at):

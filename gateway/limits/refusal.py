@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import RateLimited
 from gateway.limits.headers import duration
+from gateway.limits.rules import DAY_S, MINUTE_S
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,7 +33,7 @@ _AT_ONCE: Final[dict[What, str]] = {
     "background_queued": "background responses that wait",
 }
 _MORE: Final = "Ask the administrator of your organization for a higher limit."
-_WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
+_WINDOWS: Final = {MINUTE_S: ("min", "PM"), DAY_S: ("day", "PD")}
 
 
 class ReachedLimit(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from uuid import UUID
 
 
@@ -25,6 +25,9 @@ What = Literal[
 ]  # fmt: skip
 Unit = Literal["usd", "tokens"]
 Interval = Literal["day", "month", "none"]
+
+Key = tuple["UUID", str]
+"""A tenant, and the name of something that is counted for it."""
 
 ALL_MODELS: Final = "*"
 MINUTE_S: Final = 60
@@ -161,7 +164,7 @@ class Terms:
             return rules
 
     def at_once(self, what: What) -> tuple[Limit, ...]:
-        return tuple(one for one in self.limits if one.what == what)
+        return _of(self.limits, (what,))
 
     def _new_rules(self, model: str) -> Rules | None:
         binding = [one for one in self.limits if one.model in {ALL_MODELS, model}]
@@ -179,8 +182,8 @@ class Terms:
         return rules if binds else None
 
 
-def _of(limits: Iterable[Limit], whats: Iterable[What]) -> tuple[Limit, ...]:
-    return tuple(one for one in limits if one.what in frozenset(whats))
+def _of(limits: Iterable[Limit], whats: Collection[What]) -> tuple[Limit, ...]:
+    return tuple(one for one in limits if one.what in whats)
 
 
 NO_TERMS: Final = Terms()

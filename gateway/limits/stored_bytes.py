@@ -8,7 +8,7 @@ counted down: deleted data is missing in the next measurement.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from gateway.limits.refusal import ReachedLimit, out_of_storage
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gateway.errors import RateLimited
-    from gateway.limits.rules import Limit, Terms
+    from gateway.limits.rules import Key, Limit, Terms
 
 WHOLE_TENANT: Final = UUID(int=0)
 """No project: all that a tenant has. The default project has the tenant's own id."""
@@ -33,8 +33,6 @@ FORGOTTEN_S: Final = 120.0
 """Seconds without a request after which an account is read no more."""
 DROPPED_S: Final = 86_400.0
 """Seconds after which additions are not reported any more: no measurement is to be expected."""
-
-Key: TypeAlias = tuple[UUID, str]
 
 
 class Measurement(NamedTuple):

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 import asyncpg
 
+from gateway import ids
 from gateway.audit import trimmed
 from gateway.errors import StoreError
 from gateway.store import audit_log, claim_order, flushes
@@ -39,6 +39,7 @@ from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from sqlalchemy import Table
 
@@ -256,7 +257,7 @@ def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
 LOCK_WAIT_S: Final = 0.2
 _PARTITION: Final = re.compile(r"events_(\d{4})(\d\d)(\d\d)\Z")
 _DAY: Final = timedelta(days=1)
-_CLOCKS_DIFFER: Final = timedelta(hours=1)
+_CLOCKS_DIFFER_S: Final = 3600
 _IN_THE_WAY: Final = (
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
@@ -377,9 +378,9 @@ async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
 async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     # True if a log of that day may still be read or written, or is held.
     begins, ends = _bounds(day)
-    ids = {
-        "first_id": _first_id(begins - _CLOCKS_DIFFER),
-        "last_id": _first_id(ends + _CLOCKS_DIFFER),
+    of_day = {
+        "first_id": ids.first_uuid(begins.timestamp() - _CLOCKS_DIFFER_S),
+        "last_id": ids.first_uuid(ends.timestamp() + _CLOCKS_DIFFER_S),
     }
     times = {"begins": begins, "ends": ends}
     async with database.runs_transaction() as connection:
@@ -388,7 +389,7 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
             return True
         if await connection.scalar(_IS_HELD, {"day": day}):
             return True
-        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}))
+        return bool(await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **of_day, **times}))
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
@@ -428,11 +429,6 @@ async def _unless_in_the_way(connection: Connection, lock_wait_s: float, *statem
 def _bounds(day: date) -> tuple[datetime, datetime]:
     begins = datetime.combine(day, time(), UTC)
     return begins, begins + _DAY
-
-
-def _first_id(moment: datetime) -> UUID:
-    # UUIDv7: 48 bits of milliseconds. No id made at or after `moment` is smaller.
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 async def remove_expired(

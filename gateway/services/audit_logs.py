@@ -200,7 +200,7 @@ def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None
 def _place(id_: str | None, param: str) -> UUID | None:
     if id_ is None:
         return None
-    uuid = ids.audit_log_uuid(id_)
+    uuid = ids.parse_audit_log_id(id_)
     if uuid is None:
         raise InvalidRequest(f"'{param}' is no id of an entry of the audit log.", param=param)
     return uuid

@@ -20,7 +20,7 @@ from gateway.errors import IssuerUnavailable, PermissionDenied, shown
 from gateway.services.federation import KeyOrigin, read, verified
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
-from gateway.tenancy.issuers import IdentityProvider, discovered
+from gateway.tenancy.issuers import TOKEN_LIFETIME_MAX_S, IdentityProvider, discovered
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 ATTEMPT_S: Final = 600
 """From the redirect to the provider to the way back."""
-TOKEN_LIFETIME_MAX_S: Final = 86_400
-"""ID tokens live for minutes to a day, and are used at once."""
 NAME_CHARS_MAX: Final = 128
 SCOPE: Final = "openid email profile"
 _SECRET_BYTES: Final = 32

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.audit import COMMAND_LINE
-from gateway.errors import ResourceNotFound
+from gateway.errors import ResourceNotFound, shown
 from gateway.store import audit_log
 from gateway.store.callers import DEFAULT_DIALECT, key_terms, own_policy
 from gateway.store.postgres.statements import Statement
@@ -152,7 +152,7 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
     names = [tenant.name for tenant in await all_tenants(database)]
     close = " or ".join(map(repr, get_close_matches(name, names)))
     hint = f" Did you mean {close}?" if close else ""
-    raise ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
+    raise ResourceNotFound(f"There is no tenant {shown(name)!r}.{hint}", param="tenant")
 
 
 async def disable_tenant(database: Database, name: str, author: Author = COMMAND_LINE) -> Tenant:

@@ -40,6 +40,8 @@ OF_OPERATORS: Final = frozenset({TENANT, PROJECT, ROLE})
 ANY_TENANT: Final = "*"
 _OWN: Final = OF_OPERATORS | {END_USER, SCOPES_GRANTED}
 END_USER_CHARS_MAX: Final = 1024
+TOKEN_LIFETIME_MAX_S: Final = 86_400
+"""ID tokens live for minutes to a day."""
 EXPRESSION_CHARS_MAX: Final = 512
 
 Value: TypeAlias = str | bool | int | float

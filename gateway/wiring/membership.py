@@ -29,9 +29,6 @@ def sources(settings: Settings) -> list[BackendSource]:
 def _source(settings: Settings, discovery: Discovery) -> BackendSource:
     name, membership = discovery.name, settings.membership
 
-    def new_backend(of: str, url: str) -> Backend:
-        return _backend(settings, discovery.backend(of, url), name).checked()
-
     if (path := discovery.path) is not None and discovery.kind == "file":
 
         def read() -> tuple[Backend, ...]:
@@ -40,11 +37,15 @@ def _source(settings: Settings, discovery: Discovery) -> BackendSource:
         return FileSource(name, read, refresh_s=membership.refresh_s)
     from gateway.upstreams.dns_source import DEFAULT_PORT, DnsSource
 
+    def new_backend(address: str) -> Backend:
+        backend = discovery.backend(address, f"{discovery.scheme}://{address}")
+        return _backend(settings, backend, name).checked()
+
     assert discovery.host is not None, "the settings see to it"
     return DnsSource(
         name,
         discovery.host,
-        lambda address: new_backend(address, f"{discovery.scheme}://{address}"),
+        new_backend,
         refresh_s=membership.refresh_s,
         servers=discovery.servers,
         port=None if discovery.kind == "srv" else discovery.port or DEFAULT_PORT,

@@ -132,7 +132,6 @@ class Rooms:
             timeout_s = base.settings.tools.mcp.call_timeout_s
             call = search_call(mcp.registry, mcp.sessions, timeout_s=timeout_s)
         browser = browser_tools(base.settings, base.database, base.metrics, call)
-        assert browser is not None, "it is enabled"
         self._open.push_async_callback(browser.close)
         return browser, await browser.check()
 

@@ -55,11 +55,9 @@ _KEYED: Final[dict[str, type[Brave | Exa | Tavily | YouCom]]] = {
 
 def browser_tools(
     settings: Settings, database: Database, metrics: Metrics, mcp_call: McpCall | None = None
-) -> BrowserTools | None:
-    """Build the browser; None if it is off. `mcp_call` is for providers that are MCP servers."""
+) -> BrowserTools:
+    """Build the browser. `mcp_call` is for providers that are MCP servers."""
     web = settings.tools.web
-    if not web.enabled:
-        return None
     workshop = Workshop.of(web, metrics)
     index = IndexSource(database, web.index_language)
     sources = _sources(workshop, index, mcp_call) or [index]

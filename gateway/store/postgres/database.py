@@ -580,7 +580,7 @@ def _is_intact(error: BaseException) -> bool:
     return not isinstance(error, (*DRIVER_ERRORS, asyncio.CancelledError))
 
 
-_NO_PRIVILEGE: Final = "42501"
+NO_PRIVILEGE: Final = "42501"
 _OWNERSHIP: Final = Statement("""
 SELECT current_user AS asking, pg_get_userbyid(relowner) AS owner,
     pg_has_role(relowner, 'USAGE') AS may
@@ -603,5 +603,5 @@ async def check_owner(connection: Connection) -> None:
         raise StoreError(
             f"database: this takes {row.owner}, who owns the tables, and nothing was changed: "
             f"{row.asking} may not do all of it",
-            state=_NO_PRIVILEGE,
+            state=NO_PRIVILEGE,
         )

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from websockets.exceptions import InvalidStatus
 
 from gateway.admin.limits import LimitOwner, Limits
-from gateway.admin.prices import PriceCreate, Prices
+from gateway.admin.prices import NANO_MAX, PriceCreate, Prices
 from gateway.admin.spend_limits import SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.ledger.jobs import Reconciliation
@@ -720,6 +720,15 @@ async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Lim
     assert [status for status, _ in statuses] == [429, 200]
     assert statuses[0][1] is not None
     assert 100 <= int(statuses[0][1]) <= 2_500
+
+
+async def test_a_response_of_any_price_is_metered(limited: Limited) -> None:
+    await limited.set_price({"input": NANO_MAX, "output": NANO_MAX})
+    body = {"model": MODEL, "input": "x " * 30_000}
+    for _ in range(2):
+        answer = await limited.client.post("/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+    assert await usage_lines(limited) == 2
 
 
 async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from gateway import ids
+from gateway.admin import inspection
+from gateway.admin import responses as admin_responses
 from gateway.retention import sweep
 from gateway.store import (
     claim_order,
@@ -354,6 +357,19 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         assert no_table_is_scanned(found), found
         wide = re.findall(r"Index Cond: \(tenant_id = [^ ]*\)$", found, re.MULTILINE)
         assert not wide, found
+
+
+async def test_responses_of_all_tenants_are_found_by_key(filled: Filled) -> None:
+    searched = inspection._parameters(QueryParams({"model": "m"})) | {"rows_max": 21}
+    for statement, parameters, condition in (
+        (inspection._SEARCH, searched, "(id >"),
+        (admin_responses._FIND, {"id": ids.new_uuid()}, "(id ="),
+    ):
+        explained = Statement(f"EXPLAIN {statement.text}")
+        async with filled.database.runs_transaction() as connection:
+            found = "\n".join(await connection.scalars(explained, parameters))
+        assert no_table_is_scanned(found), found
+        assert f"Index Cond: ((tenant_id = t.id) AND {condition}" in found, found
 
 
 async def test_pages_are_found_by_index(filled: Filled) -> None:

@@ -119,7 +119,6 @@ async def browsing(
 ) -> AsyncIterator[Browsing]:
     with bounds("web.FetchLimits", timeout_s=timeout_s):
         tools = browser_tools(settings_for(site, **web), database, Metrics())
-    assert tools is not None
     yield Browsing(tools, database, tenant, stored=stored)
     await tools.close()
 
@@ -431,7 +430,3 @@ async def test_what_the_log_of_the_start_says(browser: Browsing) -> None:
     call = ToolCall(0, "builtin:browser.open", "{}")
     assert await browser.session.resume(call, b"") is None
     await browser.session.close()
-
-
-async def test_it_is_off_unless_it_is_switched_on(database: Database) -> None:
-    assert browser_tools(Settings(), database, Metrics()) is None

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.limits.money import NANO, Price, Prices, SpendMeter, begins, dollars, ends
 from gateway.limits.rules import Meter
 
-NOBODY, OURS, OTHERS = UUID(int=0), UUID(int=1), UUID(int=2)
+EVERYONE, OURS, OTHERS = UUID(int=0), UUID(int=1), UUID(int=2)
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 MOMENTS = st.datetimes(timezones=st.just(UTC)).filter(lambda at: 1970 < at.year < 9_000)
 COUNTS = st.integers(0, 10**7)
 
 
-def price(number: int, tenant: UUID = NOBODY, tier: str = "*", **more: object) -> Price:
+def price(number: int, tenant: UUID = EVERYONE, tier: str = "*", **more: object) -> Price:
     given_: dict[str, object] = {"nano": {"input": number}, "valid_from": NOW, **more}
     return Price(UUID(int=number), tenant, "m", tier, **given_)  # type: ignore[arg-type]
 
@@ -46,15 +46,15 @@ def test_the_nearest_price_counts() -> None:
     old, new = price(1), price(2, valid_from=NOW + timedelta(days=1))
     ended = price(3, valid_until=NOW + timedelta(hours=1), valid_from=NOW - timedelta(days=9))
     known = Prices([old, new, ended])
-    assert known.of(OURS, NOBODY, "m", "default", NOW) is old
-    assert known.of(OURS, NOBODY, "m", "default", NOW + timedelta(days=2)) is new
-    assert known.of(OURS, NOBODY, "m", "default", NOW - timedelta(days=1)) is ended
-    assert known.of(OURS, NOBODY, "another", "default", NOW) is None
+    assert known.of(OURS, "m", "default", NOW) is old
+    assert known.of(OURS, "m", "default", NOW + timedelta(days=2)) is new
+    assert known.of(OURS, "m", "default", NOW - timedelta(days=1)) is ended
+    assert known.of(OURS, "another", "default", NOW) is None
     own, tier = price(4, OURS), price(5, tier="flex")
     known = Prices([old, own, tier, price(6, OTHERS)])
-    assert known.of(OURS, NOBODY, "m", "default", NOW) is own
-    assert known.of(OTHERS, NOBODY, "m", "flex", NOW) != tier
-    assert known.of(UUID(int=9), NOBODY, "m", "flex", NOW) is tier
+    assert known.of(OURS, "m", "default", NOW) is own
+    assert known.of(OTHERS, "m", "flex", NOW) != tier
+    assert known.of(UUID(int=9), "m", "flex", NOW) is tier
 
 
 @pytest.mark.slow

@@ -28,9 +28,7 @@ def tools_of(mcp_call: Any = None, **web: Any) -> BrowserTools:
     database = Database(
         "postgresql://u:p@127.0.0.1:9/d", pool_size_max=1, command_timeout_s=1, connect_timeout_s=1
     )
-    tools = browser_tools(settings, database, Metrics(), mcp_call)
-    assert tools is not None
-    return tools
+    return browser_tools(settings, database, Metrics(), mcp_call)
 
 
 async def test_sources_are_asked_in_their_order() -> None:

@@ -527,7 +527,15 @@ async def test_the_sdk_manages_providers_and_rules(
         uploaded: Any = {"type": "uploaded_jwks", "jwks": issuer.jwks}
         changed = await providers.update(trust.provider_id, name="keys", verification=uploaded)
         assert (changed.name, changed.verification.type) == ("keys", "uploaded_jwks")
+        described = await providers.update(trust.provider_id, description="of the office")
+        assert (described.name, described.description) == ("keys", "of the office")
+        assert (await providers.update(trust.provider_id, description=None)).description is None
         named: Any = {"workload_identity_provider_id": trust.provider_id}
+        texts: Any = {"name": "staff", "description": "of the office"}
+        rule = await rules.update(trust.rule_id, **named, **texts)
+        assert (rule.name, rule.description) == ("staff", "of the office")
+        rule = await rules.update(trust.rule_id, **named, name=None, description=None)
+        assert (rule.name, rule.description) == (None, None)
         rule = await rules.retrieve(trust.rule_id, **named)
         assert rule.attribute_matchers == {"iss": issuer.url}
         assert rule.permissions.type == "service_account_default"

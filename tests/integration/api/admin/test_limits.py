@@ -15,6 +15,7 @@ from gateway.audit import COMMAND_LINE
 from gateway.limits.money import NANO
 
 if TYPE_CHECKING:
+    from gateway.limits.rules import Mode
     from tests.integration.api.admin.conftest import AdminSite
 
 MODEL = "gpt-oss-20b"
@@ -183,6 +184,8 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     ]
     listed = [one.id async for one in alerts.list(**named, limit=2)]
     assert [one for one in listed if one in ids] == ids  # an organization has those of other tests
+    page = await alerts.list(**named, before=ids[2], limit=1)
+    assert ([one.id for one in page.data], page.has_more) == ([ids[1]], True)
     changed = await alerts.update(
         ids[0], **named, **money, threshold_amount=150, notification_channel=CHANNEL
     )
@@ -194,8 +197,25 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     with pytest.raises(openai.NotFoundError):
         await alerts.retrieve(ids[0], **named)
     assert (await limit.delete(**named)).deleted
-    for one in ids[1:]:
-        await alerts.delete(one, **named)
+    # A list goes on behind what was deleted meanwhile.
+    async for one in alerts.list(**named, limit=1):
+        await alerts.delete(one.id, **named)
+    assert (await alerts.list(**named)).data == []
+
+
+async def test_a_spend_limit_that_is_only_observed_is_not_shown_as_enforced(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    database, project = site.gateway.process.foundation.database, await new_project(admin)
+    price = PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
+    await Prices(database).set(COMMAND_LINE, price)
+    service = Limits(database)
+    owner = await service.of_project(await service.tenant("acme"), project)
+    limits = admin.admin.organization.projects.spend_limit
+    modes: tuple[tuple[Mode, str], ...] = (("enforce", "enforcing"), ("observe", "inactive"))
+    for mode, status in modes:
+        await SpendLimits(database).set_budget(owner, 0, mode=mode)
+        assert (await limits.retrieve(project_id=project)).enforcement.status == status
 
 
 async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(

@@ -173,6 +173,22 @@ async def test_an_alert_that_is_deleted_meanwhile_is_not_changed(
         assert (await ok(owner.get(f"{project}/spend_alerts")))["data"] == []
 
 
+async def test_the_value_and_the_mode_of_a_limit_are_changed_at_once(
+    owner: httpx2.AsyncClient,
+) -> None:
+    project = await new_project(owner)
+    url = f"{project}/rate_limits/rl-gpt-oss-20b"
+    for at in range(AT_ONCE):
+        await ok(
+            owner.post(url, json={"max_requests_per_1_day": 1, "harmony": {"mode": "enforce"}})
+        )
+        value, mode = {"max_requests_per_1_day": 2 + at}, {"harmony": {"mode": "observe"}}
+        assert await statuses(owner.post(url, json=value), owner.post(url, json=mode)) == {200: 2}
+        listed = (await ok(owner.get(f"{project}/rate_limits")))["data"]
+        (limit,) = (one for one in listed if one["model"] == "gpt-oss-20b")
+        assert (limit["max_requests_per_1_day"], limit["harmony"]["mode"]) == (2 + at, "observe")
+
+
 async def test_a_key_that_is_rotated_several_times_at_once_has_one_successor(
     owner: httpx2.AsyncClient,
 ) -> None:

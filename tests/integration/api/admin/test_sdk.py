@@ -61,6 +61,22 @@ async def test_a_list_goes_on_until_its_end(admin: openai.AsyncOpenAI) -> None:
     assert [one for one in listed if one in made] == made
 
 
+async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(
+    admin: openai.AsyncOpenAI,
+) -> None:
+    projects = admin.admin.organization.projects
+    project = await projects.create(name="To be emptied")
+    accounts, keys = projects.service_accounts, projects.api_keys
+    for at in range(3):
+        await accounts.create(project.id, name=f"machine {at}")
+    async for key in keys.list(project.id, limit=1):
+        await keys.delete(key.id, project_id=project.id)
+    async for account in accounts.list(project.id, limit=1):
+        await accounts.delete(account.id, project_id=project.id)
+    assert [one async for one in keys.list(project.id)] == []
+    assert [one async for one in accounts.list(project.id)] == []
+
+
 async def test_a_service_account_comes_with_a_key_that_works(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
