@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -108,6 +109,7 @@ class DurableRuns:
             self.charges.leave(spec)
             return
         fence = self._dependencies.writer.fence(spec.principal.tenant_id)
+        since = time.perf_counter()
         self._accepting += 1
         try:
             claim = await archive.queue(spec)
@@ -117,7 +119,7 @@ class DurableRuns:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._start(spec, claim, live, counted=0.0, fence=fence)
+            self._start(spec, claim, live, requested_at=since, counted=0.0, fence=fence)
         else:
             self.charges.leave(spec)
 
