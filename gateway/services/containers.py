@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gateway import ids
 from gateway.errors import (
     DataHeld,
+    GatewayError,
     InvalidRequest,
     RateLimited,
-    RequestError,
     ResourceNotFound,
+    StoreError,
 )
 from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
@@ -147,9 +148,9 @@ class Containers:
             try:
                 for source in copied:
                     await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
-            except RequestError:
+            except GatewayError:
                 # Nobody gets its id, but it would count among the tenant's containers.
-                with suppress(DataHeld):
+                with suppress(DataHeld, StoreError):
                     await rows.delete(self._database, tenant_id, row.uuid)
                 raise
         return container_body(row)
