@@ -148,11 +148,6 @@ class Federation:
         self._token_lifetime_s = token_lifetime_s
         self.defaults = defaults
 
-    @property
-    def body_bytes_max(self) -> int:
-        # The body has little besides the token.
-        return 2 * TOKEN_BYTES_MAX
-
     @staticmethod
     def knows(secret: str) -> bool:
         return secret.startswith(PREFIX) or is_token(secret)
@@ -200,9 +195,6 @@ class Federation:
         )
         sealed = self._seal(rule.tenant_id, rule.id, ends_at, scopes)
         return Exchanged(sealed, ends_at - now, scopes)
-
-    async def close(self) -> None:
-        await self.key_sets.close()
 
     def _seal(
         self, tenant_id: TenantId, rule_id: UUID, ends_at: int, scopes: frozenset[str]

@@ -87,7 +87,7 @@ async def signing_in(url: str, issuer: str, **changes: Any) -> AsyncIterator[Sit
     try:
         yield site
     finally:
-        await site.process.federation.close()
+        await site.process.federation.key_sets.close()
         await site.process.foundation.close()
 
 

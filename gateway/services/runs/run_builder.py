@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.brought_tools import BroughtTools
-    from gateway.protocol.context_item import ContextItem, ConversationPlace
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.responses.create_request import CreateResponse, RequestKey
     from gateway.protocol.responses.response_object import ServiceTier
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
-    from gateway.services.runs.compaction import Compactor, Summary
+    from gateway.services.runs.compaction import Compactor
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.images import ImageFetcher
     from gateway.services.runs.tool_grants import ToolGrants
@@ -712,10 +712,6 @@ class DueSummary(NamedTuple):
     run_input: RunInput
     plan: SummaryPlan
 
-    @property
-    def conversation(self) -> ConversationPlace | None:
-        return self.run_input.history.conversation
-
 
 class RunBuilder:
     def __init__(
@@ -777,18 +773,15 @@ class RunBuilder:
     ) -> CompactedContext:
         """Summarise what the request continues and contains.
 
-        `admit` charges the run that makes the summary before a token is spent. The caller books the
-        result.
+        `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
         plan = await self._executor.run(
             self._plan_summary, run_input, size_bytes=self._specs.work_bytes(run_input)
         )
-        return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
-
-    def book(self, summary: Summary) -> None:
-        # The caller of the summary pays for it.
+        summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
+        return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""
