@@ -14,7 +14,7 @@ from gateway.held_bytes import HeldBytes
 from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from starlette.types import Receive, Scope
 
@@ -70,9 +70,8 @@ class BodyReader:
         at once or too much work waits for threads.
         """
         coding = content_encoding.coding_of(scope["headers"])
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
-                raise self.too_large("request body")
+        if declared_bytes(scope["headers"]) > self.bytes_max:
+            raise self.too_large("request body")
         try:
             async with asyncio.timeout(self.bounds.timeout_s):
                 content = await self._whole(receive)
@@ -129,17 +128,15 @@ class BodyReader:
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
         # Requests may offer only the tools that the tenant's policy allows.
-        parsing = partial(
-            parse,
-            body,
-            limits=self.input_limits,
-            strict=self.strict,
-            served=self.served(policy),
-        )
-        return self.executor.run(parsing, size_bytes=len(body))
+        return self.parse(body, partial(parse, served=self.served(policy)))
 
     def too_large(self, what: str) -> PayloadTooLarge:
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."
         )
+
+
+def declared_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    # 0: the length is unknown, as of a chunked body.
+    return next((int(size) for name, size in headers if name == b"content-length"), 0)
