@@ -79,7 +79,7 @@ class DurableRuns:
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
-        self._when_one_ends: Callable[[], None] = _nothing
+        self._when_one_ends: Callable[[], None] = lambda: None
 
     @property
     def room(self) -> int:
@@ -234,8 +234,3 @@ def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
     return max(1, usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
-
-
-def _nothing() -> None:
-    # Without a scheduler no task waits for room.
-    pass

@@ -129,7 +129,7 @@ class TakeoverScheduler:
                 await self._start_all(claimed)
             if len(claimed) < limit:
                 self._may_have_more = work.is_queued and (await self._work()).is_queued
-            return 0 < len(claimed) == limit
+            return len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
         ended = list(self._runs.ended)
