@@ -38,10 +38,13 @@ TYPICAL_RATIO: Final = 10
 
 @dataclass(slots=True)
 class BodyBounds:
-    """Bounds of bodies, received and decoded. A reload of the configuration changes them."""
+    """Bounds of a process's bodies, received and decoded. A reload of the configuration changes
+    `bytes_max` and `timeout_s`.
+    """
 
     bytes_max: int
     timeout_s: float
+    arriving: HeldBytes = field(default_factory=partial(HeldBytes, ARRIVING_BYTES_MAX, _NO_ROOM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,6 @@ class BodyReader:
     strict: bool
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
     own_bytes_max: int | None = None
-    arriving: HeldBytes = field(default_factory=partial(HeldBytes, ARRIVING_BYTES_MAX, _NO_ROOM))
 
     @property
     def bytes_max(self) -> int:
@@ -91,7 +93,7 @@ class BodyReader:
         content, more = await self._part(receive, 0)
         if not more:
             return content
-        with self.arriving.one(WORKS_FOR.get()) as hold:
+        with self.bounds.arriving.one(WORKS_FOR.get()) as hold:
             body = bytearray(content)
             hold(len(body))
             while more:
