@@ -131,38 +131,31 @@ class DurableRuns:
             turn=self._dependencies.replays,
         )
 
-    async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
-        """Rebuild the live log from committed rows; raises `ValueError` if damaged."""
-        new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
+    async def go_on(self, spec: RunSpec, claimed: ClaimedRun, rows: Sequence[LogRow]) -> bool:
+        """Continue behind the last of the log's committed rows; False: this process drains.
+
+        Damaged content raises `ValueError`, `TypeError` or `LookupError`.
+        """
+        shared, charged = self._dependencies, charged_of(claimed.plan)
+        if charged is not None and (adopt := shared.adopt_charge) is not None:
+            spec = replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
+        if has_kept_secrets(spec):
+            spec = replace(spec, secrets=await shared.archive.secrets(claimed.claim))
+        new_fold = shared.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
-        check_complete(len(entries), next_entry)
-        return LiveLog.restored(
+        check_complete(len(entries), claimed.next_entry)
+        if self.is_draining:
+            return False
+        live = LiveLog.restored(
             new_fold,
             entries,
             fold=fold,
-            reader_events_max=self._dependencies.reader_events_max,
-            turn=self._dependencies.replays,
+            reader_events_max=shared.reader_events_max,
+            turn=shared.replays,
         )
-
-    def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
-        """Return the spec with its charge; a damaged plan raises `ValueError`, `TypeError` or
-        `LookupError`.
-        """
-        charged = charged_of(plan)
-        if charged is None or (adopt := self._dependencies.adopt_charge) is None:
-            return spec
-        return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
-
-    async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
-        """Return the spec with the request's secrets for MCP servers."""
-        if not has_kept_secrets(spec):
-            return spec
-        return replace(spec, secrets=await self._dependencies.archive.secrets(claim))
-
-    def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
-        # Continue behind the last entry of the log.
         self._start(spec, claimed.claim, live, counted=claimed.counted)
+        return True
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         await self._dependencies.archive.end_defective(claim, error)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gateway.limits.accounting import Charge, Elsewhere, GateObserver
     from gateway.limits.buckets import Ask, Bucket
     from gateway.limits.money import Price, SpendMeter, Spent
-    from gateway.limits.rules import Rules, Terms, What
+    from gateway.limits.rules import Rules, Terms
     from gateway.limits.stored_bytes import StoredCharge
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal, TenantId
@@ -133,7 +133,7 @@ class Limiter:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
-        self._observer = observer
+        self.observer = observer
         self.timing = timing
         self._clock = clock
         self.gates = Gates(
@@ -253,13 +253,6 @@ class Limiter:
         elsewhere = await self._store.read(tenant_id, terms)
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
-    def refused(self, what: What) -> None:
-        # Count refusals by limits elsewhere than at a gate.
-        self._observer.limit_refused(what)
-
-    def would_refuse(self, what: What) -> None:
-        self._observer.limit_would_refuse(what)
-
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:
         gates, tenant_id = self.gates, principal.tenant_id
@@ -287,10 +280,10 @@ class Limiter:
         begun = time.perf_counter()
         try:
             if await self._exchange_all(asks, is_round=is_round):
-                self._observer.limits_synced("ok", time.perf_counter() - begun)
+                self.observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
             self._on_failed_round(asks, error)
-            self._observer.limits_synced("failed", time.perf_counter() - begun)
+            self.observer.limits_synced("failed", time.perf_counter() - begun)
         finally:
             current.end()
         await current.taken.wait()

@@ -200,14 +200,7 @@ class TakeoverScheduler:
                 response_id=ids.response_id(claimed.claim.uuid),
             )
             return True
-        spec = self._runs.with_charge(spec, claimed.plan)
-        spec = await self._runs.with_secrets(spec, claimed.claim)
-        rows = await self._read_log(claimed)
-        live = await self._runs.restored(spec, rows, claimed.next_entry)
-        if self._runs.is_draining:
-            return False
-        self._runs.go_on(spec, claimed, live)
-        return True
+        return await self._runs.go_on(spec, claimed, await self._read_log(claimed))
 
     async def _read_log(self, claimed: ClaimedRun) -> list[LogRow]:
         # Entries may be missing at the end.

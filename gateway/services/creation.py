@@ -518,11 +518,11 @@ class Creation:
         for limit in await counters.observed_queues(
             self._database, principal.tenant_id, principal.terms
         ):
-            self._limiter.would_refuse(limit.what)
+            self._limiter.observer.limit_would_refuse(limit.what)
         try:
             await self._dependencies.archive.accept(spec, key, owned=False)
         except RateLimited:
-            self._limiter.refused("background_queued")
+            self._limiter.observer.limit_refused("background_queued")
             raise
         self._runs.charges.leave(spec)
         return AcceptedGeneration(spec, self._retrieval, None)
