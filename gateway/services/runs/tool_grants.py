@@ -566,12 +566,13 @@ def decisions(
     unknown request, and for an approved call that has changed.
     """
     decided: list[ApprovalDecision] = []
+    tools = {(one[0].label, one[1].name): one for one in _mcp_tools(servers)}
     for answer in answers:
         request_id = answer.approval_request_id
         request = requests.get(request_id)
         if request is None:
             raise unknown_approval(request_id)
-        granted = _tool(request, servers)
+        granted = tools.get((request.server_label, request.name))
         if granted is not None:
             digest = approval_digest(*granted, request.arguments)
             name = flat_name(request.server_label, request.name)
@@ -580,13 +581,6 @@ def decisions(
         elif answer.approve:
             raise refused_approval(request_id, "mismatch")
     return tuple(decided)
-
-
-def _tool(
-    request: McpApprovalRequest, servers: Sequence[ServerGrant]
-) -> tuple[ServerGrant, McpTool] | None:
-    wanted = request.server_label, request.name
-    return next((one for one in _mcp_tools(servers) if (one[0].label, one[1].name) == wanted), None)
 
 
 def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:
