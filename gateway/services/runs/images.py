@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import urljoin
 from weakref import WeakValueDictionary
 
 from gateway.models.chat.image_gallery import LONG_TOGETHER, SIGNATURES
@@ -146,7 +146,7 @@ class ImageFetcher:
     async def _answer(
         self, question: bytes, at: int, coming: _Coming, places: asyncio.Semaphore
     ) -> str:
-        url = urldefrag(question.removeprefix(IMAGE_QUESTION).decode()).url
+        url = question.removeprefix(IMAGE_QUESTION).decode().partition("#")[0]
         is_turn = False
         try:
             async with asyncio.timeout(self._visits.timeout_s), places, self._places:
