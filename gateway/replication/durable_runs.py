@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from gateway.upstreams.admission.queue import CLASS_WEIGHTS, OUTPUT_WEIGHT
 from gateway.upstreams.admission.slots import class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.engine.archive import Archive
@@ -75,7 +76,7 @@ class DurableRuns:
         self._dependencies = dependencies
         self.claimed_max = claimed_max
         self._claimable = claimable
-        self._accepting = 0
+        self._reserved = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
@@ -87,7 +88,16 @@ class DurableRuns:
         room = self.claimed_max - claimed
         if self._claimable is not None:
             room = min(room, self._claimable())
-        return room - self._accepting
+        return room - self._reserved
+
+    @contextmanager
+    def reserving(self, count: int) -> Iterator[None]:
+        # Keep room for runs that are being claimed, and for those that were until they begin.
+        self._reserved += count
+        try:
+            yield
+        finally:
+            self._reserved -= count
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         # A setter, because the scheduler that is called is built from this object.
@@ -110,11 +120,8 @@ class DurableRuns:
             return
         fence = self._dependencies.writer.fence(spec.principal.tenant_id)
         since = time.perf_counter()
-        self._accepting += 1
-        try:
+        with self.reserving(1):
             claim = await archive.queue(spec)
-        finally:
-            self._accepting -= 1
         if claim is not None:
             live = self._new_live(spec)
             live.append(Queued())

@@ -124,9 +124,10 @@ class TakeoverScheduler:
                 self._rest_s = self._seconds_until_due(work)
                 return False
             since = time.monotonic()
-            claimed = await self._claim(limit)
-            with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
-                await self._start_all(claimed)
+            with self._runs.reserving(limit):
+                claimed = await self._claim(limit)
+                with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
+                    await self._start_all(claimed)
             if len(claimed) < limit:
                 self._may_have_more = work.is_queued and (await self._work()).is_queued
             return len(claimed) == limit
