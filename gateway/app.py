@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
@@ -164,16 +163,15 @@ def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    creation, bodies = process.creation, _bodies(process)
-    grace_s = process.foundation.settings.stream.start_grace_s
+    base, creation, bodies = process.foundation, process.creation, _bodies(process)
+    grace_s = base.settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
     responses = ResponseEndpoints(process.retrieval)
     create = generating(CreateRequest.parse)
+    connected = process.replica.limiter.connected
     websocket = WebSocketEndpoint(
-        Dependencies(
-            creation, bodies, process.foundation.metrics, grace_s, process.foundation.tracing
-        ),
-        process.foundation.sessions,
+        Dependencies(creation, connected, bodies, base.metrics, grace_s, base.tracing),
+        base.sessions,
     )
     count = counting_endpoint(creation, bodies)
     compact = compaction_endpoint(creation, bodies)
@@ -185,10 +183,7 @@ def routes(process: Process) -> list[BaseRoute]:
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)
-    federation = process.federation
-    exchange = TokenExchangeEndpoint(
-        federation, replace(bodies, own_bytes_max=federation.body_bytes_max)
-    )
+    exchange = TokenExchangeEndpoint(process.federation, bodies)
     return [
         Route("/v1/responses", create, methods=["POST"]),
         WebSocketRoute("/v1/responses", websocket),

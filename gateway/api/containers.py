@@ -6,7 +6,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.api.query import choice, json_response, list_body, page_query
-from gateway.api.streaming import StreamLimits, TimedResponse
+from gateway.api.streaming import STREAM_LIMITS, TimedResponse
 from gateway.errors import ResourceNotFound
 from gateway.protocol.container_bodies import (
     PURPOSES,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from gateway.api.multipart import FormReader
     from gateway.api.request_body import BodyReader
+    from gateway.api.streaming import StreamLimits
     from gateway.services.containers import Containers, Download, Files, Json
     from gateway.tenancy import Principal
 
 
 _BYTES: Final = "application/octet-stream"
-_LIMITS: Final = StreamLimits()
 FILES_MAX: Final = 10_000
 """OpenAI's maximum and default for the files of one page."""
 
@@ -163,7 +163,7 @@ async def _parts(chunks: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[
 
 
 def download_response(
-    request: Request, download: Download, limits: StreamLimits = _LIMITS
+    request: Request, download: Download, limits: StreamLimits = STREAM_LIMITS
 ) -> Response:
     """Send an uploaded file as an attachment: browsers must never show it as a page of ours."""
     headers = {

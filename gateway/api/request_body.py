@@ -14,7 +14,7 @@ from gateway.held_bytes import HeldBytes
 from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from starlette.types import Receive, Scope
 
@@ -38,10 +38,13 @@ TYPICAL_RATIO: Final = 10
 
 @dataclass(slots=True)
 class BodyBounds:
-    """Bounds of bodies, received and decoded. A reload of the configuration changes them."""
+    """Bounds of a process's bodies, received and decoded. A reload of the configuration changes
+    `bytes_max` and `timeout_s`.
+    """
 
     bytes_max: int
     timeout_s: float
+    arriving: HeldBytes = field(default_factory=partial(HeldBytes, ARRIVING_BYTES_MAX, _NO_ROOM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,6 @@ class BodyReader:
     strict: bool
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
     own_bytes_max: int | None = None
-    arriving: HeldBytes = field(default_factory=partial(HeldBytes, ARRIVING_BYTES_MAX, _NO_ROOM))
 
     @property
     def bytes_max(self) -> int:
@@ -70,9 +72,8 @@ class BodyReader:
         at once or too much work waits for threads.
         """
         coding = content_encoding.coding_of(scope["headers"])
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
-                raise self.too_large("request body")
+        if declared_bytes(scope["headers"]) > self.bytes_max:
+            raise self.too_large("request body")
         try:
             async with asyncio.timeout(self.bounds.timeout_s):
                 content = await self._whole(receive)
@@ -92,7 +93,7 @@ class BodyReader:
         content, more = await self._part(receive, 0)
         if not more:
             return content
-        with self.arriving.one(WORKS_FOR.get()) as hold:
+        with self.bounds.arriving.one(WORKS_FOR.get()) as hold:
             body = bytearray(content)
             hold(len(body))
             while more:
@@ -129,17 +130,15 @@ class BodyReader:
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
         # Requests may offer only the tools that the tenant's policy allows.
-        parsing = partial(
-            parse,
-            body,
-            limits=self.input_limits,
-            strict=self.strict,
-            served=self.served(policy),
-        )
-        return self.executor.run(parsing, size_bytes=len(body))
+        return self.parse(body, partial(parse, served=self.served(policy)))
 
     def too_large(self, what: str) -> PayloadTooLarge:
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."
         )
+
+
+def declared_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    # 0: the length is unknown, as of a chunked body.
+    return next((int(size) for name, size in headers if name == b"content-length"), 0)

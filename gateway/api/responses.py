@@ -135,7 +135,7 @@ def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
 def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
     async def answer(scope: Scope, command: CreateCommand) -> tuple[bytes, Headers]:
         compacted, headers = await creation.compact(command)
-        scope["record"].facts["model"] = compacted.model
+        scope["record"].facts["model"] = compacted.plan.spec.model
         return dialects.body(scope, compacted.body), headers
 
     return SubsetEndpoint(bodies, COMPACTION, answer)

@@ -50,7 +50,7 @@ class StreamLimits:
     comment_after_s: float = sse.COMMENT_AFTER_S
 
 
-_STREAM_LIMITS: Final = StreamLimits()
+STREAM_LIMITS: Final = StreamLimits()
 
 
 async def wait_for_client(sending: Awaitable[None], timeout_s: float) -> None:
@@ -92,7 +92,7 @@ class EventStream:
     )  # fmt: skip
 
     def __init__(
-        self, scope: Scope, send: Send, encoder: Encoder, limits: StreamLimits = _STREAM_LIMITS
+        self, scope: Scope, send: Send, encoder: Encoder, limits: StreamLimits = STREAM_LIMITS
     ) -> None:
         connection = connection_of(scope)
         self._send = send

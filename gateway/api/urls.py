@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route
@@ -88,14 +88,16 @@ def _nearest(path: str, routes: Routes) -> str | None:
     parts = path.split("/")
     if not path.startswith(f"{BASE}/") or len(path) > COMPARED_CHARS_MAX:
         return None
-    templates: dict[str, str] = {}
+    likeness: dict[str, float] = {}
     for route in routes:
         names = route.path.split("/") if isinstance(route, Route) else []
-        if len(names) == len(parts) and ":path}" not in names[-1]:
-            filled = [p if n.startswith("{") else n for n, p in zip(names, parts, strict=True)]
-            templates.setdefault("/".join(filled), "/".join(names))
-    # Leave out the common beginning, which would make any two alike.
-    matches = get_close_matches(
-        path[len(BASE) :], [one[len(BASE) :] for one in templates], n=1, cutoff=ALIKE_MIN
-    )
-    return templates[f"{BASE}{matches[0]}"] if matches else None
+        is_near = len(names) == len(parts) and names[:2] == parts[:2]
+        if is_near and ":path}" not in names[-1]:
+            # Only the route's words behind the common beginning: ids would make any two alike.
+            pairs = [pair for pair in zip(names, parts, strict=True) if "{" not in pair[0]]
+            words, own = map("/".join, zip(*pairs[2:], strict=True))
+            matcher = SequenceMatcher(None, own, words)
+            if matcher.real_quick_ratio() >= ALIKE_MIN:
+                likeness["/".join(names)] = matcher.ratio()
+    nearest = max(likeness, key=likeness.__getitem__, default=None)
+    return nearest if nearest is not None and likeness[nearest] >= ALIKE_MIN else None

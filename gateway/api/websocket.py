@@ -33,6 +33,7 @@ from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.services.sessions import Sessions
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.tracing import Tracing
+    from gateway.tenancy import Principal
 
     SendText = Callable[[str], Awaitable[None]]
 
@@ -75,7 +77,7 @@ class WebSocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope["record"]
         await receive()  # websocket.connect
-        connected = self._dependencies.creation.connected(scope["principal"])
+        connected = self._dependencies.connected(scope["principal"])
         with self._sessions.connected(), connected:
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
@@ -259,11 +261,12 @@ class WebSocketConnection:
 class Dependencies:
     """Services of all connections.
 
-    The first event waits up to `start_grace_s` for output: until then a failure is an `error`
-    frame, which clients retry.
+    `connected` counts a connection, and raises `RateLimited`. The first event waits up to
+    `start_grace_s` for output: until then a failure is an `error` frame, which clients retry.
     """
 
     creation: Creation
+    connected: Callable[[Principal], AbstractContextManager[None]]
     bodies: BodyReader
     metrics: Metrics
     start_grace_s: float

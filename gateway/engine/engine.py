@@ -82,6 +82,9 @@ class Abandonable(Protocol):
     @property
     def spec(self) -> RunSpec: ...
 
+    @property
+    def age_s(self) -> float: ...
+
     def abandon(self) -> None: ...
 
 

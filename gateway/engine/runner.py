@@ -53,7 +53,8 @@ class Run:
         claim: Claim | None = None,
         requested_at: float | None = None,
     ) -> None:
-        # `requested_at` is the time of the request in seconds of `time.perf_counter`; None: now.
+        # `requested_at` is the time of the request in seconds of `time.perf_counter`, before any
+        # statement that claimed the response here; None: now.
         self.spec = spec
         self.claim = claim
         self.begun = OnceEvent()

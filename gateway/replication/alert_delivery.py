@@ -176,10 +176,10 @@ class AlertDelivery:
         for name in wanted.keys() - delivered:
             if await _deliver(wanted[name], firing):
                 delivered.add(name)
-        if delivered > firing.delivered:
-            is_sent = delivered >= wanted.keys()
+        is_sent = bool(delivered) and delivered >= wanted.keys()
+        if is_sent or delivered > firing.delivered:
             await alerts.record_delivery(self._database, firing, delivered, is_sent=is_sent)
-        return bool(wanted) and delivered >= wanted.keys()
+        return is_sent
 
 
 async def _deliver(channel: AlertChannel, firing: Firing) -> bool:

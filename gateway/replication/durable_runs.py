@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +24,7 @@ from gateway.upstreams.admission.queue import CLASS_WEIGHTS, OUTPUT_WEIGHT
 from gateway.upstreams.admission.slots import class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.engine.archive import Archive
@@ -74,11 +76,11 @@ class DurableRuns:
         self._dependencies = dependencies
         self.claimed_max = claimed_max
         self._claimable = claimable
-        self._accepting = 0
+        self._reserved = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
-        self._when_one_ends: Callable[[], None] = _nothing
+        self._when_one_ends: Callable[[], None] = lambda: None
 
     @property
     def room(self) -> int:
@@ -86,7 +88,16 @@ class DurableRuns:
         room = self.claimed_max - claimed
         if self._claimable is not None:
             room = min(room, self._claimable())
-        return room - self._accepting
+        return room - self._reserved
+
+    @contextmanager
+    def reserving(self, count: int) -> Iterator[None]:
+        # Keep room for runs that are being claimed, and for those that were until they begin.
+        self._reserved += count
+        try:
+            yield
+        finally:
+            self._reserved -= count
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         # A setter, because the scheduler that is called is built from this object.
@@ -108,16 +119,14 @@ class DurableRuns:
             self.charges.leave(spec)
             return
         fence = self._dependencies.writer.fence(spec.principal.tenant_id)
-        self._accepting += 1
-        try:
+        since = time.perf_counter()
+        with self.reserving(1):
             claim = await archive.queue(spec)
-        finally:
-            self._accepting -= 1
         if claim is not None:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._start(spec, claim, live, counted=0.0, fence=fence)
+            self._start(spec, claim, live, requested_at=since, counted=0.0, fence=fence)
         else:
             self.charges.leave(spec)
 
@@ -129,38 +138,31 @@ class DurableRuns:
             turn=self._dependencies.replays,
         )
 
-    async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
-        """Rebuild the live log from committed rows; raises `ValueError` if damaged."""
-        new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
+    async def go_on(self, spec: RunSpec, claimed: ClaimedRun, rows: Sequence[LogRow]) -> bool:
+        """Continue behind the last of the log's committed rows; False: this process drains.
+
+        Damaged content raises `ValueError`, `TypeError` or `LookupError`.
+        """
+        shared, charged = self._dependencies, charged_of(claimed.plan)
+        if charged is not None and (adopt := shared.adopt_charge) is not None:
+            spec = replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
+        if has_kept_secrets(spec):
+            spec = replace(spec, secrets=await shared.archive.secrets(claimed.claim))
+        new_fold = shared.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
-        check_complete(len(entries), next_entry)
-        return LiveLog.restored(
+        check_complete(len(entries), claimed.next_entry)
+        if self.is_draining:
+            return False
+        live = LiveLog.restored(
             new_fold,
             entries,
             fold=fold,
-            reader_events_max=self._dependencies.reader_events_max,
-            turn=self._dependencies.replays,
+            reader_events_max=shared.reader_events_max,
+            turn=shared.replays,
         )
-
-    def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
-        """Return the spec with its charge; a damaged plan raises `ValueError`, `TypeError` or
-        `LookupError`.
-        """
-        charged = charged_of(plan)
-        if charged is None or (adopt := self._dependencies.adopt_charge) is None:
-            return spec
-        return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
-
-    async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
-        """Return the spec with the request's secrets for MCP servers."""
-        if not has_kept_secrets(spec):
-            return spec
-        return replace(spec, secrets=await self._dependencies.archive.secrets(claim))
-
-    def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
-        # Continue behind the last entry of the log.
         self._start(spec, claimed.claim, live, counted=claimed.counted)
+        return True
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         await self._dependencies.archive.end_defective(claim, error)
@@ -232,8 +234,3 @@ def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
     return max(1, usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
-
-
-def _nothing() -> None:
-    # Without a scheduler no task waits for room.
-    pass

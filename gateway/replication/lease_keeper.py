@@ -110,8 +110,9 @@ class LeaseKeeper:
     def hold(self, claim: Claim, run: Abandonable) -> None:
         """Renew the claim until it is dropped; abandon the run if it is lost."""
         before = self._held.get(claim.uuid)
-        # Reading its log may have taken longer than the lease.
-        until = self._reserved.get(claim, time.monotonic() + self._timing.lease_s)
+        # Committing the claim, or reading its log, may have taken as long as the lease.
+        since = time.monotonic() - run.age_s
+        until = self._reserved.get(claim, since + self._timing.lease_s)
         self._held[claim.uuid] = _Held(claim, run, until)
         if run.spec.durable:
             self._may_be_ended.set()

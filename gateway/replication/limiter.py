@@ -37,16 +37,26 @@ from gateway.store.limits.counters import (
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from uuid import UUID
 
     from gateway.limits.accounting import Charge, Elsewhere, GateObserver
     from gateway.limits.buckets import Ask, Bucket
     from gateway.limits.money import Price, SpendMeter, Spent
-    from gateway.limits.rules import Rules, Terms, What
+    from gateway.limits.rules import Rules, Terms
     from gateway.limits.stored_bytes import StoredCharge
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal, TenantId
+
+    _Spending = tuple[Key, SpendMeter, list[Spent]]
 
 WAIT_MAX_S: Final = 2.0
 JITTER: Final = 0.2
@@ -89,11 +99,11 @@ class _Round:
     theirs: an earlier exchange would give them back as unused.
     """
 
-    __slots__ = ("_over", "_taken", "_waiting")
+    __slots__ = ("_over", "_waiting", "taken")
 
     def __init__(self) -> None:
         self._over = OnceEvent()
-        self._taken = OnceEvent()
+        self.taken = OnceEvent()
         self._waiting = 0
 
     async def wait(self) -> None:
@@ -104,15 +114,12 @@ class _Round:
         finally:
             self._waiting -= 1
             if not self._waiting and self._over.is_set():
-                self._taken.set()
+                self.taken.set()
 
     def end(self) -> None:
         self._over.set()
         if not self._waiting:
-            self._taken.set()
-
-    async def taken(self) -> None:
-        await self._taken.wait()
+            self.taken.set()
 
 
 class Limiter:
@@ -126,7 +133,7 @@ class Limiter:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
-        self._observer = observer
+        self.observer = observer
         self.timing = timing
         self._clock = clock
         self.gates = Gates(
@@ -246,13 +253,6 @@ class Limiter:
         elsewhere = await self._store.read(tenant_id, terms)
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
-    def refused(self, what: What) -> None:
-        # Count refusals by limits elsewhere than at a gate.
-        self._observer.limit_refused(what)
-
-    def would_refuse(self, what: What) -> None:
-        self._observer.limit_would_refuse(what)
-
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:
         gates, tenant_id = self.gates, principal.tenant_id
@@ -280,13 +280,13 @@ class Limiter:
         begun = time.perf_counter()
         try:
             if await self._exchange_all(asks, is_round=is_round):
-                self._observer.limits_synced("ok", time.perf_counter() - begun)
+                self.observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
             self._on_failed_round(asks, error)
-            self._observer.limits_synced("failed", time.perf_counter() - begun)
+            self.observer.limits_synced("failed", time.perf_counter() - begun)
         finally:
             current.end()
-        await current.taken()
+        await current.taken.wait()
 
     async def flush(self) -> None:
         await self.once()
@@ -317,9 +317,15 @@ class Limiter:
                 asks[key] = bucket, ask
         return asks
 
-    def _request(self, asks: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> SyncRequest:
+    def _request(
+        self,
+        asks: Mapping[Key, tuple[Bucket, Ask]],
+        spending: Iterable[_Spending],
+        *,
+        is_round: bool,
+    ) -> SyncRequest:
         spend, watched = [], []
-        for (tenant_id, name), meter, rows in self._spending():
+        for (tenant_id, name), meter, rows in spending:
             mine = [SpendRow(tenant_id, name, row.starts_at, row.total) for row in rows]
             spend += [row for row in mine if row.amount and not meter.is_written]
             watched.append(mine[-1])
@@ -331,11 +337,6 @@ class Limiter:
             [key for key, _ in self.gates.storage.watched()] if is_round else (),
         )
 
-    def _spending(self) -> Iterator[tuple[Key, SpendMeter, list[Spent]]]:
-        now = self._now()
-        for key, meter in self.gates.meters():
-            yield key, meter, meter.rows(now)
-
     def _reports(self) -> dict[Key, int]:
         aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_loaded}
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
@@ -346,24 +347,23 @@ class Limiter:
         was_written = False
         while True:
             part = dict(islice(asks.items(), BUCKETS_MAX))
-            request = self._request(part, is_round=is_round)
-            was_written = await self._exchange(part, request, is_round=is_round) or was_written
+            was_written = await self._exchange(part, is_round=is_round) or was_written
             for key in part:
                 del asks[key]
             if not asks:
                 return was_written
             is_round = False
 
-    async def _exchange(
-        self, asks: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
-    ) -> bool:
+    async def _exchange(self, asks: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
         # True: there was anything to send, or the last exchange failed.
+        now = self._now()
+        spending = [(key, meter, meter.rows(now)) for key, meter in self.gates.meters()]
+        request = self._request(asks, spending, is_round=is_round)
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
         # Try even if idle: without an exchange, requests would be refused after `stale_max_s`.
         is_retry = is_round and self._away_since is not None
         if is_idle and not is_retry and not self._is_due_for_prices():
             return False
-        written = list(self._spending())
         async with asyncio.timeout(WAIT_MAX_S):
             reply = await self._store.exchange(request, is_round=is_round)
             if self._is_due_for_prices():
@@ -373,7 +373,7 @@ class Limiter:
                 self._count += 1
                 if not self._count % CLEANED_EVERY:
                     await self._store.forget()
-        self._apply(asks, request, reply, written)
+        self._apply(asks, request, reply, spending)
         return True
 
     def _is_due_for_prices(self) -> bool:
@@ -386,7 +386,7 @@ class Limiter:
         asks: Mapping[Key, tuple[Bucket, Ask]],
         request: SyncRequest,
         reply: SyncReply,
-        written: Sequence[tuple[Key, SpendMeter, list[Spent]]],
+        spending: Iterable[_Spending],
     ) -> None:
         now = self._clock()
         self._away_since = None
@@ -400,7 +400,7 @@ class Limiter:
             self._others = reply.others
             self.gates.elsewhere = {key: reply.elsewhere.get(key, 0) for key in request.reports}
             self.gates.storage.update(request.stored, reply.stored)
-        for key, meter, rows in written:
+        for key, meter, rows in spending:
             spent = reply.spent.get(key, NOTHING_SPENT)
             meter.mark_written(
                 rows,

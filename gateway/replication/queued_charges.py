@@ -7,6 +7,7 @@ responses would pass every budget.
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,10 +58,8 @@ class QueuedCharges:
             kept.charge.give_back_spending()
 
     async def run(self, heads: ReadHeads) -> None:
-        async def look() -> None:
-            await self.look(heads)
-
-        await run_periodically(look, LOOK_S, _log.debug, "queued responses were not looked at")
+        failure = "queued responses were not looked at"
+        await run_periodically(partial(self.look, heads), LOOK_S, _log.debug, failure)
 
     async def look(self, heads: ReadHeads) -> None:
         some = list(islice(self._kept, LOOKED_AT_MAX))

@@ -223,7 +223,7 @@ def _response(run: Run) -> dict[str, Any]:
         "hops": fold.hops,
         "repairs": sum(moment.kind == "repair" for moment in fold.timeline.moments),
         "backend": _backend_of(run),
-        "background": spec.durable,
+        "background": spec.head.background,
         "stored": spec.store,
     }
 

@@ -124,12 +124,13 @@ class TakeoverScheduler:
                 self._rest_s = self._seconds_until_due(work)
                 return False
             since = time.monotonic()
-            claimed = await self._claim(limit)
-            with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
-                await self._start_all(claimed)
+            with self._runs.reserving(limit):
+                claimed = await self._claim(limit)
+                with self._lease_keeper.reserving((run.claim for run in claimed), since=since):
+                    await self._start_all(claimed)
             if len(claimed) < limit:
                 self._may_have_more = work.is_queued and (await self._work()).is_queued
-            return 0 < len(claimed) == limit
+            return len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
         ended = list(self._runs.ended)
@@ -200,14 +201,7 @@ class TakeoverScheduler:
                 response_id=ids.response_id(claimed.claim.uuid),
             )
             return True
-        spec = self._runs.with_charge(spec, claimed.plan)
-        spec = await self._runs.with_secrets(spec, claimed.claim)
-        rows = await self._read_log(claimed)
-        live = await self._runs.restored(spec, rows, claimed.next_entry)
-        if self._runs.is_draining:
-            return False
-        self._runs.go_on(spec, claimed, live)
-        return True
+        return await self._runs.go_on(spec, claimed, await self._read_log(claimed))
 
     async def _read_log(self, claimed: ClaimedRun) -> list[LogRow]:
         # Entries may be missing at the end.

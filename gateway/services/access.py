@@ -102,7 +102,6 @@ class Access:
         *,
         cache_stale_s: float = 900.0,
         previous_pepper: bytes | None = None,
-        key_use_interval_s: float = KEY_USE_INTERVAL_S,
         federation: Federation | None = None,
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
@@ -116,7 +115,7 @@ class Access:
         self.peppers = Peppers(
             Pepper(pepper), None if previous_pepper is None else Pepper(previous_pepper)
         )
-        self.uses = KeyUses(database, interval_s=key_use_interval_s)
+        self.uses = KeyUses(database)
         self._federation = federation
         # Copied for each request, which is quicker than a new one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
@@ -159,7 +158,7 @@ class Access:
                 credential = self._aging.popleft()
                 mark = self._mark(*credential)
                 try:
-                    await self._decide(credential, mark, self._clock(), self._accepted.get(mark))
+                    await self._decide(credential, mark, self._clock())
                 except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
@@ -180,8 +179,7 @@ class Access:
         if decision is not None:
             self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            credential = (secret, organization)
-            decision = await self._decide(credential, mark, now, self._accepted.get(mark))
+            decision = await self._decide((secret, organization), mark, now)
         if decision.principal is None or decision.ends_at <= time.time():
             raise self._refusal(secret, decision)
         self.uses.note(decision.principal)
@@ -193,10 +191,10 @@ class Access:
         return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
     async def _decide(
-        self, credential: tuple[str, str | None], mark: bytes, now: float, cached: _Decision | None
+        self, credential: tuple[str, str | None], mark: bytes, now: float
     ) -> _Decision:
         # One lookup serves all requests that wait for a key: they all miss an expired decision at
-        # the same time. While the database is down, `cached` is valid for `cache_stale_s` more.
+        # the same time. While the database is down, that is valid for `cache_stale_s` more.
         while (lookup := self._lookups.get(mark)) is not None:
             await lookup.over.wait()
             if lookup.failure is not None:
@@ -210,6 +208,7 @@ class Access:
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
         except (StoreUnavailable, IssuerUnavailable) as error:
+            cached = self._accepted.get(mark)
             if cached is None or now - cached.at > self._cache_ttl_s + self._cache_stale_s:
                 lookup.failure = error
                 raise
@@ -311,9 +310,8 @@ class KeyUses:
     refuses is lost; hashes are computed again.
     """
 
-    def __init__(self, database: Database, *, interval_s: float) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
         self._rehashes: dict[UUID, Rehash] = {}
 
@@ -326,7 +324,7 @@ class KeyUses:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(KEY_USE_INTERVAL_S)
             await self.flush()
 
     async def flush(self) -> None:
@@ -339,7 +337,7 @@ class KeyUses:
             hashed = {key: rehashes[key] for key in keys if key in rehashes}
             try:
                 await tenants.note_uses(
-                    self._database, tenant_id, keys, hashed, interval_s=self._interval_s
+                    self._database, tenant_id, keys, hashed, interval_s=KEY_USE_INTERVAL_S
                 )
             except StoreError as error:
                 _log.warning("uses of keys were not written down", error=error)

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
-from gateway.errors import InvalidRequest, StoreError
+from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import SECOND_MAX, moment_of
 from gateway.protocol.request_errors import mutually_exclusive, unknown_place
 from gateway.store import audit_log
+from gateway.store.periodic import run_periodically
 from gateway.store.schema import AUDIT_LOG_KEPT_DAYS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId
@@ -120,12 +120,8 @@ class AuditLogs:
 
     async def run(self) -> None:
         # With its head in the process log a chain that was rebuilt can be detected later.
-        while True:
-            await asyncio.sleep(ANCHOR_S)
-            try:
-                await self.anchor()
-            except StoreError as error:
-                _log.warning("the audit log was not read, it will be tried again", error=error)
+        failure = "the audit log was not read, it will be tried again"
+        await run_periodically(self.anchor, ANCHOR_S, _log.warning, failure)
 
     async def anchor(self) -> None:
         heads = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)

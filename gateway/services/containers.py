@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gateway import ids
 from gateway.errors import (
     DataHeld,
+    GatewayError,
     InvalidRequest,
     RateLimited,
-    RequestError,
     ResourceNotFound,
+    StoreError,
 )
 from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
@@ -94,8 +95,8 @@ class Containers:
         policy = principal.policy
         file_ids: tuple[str, ...] = ()
         if isinstance(container, str):
-            uuid, row = await self._alive(principal, container, param=param)
-            memory_bytes = row.memory_bytes
+            row = await self._alive(principal, container, param=param)
+            uuid, memory_bytes = row.uuid, row.memory_bytes
         else:
             file_ids = container.file_ids
             where = f"{param}.memory_limit"
@@ -147,16 +148,15 @@ class Containers:
             try:
                 for source in copied:
                     await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
-            except RequestError:
+            except GatewayError:
                 # Nobody gets its id, but it would count among the tenant's containers.
-                with suppress(DataHeld):
+                with suppress(DataHeld, StoreError):
                     await rows.delete(self._database, tenant_id, row.uuid)
                 raise
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:
-        _, row = await self._alive(principal, container_id)
-        return container_body(row)
+        return container_body(await self._alive(principal, container_id))
 
     async def list(self, principal: Principal, page: PageParams, *, name: str | None) -> Page[Json]:
         database, now = self._database_for(principal), self._pool.now()
@@ -205,9 +205,9 @@ class Containers:
     async def list_files(
         self, principal: Principal, container_id: str, page: PageParams
     ) -> Page[Json]:
-        uuid, _ = await self._alive(principal, container_id)
+        container = (await self._alive(principal, container_id)).uuid
         files, has_more = await file_rows.list_files(
-            self._database, principal.tenant_id, page, container=uuid, now=self._pool.now()
+            self._database, principal.tenant_id, page, container=container, now=self._pool.now()
         )
         return Page(list(map(container_file_body, files)), has_more)
 
@@ -226,17 +226,17 @@ class Containers:
 
     async def _alive(
         self, principal: Principal, container_id: str, *, param: str | None = None
-    ) -> tuple[UUID, ContainerRow]:
+    ) -> ContainerRow:
         uuid = _uuid(container_id, param=param)
         row = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
         if row is None:
             raise unknown_container(container_id, param=param)
         if row.expires_at <= self._pool.now():
             raise expired_container(container_id, param=param)
-        return uuid, row
+        return row
 
     async def _use(self, principal: Principal, container_id: str) -> UUID:
-        uuid, _ = await self._alive(principal, container_id)
+        uuid = (await self._alive(principal, container_id)).uuid
         life_s, now = self._pool.policy.life_s, self._pool.now()
         await rows.touch(self._database, principal.tenant_id, uuid, now=now, life_s=life_s)
         return uuid
@@ -262,7 +262,7 @@ class Containers:
         )
 
     async def _file(self, principal: Principal, container_id: str, file_id: str) -> FileRow:
-        container, _ = await self._alive(principal, container_id)
+        container = (await self._alive(principal, container_id)).uuid
         uuid = ids.parse_container_file_id(file_id)
         row = None
         if uuid is not None:

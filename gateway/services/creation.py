@@ -37,7 +37,7 @@ from gateway.errors import (
 )
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.limits.accounting import NOTHING_USED, Used
+from gateway.limits.accounting import NOTHING_USED
 from gateway.limits.rules import NO_TERMS
 from gateway.limits.stored_bytes import RESPONSE_BYTES
 from gateway.models.format import SEES
@@ -57,7 +57,6 @@ from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
@@ -349,10 +348,6 @@ class Creation:
                 return repeated
         raise KeyTaken
 
-    def connected(self, principal: Principal) -> AbstractContextManager[None]:
-        # Count a WebSocket connection while entered. Raises `RateLimited` on entry.
-        return self._limiter.connected(principal)
-
     async def compact(self, command: CreateCommand) -> tuple[CompactedContext, Headers]:
         """Replace everything but messages of user and operator by a compaction item."""
         principal = command.principal
@@ -360,18 +355,15 @@ class Creation:
         if principal.keeps_nothing:
             permitted(command)
         charge = await self._limiter.enter(principal, model.id, "default")
-        used = NOTHING_USED
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 compacted = await self._builder.compact(
                     command, model, admit=partial(self._reserve, charge)
                 )
-            usage = compacted.summary.usage
-            used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
         finally:
+            # Once a summary was begun, that has settled.
             if charge is not None:
-                charge.settle(used)
-        self._builder.book(compacted.summary)
+                charge.settle(NOTHING_USED)
         return compacted, () if charge is None else charge.headers
 
     async def count(self, command: CreateCommand) -> tuple[int, Headers]:
@@ -441,7 +433,7 @@ class Creation:
         self, command: CreateCommand, due: DueSummary, charge: Charge | None
     ) -> Generation:
         # Refuse before tokens are spent on a summary.
-        await self._check_acceptable(command, due.conversation)
+        await self._check_acceptable(command, due.run_input.history.conversation)
         plan = due.plan._replace(spec=await self._reserve(charge, due.plan.spec))
         async with self._builder.summarised(due._replace(plan=plan)) as spec:
             return await self._begin(command, replace(spec, charge=charge))
@@ -513,11 +505,10 @@ class Creation:
         if not is_ours and key is None and spec.conversation is None:
             await self._runs.queue(spec)
             return AcceptedGeneration(spec, self._retrieval, None)
-        claim = await self._dependencies.archive.accept(spec, key, owned=is_ours)
+        run, claim = None, await self._dependencies.archive.accept(spec, key, owned=is_ours)
         if claim is None:
             self._runs.charges.leave(spec)
-        run = None
-        if claim is not None:
+        else:
             run = self._runs.begin(spec, claim, requested_at=command.requested_at)
         return AcceptedGeneration(spec, self._retrieval, run)
 
@@ -527,11 +518,11 @@ class Creation:
         for limit in await counters.observed_queues(
             self._database, principal.tenant_id, principal.terms
         ):
-            self._limiter.would_refuse(limit.what)
+            self._limiter.observer.limit_would_refuse(limit.what)
         try:
             await self._dependencies.archive.accept(spec, key, owned=False)
         except RateLimited:
-            self._limiter.refused("background_queued")
+            self._limiter.observer.limit_refused("background_queued")
             raise
         self._runs.charges.leave(spec)
         return AcceptedGeneration(spec, self._retrieval, None)

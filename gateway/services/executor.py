@@ -63,8 +63,8 @@ class ThreadExecutor:
     async def run(self, work: Callable[[*Args], T], *args: *Args, size_bytes: int) -> T:
         """Run work for a request of `size_bytes`.
 
-        Raises `RateLimited` if too much work waits; a single request may have any size. Work whose
-        caller is cancelled runs to its end.
+        Raises `RateLimited` if too much work waits; a single request may have any size. Work that
+        has begun runs to its end, for which a caller that is cancelled waits.
         """
         if size_bytes <= self.inline_bytes_max:
             return work(*args)
@@ -73,7 +73,13 @@ class ThreadExecutor:
             hold(size_bytes)
             async with self._slots.taken(tenant):
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._executor, work, *args)
+                working = loop.run_in_executor(self._executor, work, *args)
+                try:
+                    return await asyncio.shield(working)
+                except asyncio.CancelledError:
+                    # Until then it takes its thread and its memory.
+                    await asyncio.wait([working])
+                    raise
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """Run a run's work without a bound: its response is already being generated."""

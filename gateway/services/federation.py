@@ -148,11 +148,6 @@ class Federation:
         self._token_lifetime_s = token_lifetime_s
         self.defaults = defaults
 
-    @property
-    def body_bytes_max(self) -> int:
-        # The body has little besides the token.
-        return 2 * TOKEN_BYTES_MAX
-
     @staticmethod
     def knows(secret: str) -> bool:
         return secret.startswith(PREFIX) or is_token(secret)
@@ -168,7 +163,7 @@ class Federation:
         provider = await self._bearer_provider(unverified, organization)
         token = await verified(secret, unverified, provider, self.key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
-        admitted = await self._admit(provider, token, None)
+        admitted = await self._admit(provider, attributes, None)
         principal = await self._complete(admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
@@ -186,7 +181,8 @@ class Federation:
             raise _not_admitted()
         provider = issuers[0]
         token = await verified(request.token, unverified, provider, self.key_sets)
-        admitted = await self._admit(provider, token, account_id)
+        attributes = attributes_of(token.claims, provider.transformations)
+        admitted = await self._admit(provider, attributes, account_id)
         now = int(time.time())
         # It must not outlive the token that it is exchanged for.
         ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
@@ -200,9 +196,6 @@ class Federation:
         )
         sealed = self._seal(rule.tenant_id, rule.id, ends_at, scopes)
         return Exchanged(sealed, ends_at - now, scopes)
-
-    async def close(self) -> None:
-        await self.key_sets.close()
 
     def _seal(
         self, tenant_id: TenantId, rule_id: UUID, ends_at: int, scopes: frozenset[str]
@@ -229,8 +222,8 @@ class Federation:
         ):
             scopes = narrowed(one.rule.scopes, granted) if granted else one.rule.scopes
             if scopes is not None:
-                admitted = with_scopes(one, scopes)
-                principal = await self._complete(admitted.principal, float(ends_at))
+                admitted = with_scopes(one.principal, scopes)
+                principal = await self._complete(admitted, float(ends_at))
                 return replace(principal, credential="exchanged")
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
@@ -263,8 +256,7 @@ class Federation:
         )
         if caller is None or not issuer.speaks_for(caller.tenant_name):
             raise TokenNotAdmitted(_UNNAMED)
-        principal = replace(caller, key=replace(caller.key, scopes=scopes))
-        completed = await self._complete(principal, token.expires_at)
+        completed = await self._complete(with_scopes(caller, scopes), token.expires_at)
         return replace(completed, credential="token", end_user=end_user_of(attributes))
 
     async def _bearer_provider(
@@ -288,9 +280,8 @@ class Federation:
         return providers[0]
 
     async def _admit(
-        self, provider: IdentityProvider, token: Verified, account_id: UUID | None
+        self, provider: IdentityProvider, attributes: Mapping[str, Any], account_id: UUID | None
     ) -> Federated:
-        attributes = attributes_of(token.claims, provider.transformations)
         for one in await callers.find_federated(
             self._database, provider.tenant_id, self.defaults, provider_id=provider.id
         ):
@@ -300,7 +291,7 @@ class Federation:
                 continue
             scopes = scopes_granted(rule.scopes, attributes)
             if scopes is not None:
-                return with_scopes(one, scopes)
+                return replace(one, principal=with_scopes(one.principal, scopes))
         raise _not_admitted()
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
@@ -310,11 +301,8 @@ class Federation:
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
 
 
-def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
-    principal = admitted.principal
-    return replace(
-        admitted, principal=replace(principal, key=replace(principal.key, scopes=scopes))
-    )
+def with_scopes(principal: Principal, scopes: frozenset[str]) -> Principal:
+    return replace(principal, key=replace(principal.key, scopes=scopes))
 
 
 def _not_admitted() -> TokenNotAdmitted:

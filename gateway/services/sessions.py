@@ -44,7 +44,8 @@ class Memory(Mapping[str, History]):
         self._bytes_max = bytes_max
         self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
         self._latest: dict[str | None, str] = {}
-        self._size_bytes = 0
+        self.size_bytes = 0
+        """Upper bound of the memory that the histories take."""
 
     @override
     def __getitem__(self, response_id: str) -> History:
@@ -60,11 +61,6 @@ class Memory(Mapping[str, History]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    @property
-    def size_bytes(self) -> int:
-        # An upper bound of the memory that the histories take.
-        return self._size_bytes
-
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
         """Keep a finished response, unless it is larger than the whole memory: no other is dropped
         for it.
@@ -74,8 +70,8 @@ class Memory(Mapping[str, History]):
             return
         self._by_id[response_id] = _Remembered(history, lane, size_bytes)
         self._latest[lane] = response_id
-        self._size_bytes += size_bytes
-        while self._size_bytes > self._bytes_max:
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._bytes_max:
             self._drop(self._least_wanted())
 
     def forget(self, lane: str | None, response_id: str | None) -> None:
@@ -91,7 +87,7 @@ class Memory(Mapping[str, History]):
 
     def _drop(self, response_id: str) -> None:
         entry = self._by_id.pop(response_id)
-        self._size_bytes -= entry.size_bytes
+        self.size_bytes -= entry.size_bytes
         if self._latest.get(entry.lane) == response_id:
             del self._latest[entry.lane]
 

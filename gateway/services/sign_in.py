@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -166,9 +167,10 @@ class SignIn:
     def _endpoint(self, configuration: Mapping[str, Any], name: str) -> str:
         url = configuration.get(name)
         scheme = urlsplit(self._provider.issuer).scheme
-        if not isinstance(url, str) or urlsplit(url).scheme not in {"https", scheme}:
-            raise IssuerUnavailable(f"{self._provider.issuer} has no {name} that can be used")
-        return url
+        with suppress(ValueError):  # it is malformed
+            if isinstance(url, str) and urlsplit(url).scheme in {"https", scheme}:
+                return url
+        raise IssuerUnavailable(f"{self._provider.issuer} has no {name} that can be used")
 
     def _role(self, claims: Mapping[str, Any]) -> OperatorRole:
         claim = claims.get(self._settings.role_claim)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit import BY_ITSELF, COMMAND_LINE
@@ -19,16 +20,16 @@ from gateway.retention import sweep
 from gateway.store import audit_log, holds, resealing
 from gateway.store.periodic import run_periodically
 from gateway.store.postgres.database import require_owner
-from gateway.store.resealing import KEYS
+from gateway.store.resealing import KEYS, ResealPlace
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from gateway.audit import AuditEvent, Author
     from gateway.encryption.keyring import WrappedKey
     from gateway.store.postgres.database import Database
-    from gateway.store.resealing import ResealPlace
+    from gateway.store.resealing import Resealed
     from gateway.store.tenant_keys import TenantKeys
     from gateway.tenancy import TenantId
 
@@ -41,7 +42,8 @@ ROWS_PER_S: Final = 500.0
 HOLD_S: Final = 60.0
 """Margin for which a tenant stays reserved, beyond the time of a page."""
 
-
+_NEXT: Final = dict(pairwise(KEYS))
+"""The table after each but the last."""
 _log = EventLog(__name__)
 
 
@@ -116,10 +118,15 @@ class TenantEncryption:
         if destroys_older and sealing:
             await self._check_is_everywhere(tenant_id, sealing)
         for _ in range(PASSES_MAX):
-            # In this order: rows moved out of flushes meanwhile are then seen in the logs.
-            written = await _reseal_flushes(self._database, tenant_id)
-            for table in KEYS:
-                written += await self._reseal(tenant_id, table, rows_per_s, on_rows)
+            written, lost = await _reseal_flushes(self._database, tenant_id), 0
+            async for table, page in _pages(self._database, tenant_id, ResealPlace(), rows_per_s):
+                written, lost = written + page.written, lost + page.lost
+                on_rows(page.seen)
+                if lost and page.last is None:
+                    raise ContentSealed(
+                        f"{lost} rows of {table} cannot be opened: their key is gone, or they are "
+                        "damaged"
+                    )
             total += written
             if not written:
                 break
@@ -143,27 +150,6 @@ class TenantEncryption:
                 " without it can be done now."
             )
 
-    async def _reseal(
-        self, tenant_id: TenantId, table: str, rows_per_s: float, on_rows: Callable[[int], None]
-    ) -> int:
-        written = lost = 0
-        after = None
-        while True:
-            page = await resealing.reseal(
-                self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
-            )
-            written, lost = written + page.written, lost + page.lost
-            on_rows(page.seen)
-            if page.last is None:
-                break
-            after = page.last
-            await asyncio.sleep(page.seen / rows_per_s)
-        if lost:
-            raise ContentSealed(
-                f"{lost} rows of {table} cannot be opened: their key is gone, or they are damaged"
-            )
-        return written
-
     async def _add_key(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
         kept = await self.keys(tenant_id)
         number = 1 + max((key.number for key in kept), default=0)
@@ -180,6 +166,7 @@ class TenantEncryption:
 
 
 async def _reseal_flushes(database: Database, tenant_id: TenantId) -> int:
+    # Before the tables: rows moved out of flushes meanwhile are then seen in the logs.
     total = 0
     after: tuple[str, int] | None = ("", 0)
     while after is not None:
@@ -188,6 +175,22 @@ async def _reseal_flushes(database: Database, tenant_id: TenantId) -> int:
         )
         total += written
     return total
+
+
+async def _pages(
+    database: Database, tenant_id: TenantId, place: ResealPlace, rows_per_s: float
+) -> AsyncIterator[tuple[str, Resealed]]:
+    # Reseal all tables from this place on.
+    tables, after = list(KEYS), place.after
+    for table in tables[tables.index(place.table or tables[0]) :]:
+        while True:
+            page = await resealing.reseal(
+                database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
+            )
+            yield table, page
+            await asyncio.sleep(page.seen / rows_per_s)
+            if (after := page.last) is None:
+                break
 
 
 class Resealing:
@@ -250,42 +253,20 @@ class Resealing:
     async def _pass(
         self, tenant_id: TenantId, number: int, place: ResealPlace
     ) -> ResealPlace | None:
-        # None: the place no longer belongs to this key. Flushes come first, as in
-        # `TenantEncryption.reseal`.
-        tables = list(KEYS)
+        # None: the place no longer belongs to this key.
         if place.table is None:
             written = await _reseal_flushes(self._database, tenant_id)
+            place = replace(place, written=place.written + written, total=place.total + written)
+        async for table, page in _pages(self._database, tenant_id, place, self._rows_per_s):
             place = replace(
-                place, table=tables[0], written=place.written + written, total=place.total + written
+                place,
+                table=table if page.last is not None else _NEXT.get(table, table),
+                after=page.last,
+                written=place.written + page.written,
+                total=place.total + page.written,
             )
-        assert place.table is not None, "it was given the first one"
-        for table in tables[tables.index(place.table) :]:
-            after = place.after if table == place.table else None
-            is_over = False
-            while not is_over:
-                page = await resealing.reseal(
-                    self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
-                )
-                after, is_over = page.last, page.last is None
-                place = replace(
-                    place,
-                    table=table,
-                    after=after,
-                    written=place.written + page.written,
-                    total=place.total + page.written,
-                )
-                if not await self._move(tenant_id, number, place, is_over=is_over):
-                    return None
-                await asyncio.sleep(page.seen / self._rows_per_s)
+            if not await resealing.move(
+                self._database, tenant_id, number, place, hold_s=self._hold_s
+            ):
+                return None
         return place
-
-    async def _move(
-        self, tenant_id: TenantId, number: int, place: ResealPlace, *, is_over: bool
-    ) -> bool:
-        # After the end of a table, the place is the beginning of the next one.
-        if is_over and place.table is not None:
-            tables = list(KEYS)
-            beyond = tables.index(place.table) + 1
-            if beyond < len(tables):
-                place = replace(place, table=tables[beyond], after=None)
-        return await resealing.move(self._database, tenant_id, number, place, hold_s=self._hold_s)

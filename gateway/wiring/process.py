@@ -159,7 +159,7 @@ class Process:
             helpers = (self.access.run, self.access.uses.run)
             await stack.enter_async_context(self.foundation.running(*helpers))
             await stack.enter_async_context(self._replicating())
-            stack.push_async_callback(self.federation.close)
+            stack.push_async_callback(self.federation.key_sets.close)
             _keep_pauses_short()
             try:
                 yield

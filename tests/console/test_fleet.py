@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from gateway.console.fleet import STRIP_MAX, fleet_of
-from gateway.replication.snapshots import Sample, quantile, sample_between
+from gateway.replication.snapshots import Sample, _response, quantile, sample_between
 from gateway.telemetry.metrics import FIRST_TOKEN_SECONDS, Metrics, Totals
+from tests.fakes.staged_run import ScriptedTokens, Stage, run_spec
 
 
 def sample(**values: float) -> dict[str, Any]:
@@ -162,3 +163,9 @@ def test_a_sample_is_what_came_between() -> None:
     assert 0.5 in FIRST_TOKEN_SECONDS
     again = sample_between(metrics.totals(), metrics.totals(), 5.0, in_flight=0)
     assert again == Sample(0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_durable_response_is_not_always_in_the_background(*, background: bool) -> None:
+    spec = replace(run_spec(background=background), durable=True)
+    assert _response(Stage(ScriptedTokens([]), spec=spec).run)["background"] is background

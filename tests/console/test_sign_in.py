@@ -87,7 +87,7 @@ async def signing_in(url: str, issuer: str, **changes: Any) -> AsyncIterator[Sit
     try:
         yield site
     finally:
-        await site.process.federation.close()
+        await site.process.federation.key_sets.close()
         await site.process.foundation.close()
 
 
@@ -240,6 +240,17 @@ async def test_an_issuer_may_end_with_a_slash(console_database_url: str) -> None
         issuer.configuration = {"issuer": name, "authorization_endpoint": f"{name}authorize"}
         async with signing_in(console_database_url, name) as site, site.client() as client:
             assert (await leave(client)).startswith(f"{name}authorize?")
+
+
+@pytest.mark.parametrize("url", ["http://[", "ftp://a.example", None])
+async def test_a_provider_with_an_address_that_cannot_be_used_is_named(
+    console_database_url: str, url: str | None
+) -> None:
+    async with running_issuer() as issuer:
+        issuer.configuration = {"issuer": issuer.url, "authorization_endpoint": url}
+        async with signing_in(console_database_url, issuer.url) as site, site.client() as client:
+            answer = await client.get(TO_PROVIDER)
+    assert answer.status_code == 503
 
 
 async def test_without_a_provider_there_is_no_way_to_it(site: Site) -> None:

@@ -6,6 +6,7 @@ form (OAuth clients), and JWT bearer assertions (https://www.rfc-editor.org/rfc/
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -19,7 +20,7 @@ from gateway.errors import (
     TokenNotAdmitted,
     TokenRefused,
 )
-from gateway.services.federation import ExchangeRequest
+from gateway.services.federation import TOKEN_BYTES_MAX, ExchangeRequest
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,6 +35,8 @@ _TYPE: Final = "urn:ietf:params:oauth:token-type:"
 SUBJECT_TYPES: Final = (f"{_TYPE}jwt", f"{_TYPE}id_token")
 _FORM: Final = b"application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 32
+BODY_BYTES_MAX: Final = 2 * TOKEN_BYTES_MAX
+"""Anybody may send a body, and it has little besides the token."""
 
 
 class _Refused(Exception):
@@ -48,9 +51,8 @@ class TokenExchangeEndpoint:
     """ASGI application that answers with OAuth's errors, as its clients and the SDK expect."""
 
     def __init__(self, federation: Federation, bodies: BodyReader) -> None:
-        """Read small `bodies` only: anybody may send them."""
         self._federation = federation
-        self._bodies = bodies
+        self._bodies = replace(bodies, own_bytes_max=BODY_BYTES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._answer(scope, receive)

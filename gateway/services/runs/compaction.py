@@ -82,10 +82,6 @@ class Summary:
     finished: Finished
     fold: Fold
 
-    @property
-    def usage(self) -> TokenUsage:
-        return self.fold.usage
-
 
 class SummaryPlan(NamedTuple):
     spec: RunSpec
@@ -99,10 +95,6 @@ class CompactedContext(NamedTuple):
     summary: Summary
 
     @property
-    def model(self) -> str:
-        return self.plan.spec.model
-
-    @property
     def body(self) -> bytes:
         """Return JSON whose `output` can be the next request's input unchanged."""
         head = self.plan.spec.head
@@ -111,7 +103,7 @@ class CompactedContext(NamedTuple):
         ]
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, head.uuid, 0)
         output = [*kept, compaction_body(item_id, self.summary.compacted.seal)]
-        body = compacted_response(head.uuid, head.created_at, output, self.summary.usage)
+        body = compacted_response(head.uuid, head.created_at, output, self.summary.fold.usage)
         return orjson.dumps(body)
 
 

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import urljoin
 from weakref import WeakValueDictionary
 
 from gateway.models.chat.image_gallery import LONG_TOGETHER, SIGNATURES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
 
-
+REDIRECTS_MAX: Final = 3
 _NO_TURN: Final = (
     f"{IMAGE_NO_ROOM}As many images as may be are being fetched for your requests, or for all. Try "
     "again in a moment, or send the image as a data URL."
@@ -44,15 +44,10 @@ class ImageVisits:
 
     bytes_max: int = 8 * 1024 * 1024
     timeout_s: float = 10.0
-    redirects_max: int = 3
     visits_max: int = 16
     context_bytes_max: int = 32 * 1024 * 1024
     held_bytes_max: int = 512 * 1024 * 1024
     tenant_share: float = TENANT_IMAGE_SHARE
-
-    @property
-    def tenant_visits_max(self) -> int:
-        return max(1, int(self.visits_max * self.tenant_share))
 
 
 class _NoImage(Exception):
@@ -134,7 +129,8 @@ class ImageFetcher:
         coming = _Coming(len(questions), hold, self._visits.context_bytes_max)
         places = self._places_of.get(tenant_id)
         if places is None:
-            places = asyncio.Semaphore(self._visits.tenant_visits_max)
+            visits = self._visits
+            places = asyncio.Semaphore(max(1, int(visits.visits_max * visits.tenant_share)))
             self._places_of[tenant_id] = places
         async with asyncio.TaskGroup() as group:
             fetching = [
@@ -150,7 +146,7 @@ class ImageFetcher:
     async def _answer(
         self, question: bytes, at: int, coming: _Coming, places: asyncio.Semaphore
     ) -> str:
-        url = urldefrag(question.removeprefix(IMAGE_QUESTION).decode()).url
+        url = question.removeprefix(IMAGE_QUESTION).decode().partition("#")[0]
         is_turn = False
         try:
             async with asyncio.timeout(self._visits.timeout_s), places, self._places:
@@ -177,7 +173,7 @@ class ImageFetcher:
         self._policy.origin(url)
         url = normalised(url)
         origin = self._policy.origin(url)
-        for _ in range(self._visits.redirects_max + 1):
+        for _ in range(REDIRECTS_MAX + 1):
             answer = await self._get(url, at, coming)
             if isinstance(answer, tuple):
                 kind, content = answer

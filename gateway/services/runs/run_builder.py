@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.brought_tools import BroughtTools
-    from gateway.protocol.context_item import ContextItem, ConversationPlace
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.responses.create_request import CreateResponse, RequestKey
     from gateway.protocol.responses.response_object import ServiceTier
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
-    from gateway.services.runs.compaction import Compactor, Summary
+    from gateway.services.runs.compaction import Compactor
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.images import ImageFetcher
     from gateway.services.runs.tool_grants import ToolGrants
@@ -278,7 +278,7 @@ class SpecBuilder:
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
-            scope=run_input.command.principal.tenant_id.bytes,
+            scope=run_input.tenant_id.bytes,
             runs_tools=grants is not None and grants.has_tools,
             requested_effort=request.reasoning.effort,
             rendered=run_input.rendered,
@@ -389,7 +389,7 @@ class SpecBuilder:
         # An echo has defaults, which are usually shorter, beside what was sent.
         is_long = run_input.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
-            tenant, key = run_input.command.principal.tenant_id, self._sealer.key_id
+            tenant, key = run_input.tenant_id, self._sealer.key_id
             binding = Binding(tenant, run_input.model.id, key)
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
@@ -408,7 +408,7 @@ class SpecBuilder:
     def _rules_and_checker(self, run_input: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
         # Clients send the same tools again and again. User content is cached per tenant: the time
         # of a request must not depend on other tenants' requests.
-        request, tenant = run_input.command.request, run_input.command.principal.tenant_id
+        request, tenant = run_input.command.request, run_input.tenant_id
         demands = (request.tools, request.brought, request.stop, run_input.granted.grants)
         is_bound = any(demands) or not isinstance(request.tool_choice, str)
         if not is_bound and echoed["text"]["format"]["type"] == "text":
@@ -448,7 +448,7 @@ class SpecBuilder:
         if not self.knows_stored_ids(run_input.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
-        sealer, tenant = self._sealer, run_input.command.principal.tenant_id
+        sealer, tenant = self._sealer, run_input.tenant_id
         return assemble(
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
@@ -523,7 +523,7 @@ def _build_echo(run_input: RunInput) -> Echo:
 def _rules_key(run_input: RunInput, echoed: Echo) -> tuple[bytes, int]:
     # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
     tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
-    tenant = run_input.command.principal.tenant_id
+    tenant = run_input.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
     hosted = rule_key(run_input.granted.grants)
@@ -712,10 +712,6 @@ class DueSummary(NamedTuple):
     run_input: RunInput
     plan: SummaryPlan
 
-    @property
-    def conversation(self) -> ConversationPlace | None:
-        return self.run_input.history.conversation
-
 
 class RunBuilder:
     def __init__(
@@ -777,18 +773,15 @@ class RunBuilder:
     ) -> CompactedContext:
         """Summarise what the request continues and contains.
 
-        `admit` charges the run that makes the summary before a token is spent. The caller books the
-        result.
+        `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
         plan = await self._executor.run(
             self._plan_summary, run_input, size_bytes=self._specs.work_bytes(run_input)
         )
-        return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
-
-    def book(self, summary: Summary) -> None:
-        # The caller of the summary pays for it.
+        summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
+        return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""

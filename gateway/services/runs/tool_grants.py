@@ -402,8 +402,7 @@ def rule_key(grants: Grants | None) -> object:
         return None
     servers = [
         [server.label, tool.name, tool.parameters, tool.needs_approval]
-        for server in grants.servers
-        for tool in server.tools
+        for server, tool in _mcp_tools(grants.servers)
     ]
     return [grants.browser is not None, grants.python is not None, servers]
 
@@ -442,8 +441,8 @@ def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
     return ServerTools(declared(spaces), tuple(paths))
 
 
-def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
-    return ((server, tool) for server in grants.servers for tool in server.tools)
+def _mcp_tools(servers: Iterable[ServerGrant]) -> Iterator[tuple[ServerGrant, McpTool]]:
+    return ((server, tool) for server in servers for tool in server.tools)
 
 
 def _approved(
@@ -472,7 +471,7 @@ def _check_names(request: CreateResponse, grants: Grants) -> None:
     # The model could not tell a tool of a server from a function of the same name.
     functions = {tool.name for tool in named(request.visible_tools)}
     where = _server_paths(request.tools)
-    for server, tool in _mcp_names(grants):
+    for server, tool in _mcp_tools(grants.servers):
         name = flat_name(server.label, tool.name)
         if name in functions:
             raise duplicate_name(f"{where[server.label]}.server_label", name)
@@ -494,7 +493,7 @@ def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Li
         return  # something else can be called, which is known since the request was parsed
     if not wanted and (grants.browser or grants.python or any(named(request.visible_tools))):
         return
-    if any(_is_one(server, tool, of_servers) for server, tool in _mcp_names(grants)):
+    if any(_is_one(server, tool, of_servers) for server, tool in _mcp_tools(grants.servers)):
         return
     failures = [listing.error for listing in listings if listing.error]
     why = failures[0] if failures else "The MCP server offers no such tool to this request."
@@ -567,12 +566,13 @@ def decisions(
     unknown request, and for an approved call that has changed.
     """
     decided: list[ApprovalDecision] = []
+    tools = {(one[0].label, one[1].name): one for one in _mcp_tools(servers)}
     for answer in answers:
         request_id = answer.approval_request_id
         request = requests.get(request_id)
         if request is None:
             raise unknown_approval(request_id)
-        granted = _tool(request, servers)
+        granted = tools.get((request.server_label, request.name))
         if granted is not None:
             digest = approval_digest(*granted, request.arguments)
             name = flat_name(request.server_label, request.name)
@@ -581,16 +581,6 @@ def decisions(
         elif answer.approve:
             raise refused_approval(request_id, "mismatch")
     return tuple(decided)
-
-
-def _tool(
-    request: McpApprovalRequest, servers: Sequence[ServerGrant]
-) -> tuple[ServerGrant, McpTool] | None:
-    for server in servers:
-        for tool in server.tools:
-            if (server.label, tool.name) == (request.server_label, request.name):
-                return server, tool
-    return None
 
 
 def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from gateway.api.streaming import StreamLimits
 from gateway.errors import ResourceNotFound
 from gateway.services.containers import Download, download
 from gateway.settings.tools import Python, Tools
+from gateway.store.postgres.statements import Statement
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.files import CHUNK_BYTES
 from gateway.tenancy import TenantId, default_project
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 
@@ -56,6 +58,21 @@ async def running(python_settings: Settings) -> AsyncIterator[RunningGateway]:
         with bounds("python.FileBounds", container_bytes_max=5 << 20, container_files_max=4):
             gateway = await stack.enter_async_context(running_gateway(python_settings))
         yield gateway
+
+
+@asynccontextmanager
+async def full_disk(database: Database) -> AsyncIterator[None]:
+    """What a full disk refuses is played by a trigger: the error is the server's own."""
+    for statement in (
+        "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE disk_full; END $$",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON file_chunks EXECUTE FUNCTION no_room()",
+    ):
+        async with database.owner_transaction() as connection:
+            await connection.execute(Statement(statement))
+    yield
+    async with database.owner_transaction() as connection:
+        await connection.execute(Statement("DROP FUNCTION no_room CASCADE"))
 
 
 async def client_of(running: RunningGateway, settings: Settings) -> openai.AsyncOpenAI:
@@ -512,6 +529,16 @@ async def test_container_without_room_for_its_files_is_not_made(sdk: openai.Asyn
     made = [await sdk.files.create(file=(name, content), purpose="user_data") for name in "ab"]
     error = await refusal(sdk.containers.create(name="c", file_ids=[one.id for one in made]))
     assert (error.status_code, error.code) == (400, "container_full")
+    assert [each async for each in sdk.containers.list()] == []
+
+
+async def test_a_container_whose_files_the_database_cannot_write_is_not_made(
+    sdk: openai.AsyncOpenAI, running: RunningGateway
+) -> None:
+    made = await sdk.files.create(file=("a", b"a"), purpose="user_data")
+    async with full_disk(running.process.foundation.database):
+        error = await refusal(sdk.containers.create(name="c", file_ids=[made.id]))
+    assert error.status_code == 503
     assert [each async for each in sdk.containers.list()] == []
 
 

@@ -225,7 +225,14 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
         assert len(receiver.heard) == 1
         await again(database)
         assert await delivery.round() == 0
-        await delivery.close()
+        # The operator takes the broken channel away.
+        mended = AlertDelivery(database, alert_channels(settings), interval_s=1)
+        await again(database)
+        assert await mended.round() == 1
+        await again(database)
+        assert await mended.round() == 0, "it is told to the end"
+        for one in (delivery, mended):
+            await one.close()
     assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
 
 

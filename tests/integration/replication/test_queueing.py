@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from gateway.entries import Finished
 from gateway.errors import RateLimited
 from gateway.generation import TokenUsage
 from gateway.replication.durable_runs import cost_of
+from gateway.replication.takeover_scheduler import READ_AT_ONCE_MAX
 from gateway.store.claim_order import EXPECTED_AT_FIRST, EndedResponse
 from gateway.store.locks import Lock
 from gateway.store.notices import Notice
@@ -77,6 +79,24 @@ async def test_what_there_is_no_room_for_waits_and_follows(
             while (await load(database, spec)).status != "completed":
                 await one.idle()
         looking.cancel()
+
+
+async def test_what_was_claimed_takes_room_before_it_begins(
+    database: Database, tenant: TenantId
+) -> None:
+    claimed, accepted = background(tenant), background(tenant)
+    async with replica(database, Speaker(ANSWER, silent=True), Habits(running_max=1)) as one:
+        await one.archive.accept(claimed, None, owned=False)
+        async with AsyncExitStack() as reading:
+            for _ in range(READ_AT_ONCE_MAX):
+                await reading.enter_async_context(one.scheduler._reading)
+            claiming = asyncio.ensure_future(one.scheduler.claim_available())
+            while (await load(database, claimed)).status != "in_progress":
+                assert not claiming.done()
+            await one.runs.queue(accepted)
+        await claiming
+        assert one.supervisor.claimed == 1
+        assert (await load(database, accepted)).status == "queued"
 
 
 @pytest.mark.slow

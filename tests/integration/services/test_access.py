@@ -276,6 +276,28 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
     await refusal(access, secret)
 
 
+async def test_a_key_that_was_disabled_during_a_look_that_failed_is_not_taken(
+    access: Access, tenants: Tenants, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = await new_secret(tenants)
+    await access.authenticate(secret)
+    clock.now += 6.0
+    is_asked, is_disabled = asyncio.Event(), asyncio.Event()
+
+    async def failing(*_: Any) -> Principal | None:
+        is_asked.set()
+        await is_disabled.wait()
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(callers, "find_principal", failing)
+    asking = asyncio.ensure_future(access.authenticate(secret))
+    await is_asked.wait()
+    await tenants.disable(COMMAND_LINE, "acme")
+    is_disabled.set()
+    with pytest.raises(StoreUnavailable):
+        await asking
+
+
 @pytest.mark.slow
 async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(
     access: Access, tenants: Tenants, clock: Clock, postgres: PostgresServer, database_url: str

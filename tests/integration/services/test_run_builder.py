@@ -73,7 +73,7 @@ class Desk:
         built = await self.build(**body)
         if not isinstance(built, DueSummary):
             return built
-        assert built.conversation is None
+        assert built.run_input.history.conversation is None
         async with self.builder.summarised(built) as spec:
             return spec
 

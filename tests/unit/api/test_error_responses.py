@@ -298,7 +298,11 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 @pytest.fixture
 def client() -> TestClient:
     app = Starlette(
-        routes=[Route("/v1/models", Response(), methods=["GET"]), Route("/teapot", _refuse)],
+        routes=[
+            Route("/v1/models", Response(), methods=["GET"]),
+            Route("/v1/models/{model_id}/tunes", Response(), methods=["GET"]),
+            Route("/teapot", _refuse),
+        ],
         exception_handlers={HTTPException: _routing_error},
     )
     app.router.redirect_slashes = False
@@ -327,6 +331,8 @@ def test_an_unknown_url_is_answered_with_an_envelope(client: TestClient) -> None
         ("/v1/moderations", "(GET /v1/moderations): it is not served here. Served are /v1/models"),
         ("/v1/model", "(GET /v1/model). Did you mean /v1/models?"),
         ("/v1/modles", "Did you mean /v1/models?"),
+        (f"/v1/models/{'0' * 40}/tune", "Did you mean /v1/models/{model_id}/tunes?"),
+        (f"/v1/models/{'0' * 40}/delete", "it is not served here"),
         (f"/v1/model{'s' * 300}", "it is not served here"),
         ("/v1/models/", "Leave out the slash at its end."),
         ("/v1/v1/models", "It has /v1 twice: the client adds it to a base URL that ends in it"),

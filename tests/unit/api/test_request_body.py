@@ -54,8 +54,10 @@ async def test_a_body_above_the_bound_is_refused_before_it_is_all_there() -> Non
 async def test_bodies_that_arrive_at_once_have_bounds() -> None:
     unused: Any = None
     arriving = HeldBytes(16, "Too many.")
-    reader = BodyReader(
-        unused, BodyBounds(10, 5), unused, strict=False, served=unused, arriving=arriving
+    bounds = BodyBounds(10, 5, arriving)
+    # The listeners of a process have readers of their own.
+    reader, other = (
+        BodyReader(unused, bounds, unused, strict=False, served=unused) for _ in range(2)
     )
     scope, rest, waits = {"type": "http", "headers": []}, asyncio.Event(), asyncio.Event()
 
@@ -70,7 +72,7 @@ async def test_bodies_that_arrive_at_once_have_bounds() -> None:
         slow = group.create_task(reader.read(scope, slowly))
         await waits.wait()
         with pytest.raises(RateLimited, match="Too many"):
-            await reader.read(scope, receiving(chunk(b"x" * 9, more=True)))
+            await other.read(scope, receiving(chunk(b"x" * 9, more=True)))
         # What came whole is not held.
         assert await reader.read(scope, receiving(chunk(b"x" * 9))) == b"x" * 9
         rest.set()

@@ -71,6 +71,7 @@ class Told:
     """A run that notes when it has to stop."""
 
     spec: RunSpec = field(default_factory=lambda: run_spec(background=True))
+    age_s: float = 0.0
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abandon(self) -> None:
@@ -337,6 +338,18 @@ async def test_a_lease_counts_from_the_claim_however_long_its_log_was_read() -> 
     with pytest.raises(ClaimLost):
         await waiting
     assert run.abandoned.is_set()
+
+
+async def test_a_lease_counts_from_the_request_however_long_its_claim_took_to_commit() -> None:
+    table, run = Table(), Told(age_s=LEASE_S)
+    keeper = table.keeper()
+    claim = table.claim()
+    keeper.hold(claim, run)
+    waiting = asyncio.ensure_future(keeper.assured(claim))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await keeper.heartbeat()
+    await waiting
 
 
 async def test_a_claim_that_was_renewed_before_its_run_began_is_held_at_once() -> None:

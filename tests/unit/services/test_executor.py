@@ -73,6 +73,25 @@ async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_ther
         assert await threads.run(go_on.is_set, size_bytes=10)
 
 
+async def test_work_whose_client_has_left_counts_until_it_is_over() -> None:
+    go_on = threading.Event()
+    with closing(
+        ThreadExecutor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=10)
+    ) as threads:
+        gone = asyncio.ensure_future(threads.run(go_on.wait, size_bytes=10))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        another = asyncio.ensure_future(threads.run(go_on.wait, size_bytes=1))
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(RateLimited):
+            await another
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert await threads.run(go_on.is_set, size_bytes=10)
+
+
 async def test_tenants_take_turns_and_who_leaves_gives_its_turn_up() -> None:
     """Whoever comes with much at once keeps another waiting for what is under way, and no more."""
     go_on = threading.Event()

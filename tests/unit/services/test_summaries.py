@@ -26,7 +26,7 @@ async def test_a_summary_is_what_was_said_aloud_and_is_booked_by_whoever_has_no_
     desk = SummaryDesk(says(THOUGHT + "<|start|>assistant" + ANSWER))
     summary = await desk.compactor().make(SPEC)
     assert summary.text == "Hello there"
-    assert summary.usage.reasoning_tokens == 1
+    assert summary.fold.usage.reasoning_tokens == 1
     assert desk.booked == []
     desk.compactor().book(summary)
     assert desk.booked == ["completed"]

@@ -94,6 +94,7 @@ async def test_a_url_is_fetched_by_the_gateway(passing: Passing, site: str, path
         ("data:image/png;base64,%%%", "no base64"),
         ("ftp://example.com/x.png", "neither of http"),
         ("http://169.254.169.254/latest", "not fetched"),
+        ("http://[x#y", "not fetched"),
         ("{site}/page", "leads to is none of"),
         ("{site}/none", "answered 404"),
     ],
