@@ -86,13 +86,15 @@ async def test_one_that_fails_stops_no_other() -> None:
         raise ValueError
 
     told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
     reads = Reads(1.0)
     reads.come(A)
     reads.turns.wait(A, 1, fail)
     reads.come(A, 1)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    loop.set_exception_handler(None)  # all tests share the loop
     assert reads.parsed == [(A, 0), (A, 1)]
     assert len(told) == 1
 
