@@ -55,7 +55,7 @@ def rows() -> list[Row]:
     customary = {path: name for name, path in CUSTOMARY.items()}
     for variable in variables(Settings):
         also = []
-        if variable.is_list:
+        if variable.is_json:
             also.append("As JSON.")
         if variable.is_secret:
             also.append(f"Or {variable.name}{FILE_SUFFIX}: a file that holds it.")

@@ -88,6 +88,11 @@ def test_lists_are_json_in_the_environment() -> None:
     assert backend.models == ()
 
 
+def test_mappings_are_json_in_the_environment() -> None:
+    environ = {"GATEWAY_CONSOLE__SIGN_IN__ROLES": '{"admins": "owner"}'}
+    assert load_settings(environ=environ).console.sign_in.roles == {"admins": "owner"}
+
+
 def test_only_the_urls_of_servers_lose_their_ends() -> None:
     environ = {"GATEWAY_LEDGER__SINKS": '[{"name": "a", "url": "https://bill.example/usage/v1"}]'}
     environ["GATEWAY_CONSOLE__SIGN_IN__ISSUER"] = "https://acme.auth0.example/"

@@ -206,6 +206,7 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
     ("text", "message"),
     [
         ("server: 8000", "server: expected settings on lines of their own below it, such as `host"),
+        ("console: {sign_in: {roles: owner}}", "of their own below it, such as `NAME: …`"),
         ("backends: http://gpu-1:8000", "backends: expected a list, each entry on a line that"),
         ("backends: {name: a}", "backends: expected a list, each entry on a line that begins with"),
         ("backends: [http://gpu-1:8000]", "backends[0]: expected settings on lines of their own"),
