@@ -31,6 +31,7 @@ from gateway.cli.doctor import examine
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError
 from gateway.settings import Server, Settings, load_settings
+from gateway.settings.http_urls import listener_url
 from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
@@ -279,7 +280,7 @@ async def _backends(settings: Settings, client: Client) -> object:
 
 
 async def _metrics(url: str | None, server: Server, client: Client) -> str:
-    address = url or httpx2.URL(scheme="http", host=server.host, port=server.port, path="/metrics")
+    address = url or f"{listener_url(server.host, server.port)}/metrics"
     answer = await client.get(address, timeout=METRICS_TIMEOUT_S)
     return answer.text if answer.status_code == 200 else f"GET /metrics: {answer.status_code}"
 

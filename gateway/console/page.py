@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.admin.transactions import AdminCaller
 from gateway.audit import Author
+from gateway.settings.http_urls import listener_url
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class Call:
         parts = urlsplit(self.origin)
         if parts.scheme == "https":
             return f"{self.origin}/v1"
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        return f"http://{host}:{self.services.api_port}/v1"
+        return f"{listener_url(parts.hostname or '', self.services.api_port)}/v1"
 
     @property
     def default_model(self) -> str:

@@ -51,5 +51,11 @@ def _has_port(parts: SplitResult) -> bool:
         return False
 
 
+def listener_url(host: str, port: int) -> str:
+    """Return where a listener is; one at all addresses of the machine is shown at loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 HttpUrl = Annotated[str, AfterValidator(http_url)]
 WholeUrl = Annotated[str, AfterValidator(whole_url)]
