@@ -142,8 +142,8 @@ class Sessions:
             row = await _one(connection, _LINK, {"hash": self._hash(token)})
         return None if row is None else Session(row.id, row.name, row.role)
 
-    async def open(self, token: str, visitor: Visitor) -> tuple[Session, str] | None:
-        """Use a link. Return its session and that one's secret."""
+    async def open(self, token: str, visitor: Visitor) -> str | None:
+        """Use a link. Return the secret of its session."""
         secret = _new_secret()
         parameters = {
             "hash": self._hash(token),
@@ -156,15 +156,15 @@ class Sessions:
             row = await _one(connection, _OPEN, parameters)
             if row is None:
                 return None
-            session = Session(row.id, row.name, row.role, _form_token(secret))
+            session = Session(row.id, row.name, row.role)
             await self._note(connection, "login.succeeded", session, visitor)
-        return session, secret
+        return secret
 
     async def begin(self, name: str, role: OperatorRole, visitor: Visitor) -> str:
         """Return the secret of a new session."""
-        opened = await self.open(await self.create_link(name, role), visitor)
-        assert opened is not None, "nobody else has the link"
-        return opened[1]
+        secret = await self.open(await self.create_link(name, role), visitor)
+        assert secret is not None, "nobody else has the link"
+        return secret
 
     async def find(self, secret: str) -> Session | None:
         bounds = {"idle_s": float(IDLE_S), "seen_every_s": float(SEEN_EVERY_S)}

@@ -124,19 +124,25 @@ class Act:
 class Page:
     """Page at `path` below /console.
 
-    `view` returns what `template` shows, the path of another page, a `Download`, or a response.
+    `view` returns what `template` shows, the path of another page, a `Download`, or a response;
+    instead `live` reads what is the same to all who look: the block `live` of it is streamed.
     `permission` None: a session is enough. `fragments` are blocks that a script may fetch alone.
-    Without an `icon` it is not in the navigation; `shortcut` follows `g`. `live` reads the view of
-    the block `live`, which is streamed, the same to all who look.
+    Without an `icon` it is not in the navigation; `shortcut` follows `g`.
     """
 
     path: str
-    title: str
-    template: str
     permission: OperatorPermission | None
-    view: Callable[[Call], Awaitable[object]]
+    title: str = ""
+    template: str = ""
+    view: Callable[[Call], Awaitable[object]] | None = None
     acts: tuple[Act, ...] = ()
     fragments: frozenset[str] = frozenset()
     icon: str = ""
     shortcut: str = ""
     live: Callable[[Services], Awaitable[object]] | None = None
+
+    async def read(self, call: Call) -> object:
+        if self.view is not None:
+            return await self.view(call)
+        assert self.live is not None, "a page has one of them"
+        return await self.live(call.services)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.tenants import TenantDetail
     from gateway.console.page import Call
+    from gateway.console.snippets import Snippet
     from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
     from gateway.tenancy import Tenant, TenantId
@@ -141,13 +142,17 @@ async def create_key(call: Call) -> Rendered:
     tenant_id = await serving_tenant_id(call)
     body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
-    return Rendered("new_admin_key.html", "New admin key", NewAdminKey(call.path["name"], made))
+    return Rendered("new_key.html", "New admin key", NewKey(call.path["name"], made))
 
 
 @dataclass(frozen=True, slots=True)
-class NewAdminKey:
+class NewKey:
+    """Key that is shown once; without a `project` an admin key."""
+
     tenant: str
     made: ShownKey
+    project: Json | None = None
+    snippets: Sequence[Snippet] = ()
 
 
 async def end_key(call: Call) -> str:
