@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.admin.transactions import AdminCaller
 from gateway.audit import Author
+from gateway.errors import InvalidRequest
 from gateway.settings.http_urls import listener_url
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
@@ -91,6 +92,15 @@ class Call:
 
     def may(self, permission: OperatorPermission) -> bool:
         return permission in OPERATOR_ROLES[self.session.role]
+
+    def confirmed(self, parameter: str) -> str:
+        """Return a parameter of the path. An act that cannot be undone takes it twice, typed."""
+        if self.form.get("confirmed") != self.path[parameter]:
+            raise InvalidRequest(
+                f"What was typed is not '{self.path[parameter]}', so nothing was changed.",
+                param="confirmed",
+            )
+        return self.path[parameter]
 
 
 class Rendered(NamedTuple):

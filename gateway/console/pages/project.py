@@ -125,12 +125,7 @@ async def rename(call: Call) -> str:
 
 
 async def archive(call: Call) -> str:
-    project_id = call.path["project_id"]
-    if call.form.get("confirmed") != project_id:
-        raise InvalidRequest(
-            "The id that was typed is not that of the project, so nothing was changed.",
-            param="confirmed",
-        )
+    project_id = call.confirmed("project_id")
     caller = call.caller(await tenant_id_of(call))
     await call.services.tenant.projects.archive(caller, project_id)
     return _here(call)

@@ -191,7 +191,7 @@ async def change_policy(call: Call) -> str:
 
 
 async def disable(call: Call) -> str:
-    await call.services.operator.tenants.disable(call.author, _confirmed(call))
+    await call.services.operator.tenants.disable(call.author, call.confirmed("name"))
     return path_of(call.path["name"])
 
 
@@ -202,24 +202,13 @@ async def hold(call: Call) -> str:
 
 
 async def delete(call: Call) -> str:
-    await call.services.operator.tenants.delete(call.author, _confirmed(call))
+    await call.services.operator.tenants.delete(call.author, call.confirmed("name"))
     return path_of(call.path["name"])
 
 
 async def restore(call: Call) -> str:
     await call.services.operator.tenants.restore(call.author, call.path["name"])
     return path_of(call.path["name"])
-
-
-def _confirmed(call: Call) -> str:
-    # An act that cannot be undone takes the name a second time, typed.
-    name = call.path["name"]
-    if call.form.get("confirmed") != name:
-        raise InvalidRequest(
-            "The name that was typed is not that of the tenant, so nothing was changed.",
-            param="confirmed",
-        )
-    return name
 
 
 async def tenant_id_of(call: Call) -> TenantId:
