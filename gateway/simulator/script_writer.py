@@ -521,10 +521,6 @@ class ScriptWriter:
         """Return the message of this kind, even if the script has none."""
         return self._parts.part_of_ids(kind, self._body(kind))
 
-    def completion(self, kind: str, body: list[int]) -> list[int] | None:  # noqa: ARG002
-        """Return the rest of a body that another model began, if it can be known."""
-        return None
-
     def call_mark(self, kind: str) -> tuple[int, ...]:
         return self._parts.call_mark(kind)
 
@@ -572,13 +568,9 @@ class ScriptWriter:
             return json.dumps({"query": query_for(request)}, ensure_ascii=False)
         tool = self._tools_by_kind.get(kind)
         value = make_arguments(tool.parameters if tool else {}, request)
-        return self._formed(kind, json.dumps(value, ensure_ascii=False))
+        return json.dumps(value, ensure_ascii=False)
 
     def _answer_ids(self) -> list[int]:
         if self.act is not None and self.act.kind == FINAL:
             return self._encode(self.act.text)
-        return self._encode(self._formed(FINAL, answer(self._conversation)))
-
-    def _formed(self, kind: str, draft: str) -> str:  # noqa: ARG002
-        # The text that is written for a draft of arguments or of an answer.
-        return draft
+        return self._encode(answer(self._conversation))

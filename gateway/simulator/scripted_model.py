@@ -20,7 +20,6 @@ from gateway.simulator.scripted_turns import (
     COMMENTARY,
     FINAL,
     Bodies,
-    Continuation,
     kind_of,
     messages_of,
     turn_start,
@@ -40,9 +39,9 @@ FOREIGN_IDS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
-    """Prompt; `continuation` may be CPU work if `is_shaped`."""
+    """Prompt; `rest` of its turn may be CPU work if `is_shaped`."""
 
-    continuation: Callable[[], Continuation]
+    rest: Callable[[], list[int]]
     is_shaped: bool
 
 
@@ -52,10 +51,10 @@ def read_prompt(prompt: list[int], vocabulary: Vocabulary) -> PromptReading:
     before = messages_before(messages, start)
     writer = ScriptWriter(Conversation(before, Bodies(prompt, vocabulary)), vocabulary)
 
-    def continuation() -> Continuation:
-        return Continuation(rest_of(writer.script(), prompt[start:], writer, vocabulary), start)
+    def rest() -> list[int]:
+        return rest_of(writer.script(), prompt[start:], writer, vocabulary)
 
-    return PromptReading(continuation, writer.is_shaped)
+    return PromptReading(rest, writer.is_shaped)
 
 
 def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
@@ -68,10 +67,10 @@ def rest_of(
     """Return the ids after `written`, which begins with the turn's `<|start|>assistant`."""
     if script.ids[: len(written)] == list(written):
         return script.ids[len(written) :]
-    return _Realignment(script.parts, list(written), writer, vocabulary).rest()
+    return Realignment(script.parts, list(written), writer, vocabulary).rest()
 
 
-class _Realignment:
+class Realignment:
     def __init__(
         self,
         parts: Sequence[Part],
@@ -143,9 +142,7 @@ class _Realignment:
             return self._go_on(part, list(part.body[len(body) :]))
         text = self._vocabulary.decode(list(part.body))
         rest = self._rest_of_text(body, text, [])
-        if rest is None:
-            rest = self._writer.completion(kind, body)
-        return self._go_on(part, self._close_words(body) if rest is None else rest)
+        return self._go_on(part, self._close(kind, body) if rest is None else rest)
 
     def _rest_of_text(self, ids: Sequence[int], text: str, tail: Sequence[int]) -> list[int] | None:
         # Another tokenizer may have cut the first ids of the text; None: it is another text. The
@@ -168,7 +165,7 @@ class _Realignment:
         except UnicodeDecodeError:
             return None
 
-    def _close_words(self, body: list[int]) -> list[int]:
+    def _close(self, _kind: str, body: list[int]) -> list[int]:
         words = self._vocabulary.encode(CLOSING_WORDS)
         for count in range(len(words), 0, -1):
             if body[-count:] == words[:count]:

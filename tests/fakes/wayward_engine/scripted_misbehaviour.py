@@ -22,13 +22,15 @@ from gateway.models.harmony.vocabulary import (
     START,
 )
 from gateway.simulator.script_writer import (
+    BROWSER,
     Conversation,
     ScriptWriter,
+    answer,
     planned_calls,
     repetitions,
     tools_meant,
 )
-from gateway.simulator.scripted_model import messages_before, rest_of
+from gateway.simulator.scripted_model import Realignment, messages_before
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
     CALL_PREFIX,
@@ -236,8 +238,8 @@ class WaywardWriter(ScriptWriter):
             body = tampered(body, self.malformed.attack, self._parts.vocabulary)
         return self._parts.part_of_ids(kind, body)
 
-    @override
     def completion(self, kind: str, body: list[int]) -> list[int] | None:
+        """Return the rest of a body that another model began, if it can be known."""
         # None if directives dictate the text, if the prompt shows no schema for this kind, and for
         # a body that cannot become valid.
         shape = self._shape(kind)
@@ -282,7 +284,10 @@ class WaywardWriter(ScriptWriter):
     @override
     def _arguments(self, kind: str) -> str:
         wished = self._wishes.arguments
-        return self._drifted(super()._arguments(kind) if wished is None else wished)
+        if wished is not None:
+            return self._drifted(wished)
+        draft = super()._arguments(kind)
+        return self._drifted(draft if kind == SEARCH else self._formed(kind, draft))
 
     def _drifted(self, text: str) -> str:
         drift = self.malformed.drift
@@ -296,9 +301,8 @@ class WaywardWriter(ScriptWriter):
             return self._encode(self._wishes.say)
         if self._wishes.tokens is not None:
             return self._filler(self._wishes.tokens)
-        return super()._answer_ids()
+        return self._encode(self._formed(FINAL, answer(self._conversation)))
 
-    @override
     def _formed(self, kind: str, draft: str) -> str:
         shape = self._shape(kind)
         text = draft if shape is None else shape.written(draft, self._vocabulary)
@@ -494,8 +498,32 @@ def _repeating(writer: WaywardWriter, kind: str, words: tuple[int, ...]) -> Part
     return replace(writer.part(kind), body=tuple(islice(cycle(words), ENDLESS_IDS)))
 
 
+SEARCH: Final = BROWSER + "search"
 _CORPUS_USERS_MAX: Final = 2
 """A recorded output may itself contain a message of the user: look behind it, once."""
+
+
+class WaywardRealignment(Realignment):
+    """Goes on with a body that another model began so that it keeps to its shape."""
+
+    def __init__(
+        self, script: Script, said: list[int], writer: WaywardWriter, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(script.parts, said, writer, vocabulary)
+        self._shaper = writer
+
+    @override
+    def _close(self, _kind: str, body: list[int]) -> list[int]:
+        rest = self._shaper.completion(_kind, body)
+        return super()._close(_kind, body) if rest is None else rest
+
+
+def rest_of(
+    script: Script, said: list[int], writer: WaywardWriter, vocabulary: Vocabulary
+) -> list[int]:
+    if script.ids[: len(said)] == said:
+        return script.ids[len(said) :]
+    return WaywardRealignment(script, said, writer, vocabulary).rest()
 
 
 @dataclass(frozen=True, slots=True)
