@@ -28,7 +28,7 @@ from gateway import __version__
 from gateway.cli import backends, terminal
 from gateway.cli.command import Config, run
 from gateway.cli.doctor import examine
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.provision import connected, new_file, provisioned
 from gateway.errors import GatewayError, StartupError
 from gateway.settings import Server, Settings, load_settings
 from gateway.settings.http_urls import listener_url
@@ -106,10 +106,7 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    with (
-        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-        tarfile.open(fileobj=file, mode="w:gz") as archive,
-    ):
+    with new_file(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in parts.items():
             data = text.encode()
             member = tarfile.TarInfo(f"support/{name}")
