@@ -29,7 +29,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.settings.http_urls import HttpUrl, WholeUrl
+from gateway.settings.http_urls import AnyUrl, HttpUrl, WholeUrl
 from gateway.tenancy.policy import (
     DAY_S,
     POLICY_VALUES,
@@ -718,7 +718,7 @@ class Smtp(Section):
 class Alerts(Section):
     """Recipients of spend alerts, beside those that the alert names."""
 
-    webhook_url: str = Field(
+    webhook_url: AnyUrl = Field(
         "",
         description="URL that every alert is posted to; empty: none. Set it to handle alerts by "
         "program: see docs/billing.md.",
@@ -734,8 +734,6 @@ class Alerts(Section):
     def _webhooks_are_signed(self) -> Self:
         if self.webhook_url and self.webhook_secret is None:
             raise ValueError("expected a webhook_secret with the webhook_url")
-        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
-            raise ValueError("expected an http or https URL for webhook_url")
         return self
 
     @field_validator("webhook_secret")
@@ -871,7 +869,7 @@ class KmsSection(Section):
     session_token: Secret | None = Field(
         None, description="Session token of a temporary access key. Set it where the key is one."
     )
-    url: str = Field(
+    url: AnyUrl = Field(
         "", description="Where KMS is. Set it where that is not its region's public address."
     )
 
