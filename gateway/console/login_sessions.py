@@ -23,8 +23,7 @@ from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from datetime import datetime
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
     from uuid import UUID
 
@@ -113,15 +112,6 @@ class Session:
         return Actor("operator", str(self.id), None, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    id: UUID
-    opened_at: datetime
-    seen_at: datetime
-    address: str | None
-    agent: str | None
-
-
 class Sessions:
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
@@ -183,11 +173,10 @@ class Sessions:
         async with self._database.transaction(_NOBODY) as connection:
             return {by_hash[row.hash] for row in await connection.execute(_KEEP, kept)}
 
-    async def own(self, session: Session, *, rows_max: int) -> list[OpenSession]:
+    async def own(self, session: Session, *, rows_max: int) -> Sequence[Row]:
         parameters = {"name": session.name, "idle_s": float(IDLE_S), "rows_max": rows_max}
         async with self._database.transaction(_NOBODY) as connection:
-            rows = await connection.execute(_OWN, {"nobody": EVERYONE, **parameters})
-        return [OpenSession(*row) for row in rows]
+            return list(await connection.execute(_OWN, {"nobody": EVERYONE, **parameters}))
 
     async def end(self, session: Session, session_id: UUID, visitor: Visitor) -> None:
         async with self._database.transaction(_NOBODY) as connection:

@@ -54,7 +54,7 @@ class Conversation:
 
     @cached_property
     def effort(self) -> str:
-        match = _EFFORT.search("\n".join(self._texts("system")))
+        match = _EFFORT.search(self.system)
         return match[1] if match else "medium"
 
     @cached_property

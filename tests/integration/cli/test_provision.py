@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.audit import COMMAND_LINE
-from gateway.cli.demo import TENANT, _keys
+from gateway.cli.demo import TENANT, _keys, _silent
 from gateway.cli.provision import API_KEY, bring_up_to_date, connected, load_pepper
-from gateway.cli.terminal import Details
 from gateway.errors import StartupError
 from gateway.settings import Settings
 from gateway.store.migration.verification import missing
@@ -61,12 +60,11 @@ async def test_a_demo_whose_tenant_was_disabled_says_what_to_do(database_url: st
     settings = Settings(
         database={"url": database_url}, auth={"key_pepper": PEPPER}, models=[{"id": "gpt-oss-20b"}]
     )
-    quiet = Details(are_shown=False)
-    assert API_KEY in await _keys(settings, quiet)
+    assert API_KEY in await _keys(settings, _silent)
     async with connected(settings) as database:
         await tenants(settings, database, access(settings, database)).disable(COMMAND_LINE, TENANT)
     with pytest.raises(StartupError) as refused:
-        await _keys(settings, quiet)
+        await _keys(settings, _silent)
     assert "GATEWAY_DATA_DIR" in refused.value.remedy
 
 
