@@ -127,7 +127,9 @@ def tenant_default(name: str, **options: Any) -> Any:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     def fill(self, kind: type[T], **overrides: Any) -> T:
         """Make a dataclass; what has no setting of its name keeps its default."""

@@ -216,6 +216,7 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
         ("backends: [{name: a b, url: 'http://a'}]", "backends[0].name: expected a name without"),
         ("backends: [{name: 1, url: 'http://a'}]", "backends[0].name: expected text; put it into"),
         ("models: [{id: a, reasoning_effort: hihg}]", "'medium' or 'high'; did you mean high?"),
+        ("background: {lease_s: .inf}", "background.lease_s: expected a number"),
         ("database: {listen: maybe}", "database.listen: expected true or false"),
         ("database: {listen: 2.5}", "database.listen: expected true or false"),
         ("stream: {start_grace_s: soon}", "stream.start_grace_s: expected a number"),
