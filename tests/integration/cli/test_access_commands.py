@@ -153,7 +153,7 @@ async def _list_keys_beside_a_new_tenant(database_url: str) -> None:
             await gateway.database()
             async with connection.transaction():
                 await connection.execute("LOCK TABLE api_keys")
-                listing = asyncio.create_task(list_keys(gateway))
+                listing = asyncio.ensure_future(list_keys(gateway))
                 while not await connection.fetchval(f"{waiting} AND NOT granted)"):  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 tenant, row = {"id": new, "name": "late"}, {"id": key, "tenant_id": new}
