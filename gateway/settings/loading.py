@@ -427,11 +427,18 @@ def variable_names() -> list[str]:
     return sorted(name for name in os.environ if name.startswith(PREFIX) or name in CUSTOMARY)
 
 
-def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def _over(
+    lower: Mapping[str, Any], upper: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    # Sections are merged; a setting that is a mapping is taken as a whole.
     both = {**lower, **upper}
     for key in lower.keys() & upper.keys():
-        if isinstance(lower[key], dict) and isinstance(upper[key], dict):
-            both[key] = _over(lower[key], upper[key])
+        if (
+            isinstance(lower[key], dict)
+            and isinstance(upper[key], dict)
+            and _model_at((*above, key))
+        ):
+            both[key] = _over(lower[key], upper[key], (*above, key))
     return both
 
 

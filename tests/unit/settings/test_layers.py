@@ -88,9 +88,11 @@ def test_lists_are_json_in_the_environment() -> None:
     assert backend.models == ()
 
 
-def test_mappings_are_json_in_the_environment() -> None:
+def test_mappings_are_json_in_the_environment_and_replace_those_of_the_file(file: Path) -> None:
+    file.write_text("console: {name: a, sign_in: {roles: {staff: support}}}\n")
     environ = {"GATEWAY_CONSOLE__SIGN_IN__ROLES": '{"admins": "owner"}'}
-    assert load_settings(environ=environ).console.sign_in.roles == {"admins": "owner"}
+    console = load_settings(file, environ=environ).console
+    assert (console.name, console.sign_in.roles) == ("a", {"admins": "owner"})
 
 
 def test_only_the_urls_of_servers_lose_their_ends() -> None:
