@@ -472,7 +472,7 @@ class ScriptWriter:
         self._conversation = conversation
         self._vocabulary = vocabulary
         self._encode = vocabulary.encode
-        self._parts = PartWriter(vocabulary)
+        self.parts = PartWriter(vocabulary)
 
     @cached_property
     def _tools(self) -> list[Tool]:
@@ -519,13 +519,7 @@ class ScriptWriter:
 
     def part(self, kind: str) -> Part:
         """Return the message of this kind, even if the script has none."""
-        return self._parts.part_of_ids(kind, self._body(kind))
-
-    def call_mark(self, kind: str) -> tuple[int, ...]:
-        return self._parts.call_mark(kind)
-
-    def header_of(self, kind: str) -> tuple[int, ...]:
-        return self._parts.header(kind)
+        return self.parts.part_of_ids(kind, self._body(kind))
 
     def thinking(self) -> list[Part]:
         return [self.part(ANALYSIS)]
@@ -547,7 +541,7 @@ class ScriptWriter:
         call = self.part(CALL_PREFIX + tool.name)
         if not _PREAMBLE_REQUEST.search(self._conversation.request):
             return [call]
-        return [self._parts.part(COMMENTARY, preamble(tool)), call]
+        return [self.parts.part(COMMENTARY, preamble(tool)), call]
 
     def _body(self, kind: str) -> list[int]:
         if kind == FINAL:

@@ -120,7 +120,7 @@ class Realignment:
             if candidate[: len(header)] == header:
                 return [*candidate[len(header) :], *self._finish_body(kind, [])]
         for kind in self._writer.call_kinds:
-            mark = self._writer.call_mark(kind)
+            mark = self._writer.parts.call_mark(kind)
             rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", mark)
             if rest is not None:
                 return [*rest, *self._finish_body(kind, [])]
@@ -129,7 +129,7 @@ class Realignment:
     def _headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from ((part.kind, part.header) for part in self._left)
         for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
-            yield kind, self._writer.header_of(kind)
+            yield kind, self._writer.parts.header(kind)
 
     def _finish_body(self, kind: str, body: list[int]) -> list[int]:
         for index, part in enumerate(self._left):

@@ -207,7 +207,7 @@ class WaywardWriter(ScriptWriter):
         length = self._wishes.think
         if length is None:
             return super().thinking()
-        return [self._parts.part_of_ids(ANALYSIS, self._filler(length))] if length else []
+        return [self.parts.part_of_ids(ANALYSIS, self._filler(length))] if length else []
 
     def _filler(self, length: int) -> list[int]:
         return list(islice(cycle(self._encode(FILLER)), length))
@@ -229,14 +229,14 @@ class WaywardWriter(ScriptWriter):
         return [part, replace(part, header=self._addressed_header(kind))]
 
     def _addressed_header(self, kind: str) -> tuple[int, ...]:
-        return (*OPENING, *self._encode(f" to={kind}"), *self.call_mark(kind))
+        return (*OPENING, *self._encode(f" to={kind}"), *self.parts.call_mark(kind))
 
     @override
     def part(self, kind: str) -> Part:
         body = self._body(kind)
         if self.malformed.attack and kind != ANALYSIS:
-            body = tampered(body, self.malformed.attack, self._parts.vocabulary)
-        return self._parts.part_of_ids(kind, body)
+            body = tampered(body, self.malformed.attack, self.parts.vocabulary)
+        return self.parts.part_of_ids(kind, body)
 
     def completion(self, kind: str, body: list[int]) -> list[int] | None:
         """Return the rest of a body that another model began, if it can be known."""
@@ -254,7 +254,7 @@ class WaywardWriter(ScriptWriter):
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
         # The channel need not be the usual one of this kind.
-        return self._parts.call_header(kind, channel)
+        return self.parts.call_header(kind, channel)
 
     def tool_header(self, name: str) -> tuple[int, ...]:
         """Return the header of a message of a tool."""
@@ -272,7 +272,7 @@ class WaywardWriter(ScriptWriter):
     def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
         """Return a header of a message, which need not be a valid one."""
         opened = [CHANNEL, *self._encode(channel)] if channel else []
-        closed = self._parts.json_mark if is_json else (MESSAGE,)
+        closed = self.parts.json_mark if is_json else (MESSAGE,)
         return (*OPENING, *opened, *self._encode(text), *closed)
 
     @override
@@ -434,7 +434,7 @@ def _no_args(_: WaywardWriter, due: Part) -> list[Part]:
 
 def _functions_prefix(writer: WaywardWriter, due: Part) -> list[Part]:
     kind = CALL_PREFIX + due.kind.removeprefix(CALL_PREFIX)
-    return [replace(due, kind=kind, header=writer.header_of(kind))]
+    return [replace(due, kind=kind, header=writer.parts.header(kind))]
 
 
 def _on_commentary(writer: WaywardWriter, due: Part) -> list[Part]:
