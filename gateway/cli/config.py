@@ -81,8 +81,7 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
             "no backend is configured",
             where="backends",
             remedy="Name one in gateway.yaml (see gateway.example.yaml), or a source of some in "
-            "discovery, or run: "
-            "harmony-gateway demo",
+            "discovery, or run: harmony-gateway demo",
         )
     if _meet(settings):
         yield ConfigError(
@@ -90,18 +89,23 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
             where="admin.port",
             remedy="Give it another port: it has a listener of its own.",
         )
-    database = settings.database
+    database, encryption = settings.database, settings.encryption
     if database.url is not None:
         try:
             _ = settings.pepper
         except ConfigError as error:
             yield error
-    for name, url in (("url", database.url), ("listen_url", database.listen_url)):
+    urls = {
+        "database.url": database.url,
+        "database.listen_url": database.listen_url,
+        "encryption.keys_url": encryption.keys_url if encryption.is_on else None,
+    }
+    for where, url in urls.items():
         try:
             if url is not None:
                 driver_url(url.get_secret_value())
         except StartupError as error:
-            yield ConfigError(str(error), where=f"database.{name}", remedy=error.remedy)
+            yield ConfigError(str(error), where=where, remedy=error.remedy)
 
 
 def _meet(settings: Settings) -> bool:

@@ -13,6 +13,7 @@ from gateway.protocol.admin_bodies import DisplayName
 from gateway.protocol.base import WireModel
 from gateway.protocol.request_errors import validated
 from gateway.settings.console import PrivateUrl
+from gateway.settings.http_urls import listener_url
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 
 if TYPE_CHECKING:
@@ -76,4 +77,4 @@ def _origin(settings: Settings) -> str:
             f"admin.port is 0, so the address before {LOGIN} is not known here",
             remedy="Give the address that the gateway's log names by --url.",
         )
-    return f"http://127.0.0.1:{settings.admin.port}"
+    return listener_url(settings.admin.host, settings.admin.port)

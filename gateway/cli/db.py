@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli import terminal
 from gateway.cli.command import Config, Installation, Json, command, run
-from gateway.cli.findings import Finding
+from gateway.cli.findings import Finding, show
 from gateway.cli.provision import connected, embedded_database
 from gateway.retention.sweep import DAYS_AHEAD, REMOVED, Housekeeping, partition_days
 from gateway.settings import load_settings
@@ -150,10 +150,7 @@ async def check_data(
 def _show_check(
     findings: Sequence[Finding], counts: Mapping[str, int], violations: Sequence[Violation]
 ) -> None:
-    for one in findings:
-        terminal.step(terminal.OK if one.ok else terminal.BAD, one.name, one.detail)
-        if one.remedy:
-            terminal.show(f"      {one.remedy}")
+    show(findings)
     for name, rows in counts.items():
         terminal.step(terminal.OK, name, f"{rows} rows looked at")
     by_invariant: dict[str, list[Violation]] = {}

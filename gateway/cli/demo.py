@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import ApiKey
 
+    Step = Callable[..., None]
+
 HOST = "127.0.0.1"
 PORT = 8000
 PORTS_TRIED = 20
@@ -147,7 +149,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
     from gateway.simulator.simulated_server import create_simulator
     from gateway.simulator.simulator_options import SimulatorOptions
 
-    details = terminal.Details(are_shown=examples)
+    details: Step = terminal.step if examples else _silent
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
     with ExitStack() as listening:
         backend_listener = listening.enter_context(listen(HOST, 0, BACKLOG))
@@ -191,6 +193,10 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
                 await until_stopped(gateway, *others)
 
 
+def _silent(*_step: object) -> None:
+    pass
+
+
 def _commands_of_running_demo() -> str | None:
     # None: no demo runs in the data folder.
     data_dir = load_settings().data_dir
@@ -232,14 +238,14 @@ def _consoles(app: Gateway, listener: socket.socket | None, settings: Settings) 
 
 
 async def _login_link(
-    stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: terminal.Details
+    stack: AsyncExitStack, app: Gateway, consoles: Sequence[Server], details: Step
 ) -> str:
     for console in consoles:
         await stack.enter_async_context(console)
-        details.step(terminal.OK, "console", f"{console.url}/console")
+        details(terminal.OK, "console", f"{console.url}/console")
         sessions = Sessions(app.process.foundation.database, app.process.access.peppers)
         return login_url(console.url, await sessions.create_link(OPERATOR, "owner"))
-    details.step(terminal.SKIPPED, "console", f"off: {installation('console')} turns it on")
+    details(terminal.SKIPPED, "console", f"off: {installation('console')} turns it on")
     return ""
 
 
@@ -274,9 +280,7 @@ def _settings(
     return load_settings(arguments=arguments)
 
 
-async def _database(
-    stack: AsyncExitStack, settings: Settings, details: terminal.Details
-) -> Settings:
+async def _database(stack: AsyncExitStack, settings: Settings, details: Step) -> Settings:
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -292,11 +296,11 @@ async def _database(
     complete = settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
     await bring_up_to_date(complete)
     seconds = time.perf_counter() - now
-    details.step(terminal.OK, "schema", f"at {REVISION}", seconds)
+    details(terminal.OK, "schema", f"at {REVISION}", seconds)
     return complete
 
 
-async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]:
+async def _keys(settings: Settings, details: Step) -> dict[str, str]:
     # Working keys by their variables: those of the last demo, or new ones.
     async with connected(settings) as database:
         keyring = access(settings, database)
@@ -329,7 +333,7 @@ async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]
                     ) from error
             keys[name] = key
     hints = (f"{what} …{key[-4:]}" for what, key in zip(_KEY_NAMES, keys.values(), strict=True))
-    details.step(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")
+    details(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")
     return keys
 
 
@@ -366,7 +370,7 @@ def _client(saved: Mapping[str, str]) -> AsyncOpenAI:
 
 
 async def _answers(
-    saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: terminal.Details
+    saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: Step
 ) -> None:
     async with _client(saved) as client:
         await _answer(client, model, details)
@@ -374,7 +378,7 @@ async def _answers(
             await example.run(client, model)
 
 
-async def _answer(client: AsyncOpenAI, model: str, details: terminal.Details) -> None:
+async def _answer(client: AsyncOpenAI, model: str, details: Step) -> None:
     from openai import OpenAIError
 
     started = time.perf_counter()
@@ -391,7 +395,7 @@ async def _answer(client: AsyncOpenAI, model: str, details: terminal.Details) ->
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
     seconds = time.perf_counter() - started
     terminal.step(terminal.OK, "answer", f"{QUESTION!r} → {response.output_text!r}", seconds)
-    details.step(terminal.OK, "stored", f"{response.id}   {tokens}")
+    details(terminal.OK, "stored", f"{response.id}   {tokens}")
 
 
 @contextmanager
@@ -515,10 +519,10 @@ class DemoTools:
 
     site: Server | None
     workshop: Server | None
-    details: terminal.Details
+    details: Step
 
     @classmethod
-    def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
+    def prepared(cls, listening: ExitStack, details: Step) -> DemoTools:
         return cls(
             _server(listening, _site) if _has("web") else None,
             _server(listening, _workshop) if _has("mcp") else None,
@@ -568,9 +572,9 @@ class DemoTools:
 
     def _show(self, name: str, detail: str | None, extra: str) -> None:
         if detail is not None:
-            self.details.step(terminal.OK, name, detail)
+            self.details(terminal.OK, name, detail)
         else:
-            self.details.step(terminal.SKIPPED, name, f"off: {installation(extra)} turns it on")
+            self.details(terminal.SKIPPED, name, f"off: {installation(extra)} turns it on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -688,13 +692,13 @@ def mcp_example(url: str) -> Example:
     return Example("called", question, tool, _converted, "r.output_text", "A call of an MCP server")
 
 
-async def _fill_index(url: str, settings: Settings, details: terminal.Details) -> None:
+async def _fill_index(url: str, settings: Settings, details: Step) -> None:
     # The pages of the site replace those of earlier demos, whose ports were others.
     started = time.perf_counter()
     async with connected(settings) as database:
         await _forget_sites(database, settings.data_dir / SITES_FILE, url)
         count = await load(settings, database, PageSource(url, pages_max=PAGES_MAX), quiet=True)
-    details.step(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
+    details(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
 
 
 async def _forget_sites(database: Database, noted: Path, url: str) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from gateway.cli.findings import Finding
+from gateway.settings.console import is_loopback
 from gateway.store.diagnostics import certificate_expiry, endpoint
 from gateway.upstreams.http.client import build_client
 from gateway.wiring.databases import CONNECTIONS_BESIDE_POOL
@@ -152,25 +153,18 @@ def encryption_finding(host: str, sslmode: str, facts: ServerFacts) -> Finding:
     # Behind a pooler, the server does not see the connection between gateway and pooler.
     if not facts.is_encrypted and (facts.is_direct or sslmode not in ENCRYPTED):
         detail = "the connection to the database is not encrypted"
-    remedy = "" if _is_loopback(host) else "Add sslmode=verify-full&sslrootcert=FILE to its URL."
+    remedy = "" if is_loopback(host) else "Add sslmode=verify-full&sslrootcert=FILE to its URL."
     return Finding("tls", ok=True, detail=detail, remedy=remedy)
 
 
 DATABASE_CHECKS: Final = (roles, clock, connections, tls)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 async def admin_listener(subject: Subject) -> AsyncIterator[Finding]:
     admin, name = subject.settings.admin, "admin port"
     if admin.port is None:
         return
-    if _is_loopback(admin.host):
+    if is_loopback(admin.host):
         yield Finding(name, ok=True, detail=f"{admin.host}:{admin.port}, for this machine only")
         return
     detail, remedy = f"listens on {admin.host}:{admin.port}", ""

@@ -15,7 +15,7 @@ from gateway.cli.chat_probes import Heard
 from gateway.cli.command import Config, Json, run
 from gateway.cli.deployment_checks import DATABASE_CHECKS, admin_listener, proxy
 from gateway.cli.engine_checks import engine_findings
-from gateway.cli.findings import Finding, Subject, failed
+from gateway.cli.findings import Finding, Subject, failed, show
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED
 from gateway.constraints.output_rules import OutputRules
@@ -68,7 +68,6 @@ _PYTHON_REMEDY = (
     "docs/python.md says what each engine needs. Until one passes, no request gets this tool."
 )
 NOBODY = TenantId(UUID(int=0))
-_MARKS: Final = {"ok": terminal.OK, "warning": terminal.WARNING, "error": terminal.BAD}
 _HELLO = ContextItem(
     "message",
     "",
@@ -117,10 +116,7 @@ def doctor(
     if json_:
         terminal.show(json.dumps({"ok": ok, "findings": [finding.json for finding in findings]}))
     else:
-        for finding in findings:
-            terminal.step(_MARKS[finding.level], finding.name, finding.detail)
-            if finding.remedy:
-                terminal.show(f"      {finding.remedy}")
+        show(findings)
     if not ok:
         raise typer.Exit(FAILED)
 

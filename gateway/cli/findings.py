@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
-from gateway.cli.terminal import remedy_for
+from gateway.cli import terminal
 from gateway.errors import StartupError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from gateway.errors import GatewayError
     from gateway.models.format import Formats
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     Check = Callable[["Subject"], AsyncIterator["Finding"]]
     """An error of this package that it raises ends `doctor`."""
+
+
+_MARKS: Final = {"ok": terminal.OK, "warning": terminal.WARNING, "error": terminal.BAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +37,8 @@ class Finding:
         return "warning" if self.remedy else "ok"
 
     @property
-    def json(self) -> Mapping[str, str | bool]:
-        return {
-            "name": self.name,
-            "ok": self.ok,
-            "level": self.level,
-            "detail": self.detail,
-            "remedy": self.remedy,
-        }
+    def json(self) -> dict[str, str | bool]:
+        return {**asdict(self), "level": self.level}
 
 
 @dataclass(slots=True)
@@ -63,7 +60,14 @@ def failed(name: str, error: GatewayError) -> Finding:
     if isinstance(error, StartupError):
         remedy = error.remedy
     elif isinstance(error, StoreError):
-        remedy = remedy_for(error)
+        remedy = terminal.remedy_for(error)
     else:
         remedy = "Is the server running, and are its url and api_key right?"
     return Finding(name, ok=False, detail=str(error), remedy=remedy)
+
+
+def show(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        terminal.step(_MARKS[finding.level], finding.name, finding.detail)
+        if finding.remedy:
+            terminal.show(f"      {finding.remedy}")

@@ -173,6 +173,8 @@ async def allow(  # noqa: PLR0913 - each is an option
     validated(RuleCreate, body)
     services, caller = await gateway.admin(tenant)
     if account is None:
+        # A mistyped issuer must not leave an account behind.
+        await services.identity_providers.get(caller.tenant_id, issuer)
         made, _ = await services.keys.create_account(caller, project, name, None)
         body["service_account_id"] = ids.service_account_id(made.id)
     request = validated(RuleCreate, body)

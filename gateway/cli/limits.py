@@ -14,7 +14,7 @@ import typer
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, PriceEnd, Prices
-from gateway.admin.spend_limits import SpendLimits
+from gateway.admin.spend_limits import CAP_MAX, SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
@@ -337,12 +337,14 @@ def _nano(text: str, units: int = 1) -> int:
     # Dollars for `units` units, as nano-dollars for one. Refuses fractions, which would be rounded.
     try:
         nano = Decimal(text) * NANO / units
-        whole = int(nano)
-    except (ArithmeticError, ValueError):
+        is_amount = 0 <= nano <= CAP_MAX  # an `int` of a million digits takes minutes
+    except ArithmeticError:
         raise typer.BadParameter(f"{text!r} is no amount of dollars.") from None
-    if nano < 0 or nano != whole:
-        raise typer.BadParameter(f"{text} is not a whole number of nano-dollars for each.")
-    return whole
+    if not is_amount or nano != int(nano):
+        raise typer.BadParameter(
+            f"{text} is not a whole number of nano-dollars for each, from 0 to {CAP_MAX}."
+        )
+    return int(nano)
 
 
 def _percentages(text: str) -> list[int]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True)
 
 STDIN: Final = "-"
-HEADERS_BYTES_MAX: Final = 65_536
+HEADERS_CHARS_MAX: Final = 65_536
 _HINT: Final = "; a network of yours has to be in tools.mcp.networks"
 
 Label = Annotated[str, typer.Argument(help="Letters, digits, '_' and '-': its server_label.")]
@@ -157,13 +157,16 @@ def _read_headers(source: str | None) -> dict[str, str]:
         return {}
     try:
         if source == STDIN:
-            text = sys.stdin.read(HEADERS_BYTES_MAX)
+            text = sys.stdin.read(HEADERS_CHARS_MAX + 1)
         else:
             with open(source, encoding="utf-8") as file:
-                text = file.read(HEADERS_BYTES_MAX)
+                text = file.read(HEADERS_CHARS_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
         message = f"the headers cannot be read: {type(error).__name__}"
         raise typer.BadParameter(message, param_hint="--headers-from") from None
+    if len(text) > HEADERS_CHARS_MAX:
+        message = f"expected {HEADERS_CHARS_MAX} characters or fewer"
+        raise typer.BadParameter(message, param_hint="--headers-from")
     headers: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         name, colon, value = line.partition(":")

@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, summary
@@ -126,9 +126,16 @@ async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
 
 def load_pepper(data_dir: Path) -> str:
     path = data_dir / "pepper"
-    with suppress(FileExistsError):
-        write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
-    return path.read_text(encoding="ascii").strip()
+    with suppress(FileExistsError), new_file(path) as file:
+        file.write(f"{secrets.token_hex(PEPPER_BYTES)}\n".encode())
+    pepper = path.read_text(encoding="ascii").strip()
+    if not pepper:  # the process that made the file was killed
+        raise StartupError(
+            f"{path} is empty",
+            remedy="Restore it from a backup, or remove it: then no key works that was made with "
+            "the pepper that it had.",
+        )
+    return pepper
 
 
 def make_folder(path: Path) -> None:
@@ -142,13 +149,25 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Make a file that nobody else can read; without what the block writes there is none."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def write_private(path: Path, text: str) -> None:
     """Write a file that nobody else can read at any time."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, mode=0o600)
 
-    with open(path, "x" if exclusive else "w", encoding="utf-8", opener=opener) as file:
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
 
 

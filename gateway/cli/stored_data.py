@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from base64 import b64encode
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.admin.data_retention import DataRetentionUpdate, organization_body
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
-from gateway.cli.provision import prepared_keys
+from gateway.cli.provision import new_file, prepared_keys
 from gateway.protocol.request_errors import validated
 from gateway.retention.tenant_data import TenantData
 from gateway.services.tenant_encryption import TenantEncryption
 from gateway.store import tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gateway.encryption.keyring import WrappedKey
     from gateway.tenancy import TenantId
@@ -162,7 +160,7 @@ async def export(
     """Write an archive of all that a tenant has, its content in the clear: JSON lines by table."""
     stored = await _tenant_data(gateway)
     try:
-        with _new_file(path) as file, terminal.progress("bytes written") as on_bytes:
+        with new_file(path) as file, terminal.progress("bytes written") as on_bytes:
             archive = await stored.export(name)
             async for piece in archive.pieces():
                 on_bytes(file.write(piece))
@@ -175,17 +173,6 @@ async def export(
     terminal.show(f"{rows} rows of tenant {name} are in {path}")
     if sealed := sum(int(str(one["sealed"])) for one in archive.files.values()):
         terminal.show(f"{sealed} of them have content that could not be opened: its key is gone")
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        try:
-            yield file
-            file.flush()
-        except BaseException:
-            path.unlink()
-            raise
 
 
 @encryption.command("new-key")

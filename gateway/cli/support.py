@@ -28,9 +28,10 @@ from gateway import __version__
 from gateway.cli import backends, terminal
 from gateway.cli.command import Config, run
 from gateway.cli.doctor import examine
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.provision import connected, new_file, provisioned
 from gateway.errors import GatewayError, StartupError
 from gateway.settings import Server, Settings, load_settings
+from gateway.settings.http_urls import listener_url
 from gateway.settings.loading import sources, variable_names, variables
 from gateway.store import tenants
 from gateway.store.diagnostics import server_facts, server_report
@@ -105,10 +106,7 @@ def bundle(
 
 
 def _pack(path: Path, parts: Mapping[str, str]) -> None:
-    with (
-        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-        tarfile.open(fileobj=file, mode="w:gz") as archive,
-    ):
+    with new_file(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in parts.items():
             data = text.encode()
             member = tarfile.TarInfo(f"support/{name}")
@@ -279,7 +277,7 @@ async def _backends(settings: Settings, client: Client) -> object:
 
 
 async def _metrics(url: str | None, server: Server, client: Client) -> str:
-    address = url or httpx2.URL(scheme="http", host=server.host, port=server.port, path="/metrics")
+    address = url or f"{listener_url(server.host, server.port)}/metrics"
     answer = await client.get(address, timeout=METRICS_TIMEOUT_S)
     return answer.text if answer.status_code == 200 else f"GET /metrics: {answer.status_code}"
 

@@ -260,6 +260,8 @@ async def list_keys(
 ) -> None:
     """List API keys by their last characters; the keys themselves are not stored."""
     services = await gateway.tenants()
+    # In this order, so that each key has a tenant that is listed.
+    listed = await services.keys(tenant)
     names = {one.id: one.name for one in await services.list()}
     terminal.listing(
         [
@@ -272,7 +274,7 @@ async def list_keys(
                 **_times(one, "created_at", "disabled_at"),
                 **_times(one.terms, "expires_at"),
             }
-            for one in await services.keys(tenant)
+            for one in listed
         ],
         {
             "TENANT": "tenant",

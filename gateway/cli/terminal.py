@@ -110,15 +110,6 @@ def step(mark: str, name: str, detail: str, seconds: float | None = None) -> Non
     _console().print(line)
 
 
-class Details:
-    def __init__(self, *, are_shown: bool) -> None:
-        self._are_shown = are_shown
-
-    def step(self, mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-        if self._are_shown:
-            step(mark, name, detail, seconds)
-
-
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows without cutting cells.
 

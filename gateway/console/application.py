@@ -147,6 +147,7 @@ class Console:
             limit_fields=LIMIT_FIELDS,
             spans=usage.SPANS,
             groups=usage.GROUPS,
+            preferences=PREFERENCE_VALUES,
             stream=STREAM,
             spark=(SPARK_WIDTH, SPARK_HEIGHT),
         )
@@ -294,7 +295,7 @@ class Console:
             if session is None:
                 return _to_login(request)
             _check_permission(session, page.permission)
-            view = await page.view(self._call(request, session))
+            view = await page.read(self._call(request, session))
             if isinstance(view, str):
                 return RedirectResponse(f"{BASE}{view}", 303)
             if isinstance(view, Response):
@@ -430,13 +431,13 @@ class Console:
         self._check_site(request)
         visitor, token = self._visitor(request), (await self._form(request)).get("token", "")
         self._attempts.check(visitor.address)
-        opened = await self._sessions.open(token, visitor) if token else None
-        if opened is None:
+        secret = await self._sessions.open(token, visitor) if token else None
+        if secret is None:
             if token:
                 self._attempts.note_failure(visitor.address)
             raise PermissionDenied(_USED)
         response = RedirectResponse(BASE, 303)
-        self._cookie.set(response, opened[1])
+        self._cookie.set(response, secret)
         return response
 
     async def _go_to_provider(self, request: Request) -> Response:

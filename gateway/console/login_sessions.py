@@ -23,8 +23,7 @@ from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from datetime import datetime
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
     from uuid import UUID
 
@@ -113,15 +112,6 @@ class Session:
         return Actor("operator", str(self.id), None, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    id: UUID
-    opened_at: datetime
-    seen_at: datetime
-    address: str | None
-    agent: str | None
-
-
 class Sessions:
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
@@ -142,8 +132,8 @@ class Sessions:
             row = await _one(connection, _LINK, {"hash": self._hash(token)})
         return None if row is None else Session(row.id, row.name, row.role)
 
-    async def open(self, token: str, visitor: Visitor) -> tuple[Session, str] | None:
-        """Use a link. Return its session and that one's secret."""
+    async def open(self, token: str, visitor: Visitor) -> str | None:
+        """Use a link. Return the secret of its session."""
         secret = _new_secret()
         parameters = {
             "hash": self._hash(token),
@@ -156,15 +146,15 @@ class Sessions:
             row = await _one(connection, _OPEN, parameters)
             if row is None:
                 return None
-            session = Session(row.id, row.name, row.role, _form_token(secret))
+            session = Session(row.id, row.name, row.role)
             await self._note(connection, "login.succeeded", session, visitor)
-        return session, secret
+        return secret
 
     async def begin(self, name: str, role: OperatorRole, visitor: Visitor) -> str:
         """Return the secret of a new session."""
-        opened = await self.open(await self.create_link(name, role), visitor)
-        assert opened is not None, "nobody else has the link"
-        return opened[1]
+        secret = await self.open(await self.create_link(name, role), visitor)
+        assert secret is not None, "nobody else has the link"
+        return secret
 
     async def find(self, secret: str) -> Session | None:
         bounds = {"idle_s": float(IDLE_S), "seen_every_s": float(SEEN_EVERY_S)}
@@ -183,11 +173,10 @@ class Sessions:
         async with self._database.transaction(_NOBODY) as connection:
             return {by_hash[row.hash] for row in await connection.execute(_KEEP, kept)}
 
-    async def own(self, session: Session, *, rows_max: int) -> list[OpenSession]:
+    async def own(self, session: Session, *, rows_max: int) -> Sequence[Row]:
         parameters = {"name": session.name, "idle_s": float(IDLE_S), "rows_max": rows_max}
         async with self._database.transaction(_NOBODY) as connection:
-            rows = await connection.execute(_OWN, {"nobody": EVERYONE, **parameters})
-        return [OpenSession(*row) for row in rows]
+            return list(await connection.execute(_OWN, {"nobody": EVERYONE, **parameters}))
 
     async def end(self, session: Session, session_id: UUID, visitor: Visitor) -> None:
         async with self._database.transaction(_NOBODY) as connection:

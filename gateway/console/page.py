@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from gateway.admin.transactions import AdminCaller
 from gateway.audit import Author
+from gateway.errors import InvalidRequest
+from gateway.settings.http_urls import listener_url
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
 if TYPE_CHECKING:
@@ -82,8 +84,7 @@ class Call:
         parts = urlsplit(self.origin)
         if parts.scheme == "https":
             return f"{self.origin}/v1"
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        return f"http://{host}:{self.services.api_port}/v1"
+        return f"{listener_url(parts.hostname or '', self.services.api_port)}/v1"
 
     @property
     def default_model(self) -> str:
@@ -91,6 +92,15 @@ class Call:
 
     def may(self, permission: OperatorPermission) -> bool:
         return permission in OPERATOR_ROLES[self.session.role]
+
+    def confirmed(self, parameter: str) -> str:
+        """Return a parameter of the path. An act that cannot be undone takes it twice, typed."""
+        if self.form.get("confirmed") != self.path[parameter]:
+            raise InvalidRequest(
+                f"What was typed is not '{self.path[parameter]}', so nothing was changed.",
+                param="confirmed",
+            )
+        return self.path[parameter]
 
 
 class Rendered(NamedTuple):
@@ -124,19 +134,25 @@ class Act:
 class Page:
     """Page at `path` below /console.
 
-    `view` returns what `template` shows, the path of another page, a `Download`, or a response.
+    `view` returns what `template` shows, the path of another page, a `Download`, or a response;
+    instead `live` reads what is the same to all who look: the block `live` of it is streamed.
     `permission` None: a session is enough. `fragments` are blocks that a script may fetch alone.
-    Without an `icon` it is not in the navigation; `shortcut` follows `g`. `live` reads the view of
-    the block `live`, which is streamed, the same to all who look.
+    Without an `icon` it is not in the navigation; `shortcut` follows `g`.
     """
 
     path: str
-    title: str
-    template: str
     permission: OperatorPermission | None
-    view: Callable[[Call], Awaitable[object]]
+    title: str = ""
+    template: str = ""
+    view: Callable[[Call], Awaitable[object]] | None = None
     acts: tuple[Act, ...] = ()
     fragments: frozenset[str] = frozenset()
     icon: str = ""
     shortcut: str = ""
     live: Callable[[Services], Awaitable[object]] | None = None
+
+    async def read(self, call: Call) -> object:
+        if self.view is not None:
+            return await self.view(call)
+        assert self.live is not None, "a page has one of them"
+        return await self.live(call.services)

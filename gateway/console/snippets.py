@@ -27,10 +27,7 @@ def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
         Snippet(
             "curl",
             "a shell",
-            f"curl {shlex.quote(f'{base_url}/responses')} \\\n"
-            f"  -H {shlex.quote(f'Authorization: Bearer {key}')} \\\n"
-            "  -H 'Content-Type: application/json' \\\n"
-            f"  -d {shlex.quote(body)}",
+            _curl(base_url, shlex.quote(f"Authorization: Bearer {key}"), body),
         ),
         Snippet(
             "OpenAI SDK for Python",
@@ -71,10 +68,7 @@ def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]
         Snippet(
             "curl",
             "a shell",
-            f"curl {shlex.quote(f'{base_url}/responses')} \\\n"
-            f'  -H "Authorization: Bearer ${KEY_VARIABLE}" \\\n'
-            "  -H 'Content-Type: application/json' \\\n"
-            f"  -d {shlex.quote(indented)}",
+            _curl(base_url, f'"Authorization: Bearer ${KEY_VARIABLE}"', indented),
         ),
         Snippet(
             "Python",
@@ -85,3 +79,11 @@ def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]
             "print(response.output_text)",
         ),
     ]
+
+
+def _curl(base_url: str, authorization: str, body: str) -> str:
+    # `authorization` is a header, quoted for the shell.
+    return (
+        f"curl {shlex.quote(f'{base_url}/responses')} \\\n  -H {authorization} \\\n"
+        f"  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(body)}"
+    )

@@ -20,6 +20,7 @@ from typing_extensions import override
 from gateway.errors import StartupError
 from gateway.server.http_protocol import bounded, room
 from gateway.server.websocket_protocol import TOLERATED, BoundedWebSocketProtocol
+from gateway.settings.http_urls import listener_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,9 +159,7 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return listener_url(*self._listener.getsockname()[:2])
 
     def follow(self, settings: Settings) -> None:
         self._protocol.admission.room = room(settings.server)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,11 +10,9 @@ from gateway.settings.http_urls import HttpUrl, WholeUrl
 from gateway.settings.sections import Secret, Section
 from gateway.tenancy.permissions import OperatorRole
 
-LOOPBACK_NAME: Final = "localhost"
-
 
 def is_loopback(host: str) -> bool:
-    if host == LOOPBACK_NAME:
+    if host == "localhost":
         return True
     try:
         return ip_address(host).is_loopback

@@ -1,8 +1,8 @@
 """Arguments > environment > gateway.yaml > defaults, and every mistake with its place.
 
 An environment variable is `GATEWAY_` and the path of the setting, sections separated by `__`; lists
-as JSON. Secrets can be given as the name of a file in the same variable with `_FILE` behind it.
-`DATABASE_URL` and `PORT` are honoured because platforms set them; ours win over them.
+and mappings as JSON. Secrets can be given as the name of a file in the same variable with `_FILE`
+behind it. `DATABASE_URL` and `PORT` are honoured because platforms set them; ours win over them.
 
 In gateway.yaml `${NAME}` stands for an environment variable (or the file that NAME_FILE names) and
 is a mistake when there is none; `${NAME:-default}` falls back; `$${` is a plain `${`. A key without
@@ -87,8 +87,8 @@ class Variable:
         return _mentions(self.field.annotation, SecretStr)
 
     @property
-    def is_list(self) -> bool:
-        return _mentions(self.field.annotation, tuple)
+    def is_json(self) -> bool:
+        return any(_mentions(self.field.annotation, kind) for kind in (tuple, dict))
 
 
 def _mentions(annotation: object, kind: type) -> bool:
@@ -148,7 +148,7 @@ def _read(layer: Layer, name: str, variable: Variable, environ: Mapping[str, str
     place = name + FILE_SUFFIX if variable.is_secret and not environ.get(name) else name
     try:
         text = _lookup(name, environ) if variable.is_secret else environ.get(name)
-        value: Any = json.loads(text) if text and variable.is_list else text
+        value: Any = json.loads(text) if text and variable.is_json else text
     except (OSError, UnicodeDecodeError) as error:
         layer.mistakes.append(Mistake(place, f"cannot read the file: {_reason(error)}"))
     except (ValueError, RecursionError) as error:  # the latter of a thousand brackets
@@ -347,7 +347,7 @@ def _value_at(values: Mapping[str, Any], path: Sequence[str | int]) -> object:
 
 def _section_expected(path: Sequence[str | int]) -> str:
     section = _model_at(path)
-    names = list(section.model_fields)[:2] if section is not None else []
+    names = list(section.model_fields)[:2] if section is not None else ["NAME"]
     shown = " and ".join(f"`{name}: …`" for name in names)
     return f"expected settings on lines of their own below it, such as {shown}"
 
@@ -427,11 +427,18 @@ def variable_names() -> list[str]:
     return sorted(name for name in os.environ if name.startswith(PREFIX) or name in CUSTOMARY)
 
 
-def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def _over(
+    lower: Mapping[str, Any], upper: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    # Sections are merged; a setting that is a mapping is taken as a whole.
     both = {**lower, **upper}
     for key in lower.keys() & upper.keys():
-        if isinstance(lower[key], dict) and isinstance(upper[key], dict):
-            both[key] = _over(lower[key], upper[key])
+        if (
+            isinstance(lower[key], dict)
+            and isinstance(upper[key], dict)
+            and _model_at((*above, key))
+        ):
+            both[key] = _over(lower[key], upper[key], (*above, key))
     return both
 
 

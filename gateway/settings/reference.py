@@ -8,7 +8,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 _LINE_WIDTH = 98
 _SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 _NO_STATIC_DEFAULT = {"data_dir": "~/.local/share/harmony-gateway"}
-_EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
-    "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
-    "backends": (Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
+_ITEMS: Mapping[str, tuple[str, type[BaseModel], dict[str, str]]] = {
+    "models": ("", Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
+    "backends": ("", Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
+    "discovery": ("# ", Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
 }
-_OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
-    "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
-}
-"""Commented out: a gateway works without them."""
+"""Examples, of which those that a gateway works without are commented out."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # `harmony-gateway config env` says of each when to change it.
@@ -55,7 +53,7 @@ def rows() -> list[Row]:
     customary = {path: name for name, path in CUSTOMARY.items()}
     for variable in variables(Settings):
         also = []
-        if variable.is_list:
+        if variable.is_json:
             also.append("As JSON.")
         if variable.is_secret:
             also.append(f"Or {variable.name}{FILE_SUFFIX}: a file that holds it.")
@@ -78,26 +76,18 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield f"{' ' * indent}{key}:  # {_first_paragraph(annotation)}"
             yield from _section(annotation, indent + 2)
-            if not indent:
-                yield ""
-        elif key in _EXAMPLE_ITEMS and not indent:
-            yield from _comment(_summary(field), indent)
-            yield f"{key}:"
-            yield from _item(*_EXAMPLE_ITEMS[key])
-            yield ""
-        elif key in _OPTIONAL_ITEMS and not indent:
-            yield from _comment(_summary(field), indent)
-            lines = (f"{key}:", *_item(*_OPTIONAL_ITEMS[key]))
-            yield from (f"# {line}" for line in lines)
-            yield ""
         else:
             yield from _comment(_summary(field), indent)
-            yield f"{' ' * indent}# {key}: {_default(key, field)}".rstrip()
-            if not indent:
-                yield ""
+            if key in _ITEMS and not indent:
+                mark, item, values = _ITEMS[key]
+                yield from (f"{mark}{line}" for line in (f"{key}:", *_item(item, values)))
+            else:
+                yield f"{' ' * indent}# {key}: {_default(key, field)}".rstrip()
+        if not indent:
+            yield ""
 
 
-def _item(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
+def _item(model: type[BaseModel], values: Mapping[str, str]) -> Iterator[str]:
     # The first line of a list entry begins with a dash. A key without a value has its summary on
     # its own line, where that fits.
     first = True

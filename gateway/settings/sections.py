@@ -29,7 +29,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.settings.http_urls import HttpUrl, WholeUrl
+from gateway.settings.http_urls import AnyUrl, HttpUrl, WholeUrl
 from gateway.tenancy.policy import (
     DAY_S,
     POLICY_VALUES,
@@ -50,6 +50,8 @@ T = TypeVar("T", bound="DataclassInstance")
 
 MIB: Final = 1024 * 1024
 PORT_MAX: Final = 65_535
+INTEGER_MAX: Final = 2**31 - 1
+"""Of PostgreSQL."""
 TENANT_IMAGE_SHARE: Final = 0.25
 """Of `Images.held_bytes_max`, and of all fetches of images."""
 WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
@@ -93,6 +95,7 @@ PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
 BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
+KeptSeconds = Annotated[int, Field(ge=1, le=INTEGER_MAX)]
 ListenPort = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: any that is free."""
 
@@ -122,12 +125,15 @@ def none_or_from(least: int) -> AfterValidator:
 
 def tenant_default(name: str, **options: Any) -> Any:
     value = POLICY_VALUES[name]
-    least = None if value.words or value.is_domains else value.least
-    return Field(value.default, description=value.description, ge=least, **options)
+    if not value.words and not value.is_domains:
+        options |= {"ge": value.least, "le": INTEGER_MAX}
+    return Field(value.default, description=value.description, **options)
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     def fill(self, kind: type[T], **overrides: Any) -> T:
         """Make a dataclass; what has no setting of its name keeps its default."""
@@ -718,7 +724,7 @@ class Smtp(Section):
 class Alerts(Section):
     """Recipients of spend alerts, beside those that the alert names."""
 
-    webhook_url: str = Field(
+    webhook_url: AnyUrl = Field(
         "",
         description="URL that every alert is posted to; empty: none. Set it to handle alerts by "
         "program: see docs/billing.md.",
@@ -734,8 +740,6 @@ class Alerts(Section):
     def _webhooks_are_signed(self) -> Self:
         if self.webhook_url and self.webhook_secret is None:
             raise ValueError("expected a webhook_secret with the webhook_url")
-        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
-            raise ValueError("expected an http or https URL for webhook_url")
         return self
 
     @field_validator("webhook_secret")
@@ -813,16 +817,16 @@ class Retention(Section):
     response_s: Annotated[PositiveInt, not_below("log_s")] = tenant_default(
         "response_retention_s", validate_default=True
     )
-    idempotency_key_s: PositiveInt = Field(
+    idempotency_key_s: KeptSeconds = Field(
         DAY_S,
         description="Seconds an Idempotency-Key stands for the same response. Raise it where "
         "clients try again after longer.",
     )
-    traces_s: PositiveInt = Field(
+    traces_s: KeptSeconds = Field(
         30 * DAY_S,
         description="Seconds that traces of agents are kept. Set what the law or the disk allows.",
     )
-    tool_calls_s: PositiveInt = Field(
+    tool_calls_s: KeptSeconds = Field(
         90 * DAY_S,
         description="Seconds that the audit of hosted tools is kept. Set what auditors ask for: it "
         "says who called what when, in numbers and digests.",
@@ -871,7 +875,7 @@ class KmsSection(Section):
     session_token: BearerKey | None = Field(
         None, description="Session token of a temporary access key. Set it where the key is one."
     )
-    url: str = Field(
+    url: AnyUrl = Field(
         "", description="Where KMS is. Set it where that is not its region's public address."
     )
 
@@ -952,28 +956,28 @@ class Sink(Section):
 class Ledger(Section):
     """Usage lines: one for each response, added up and sent on."""
 
-    lines_s: PositiveInt = Field(
+    lines_s: KeptSeconds = Field(
         400 * DAY_S,
         ge=2 * DAY_S,
         description="Seconds that usage lines are kept, once they are added up and sent. Set how "
         "long a bill can be disputed.",
     )
-    minutes_s: PositiveInt = Field(
+    minutes_s: KeptSeconds = Field(
         2 * DAY_S,
         description="Seconds that sums by the minute are kept. Raise it for dashboards that look "
         "back further.",
     )
-    hours_s: int = Field(
+    hours_s: KeptSeconds = Field(
         35 * DAY_S,
         ge=4 * DAY_S,
         description="Seconds until sums by the hour become sums by the day. Raise it for reports "
         "by the hour that go back further.",
     )
-    days_s: PositiveInt = Field(
+    days_s: KeptSeconds = Field(
         400 * DAY_S,
         description="Seconds that sums by the day are kept. Set how far back reports must go.",
     )
-    end_user_days_s: PositiveInt = Field(
+    end_user_days_s: KeptSeconds = Field(
         90 * DAY_S,
         description="Seconds that sums by day and end user are kept. Lower it where the law wants "
         "less of persons.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.settings.http_urls import HttpUrl
+from gateway.settings.http_urls import HttpUrl, WholeUrl
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
     BearerKey,
@@ -35,15 +34,6 @@ from gateway.tenancy.policy import McpApprovals, McpServersAllowed, ToolAccess, 
 HEADER_CHARS_MAX: Final = 200
 _LANGUAGE: Final = re.compile(r"[a-z_]{1,63}\Z")
 _KEYED: Final = ("brave", "exa", "tavily", "you")
-
-
-def _provider_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("expected a URL such as http://searxng:8080")
-    if parts.query or parts.fragment or parts.username:
-        raise ValueError("a provider's URL has no query, fragment or user; use api_key")
-    return text.rstrip("/")
 
 
 def _printable(text: str) -> str:
@@ -69,7 +59,7 @@ class SearchProvider(Section):
         description="index: pages of `harmony-gateway pages`; mcp: an MCP server that is "
         "registered for it."
     )
-    url: Annotated[str, AfterValidator(_provider_url)] | None = Field(
+    url: Annotated[WholeUrl, AfterValidator(lambda url: url.rstrip("/"))] | None = Field(
         None,
         description="Where it is. Set it for one's own SearXNG, and where the provider is not at "
         "its usual place.",

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent, TokenParser
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.responses.create_request import CreateResponse
-    from gateway.simulator.scripted_turns import Continuation
     from gateway.simulator.simulator_options import SimulatorOptions
 
     Json = dict[str, Any]
@@ -151,20 +150,15 @@ class Ending:
     stop_reason: int | None = None
 
 
-def reply_to(request: CompletionRequest, continuation: Continuation) -> tuple[list[int], Ending]:
+def reply_to(request: CompletionRequest, rest: list[int]) -> tuple[list[int], Ending]:
     """Return the ids up to the first stop id or to `max_tokens`, whichever comes first."""
-    ids = continuation.ids
     stop_ids = {*STOP_IDS, *request.stop_ids}
-    if continuation.finish is None:
-        end = next((i for i, one in enumerate(ids, 1) if one in stop_ids), len(ids))
-        ids = ids[:end]
-    is_cut = continuation.finish is None and len(ids) == request.max_tokens
-    if len(ids) > request.max_tokens or (is_cut and ids[-1] not in stop_ids):
-        return ids[: request.max_tokens], Ending(FinishReason.LENGTH.value)
-    finish = continuation.finish or FinishReason.STOP
+    end = next((i for i, one in enumerate(rest, 1) if one in stop_ids), len(rest))
+    ids = rest[: min(end, request.max_tokens)]
     last = ids[-1] if ids else RETURN
-    is_stop = finish is FinishReason.STOP and last in stop_ids and last != RETURN
-    return ids, Ending(finish.value, last if is_stop else None)
+    if len(ids) == request.max_tokens and last not in stop_ids:
+        return ids, Ending(FinishReason.LENGTH.value)
+    return ids, Ending(FinishReason.STOP.value, last if last in stop_ids - {RETURN} else None)
 
 
 _STEP: Final = 0.125

@@ -46,13 +46,18 @@ def page_names() -> list[str]:
 
 
 @cache
+def _read(name: str) -> tuple[str, str]:
+    # The title of a page, and its HTML.
+    content = (PAGES / f"{name}.html").read_text(encoding="utf-8")
+    heading = _HEADING.search(content)
+    return heading[1] if heading else name, content
+
+
 def _html(name: str) -> str:
     try:
-        content = (PAGES / f"{name}.html").read_text(encoding="utf-8")
+        title, content = _read(name)
     except FileNotFoundError:
         raise HTTPException(404) from None
-    heading = _HEADING.search(content)
-    title = heading[1] if heading else name
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
         f'<body><nav><a href="/">Skerry Light</a></nav><main>{content}</main></body></html>'
@@ -104,19 +109,12 @@ def _search_pages(query: str) -> list[tuple[str, str, str, int]]:
     words = {word.lower() for word in _WORD.findall(query)}
     hits = []
     for name in page_names():
-        title, text = _title_and_text(name)
+        title, content = _read(name)
+        text = " ".join(_TAG.sub(" ", _HEADING.sub("", content, count=1)).split())
         score = sum(text.lower().count(word) + 9 * (word in title.lower()) for word in words)
         if score:
             hits.append((name, title, text, score))
     return sorted(hits, key=lambda one: -one[3])
-
-
-@cache
-def _title_and_text(name: str) -> tuple[str, str]:
-    content = (PAGES / f"{name}.html").read_text(encoding="utf-8")
-    heading = _HEADING.search(content)
-    rest = content[heading.end() :] if heading else content
-    return heading[1] if heading else name, " ".join(_TAG.sub(" ", rest).split())
 
 
 async def _paper(_request: Request) -> Response:

@@ -54,7 +54,7 @@ class Conversation:
 
     @cached_property
     def effort(self) -> str:
-        match = _EFFORT.search("\n".join(self._texts("system")))
+        match = _EFFORT.search(self.system)
         return match[1] if match else "medium"
 
     @cached_property
@@ -472,7 +472,7 @@ class ScriptWriter:
         self._conversation = conversation
         self._vocabulary = vocabulary
         self._encode = vocabulary.encode
-        self._parts = PartWriter(vocabulary)
+        self.parts = PartWriter(vocabulary)
 
     @cached_property
     def _tools(self) -> list[Tool]:
@@ -519,17 +519,7 @@ class ScriptWriter:
 
     def part(self, kind: str) -> Part:
         """Return the message of this kind, even if the script has none."""
-        return self._parts.part_of_ids(kind, self._body(kind))
-
-    def completion(self, kind: str, body: list[int]) -> list[int] | None:  # noqa: ARG002
-        """Return the rest of a body that another model began, if it can be known."""
-        return None
-
-    def call_mark(self, kind: str) -> tuple[int, ...]:
-        return self._parts.call_mark(kind)
-
-    def header_of(self, kind: str) -> tuple[int, ...]:
-        return self._parts.header(kind)
+        return self.parts.part_of_ids(kind, self._body(kind))
 
     def thinking(self) -> list[Part]:
         return [self.part(ANALYSIS)]
@@ -551,7 +541,7 @@ class ScriptWriter:
         call = self.part(CALL_PREFIX + tool.name)
         if not _PREAMBLE_REQUEST.search(self._conversation.request):
             return [call]
-        return [self._parts.part(COMMENTARY, preamble(tool)), call]
+        return [self.parts.part(COMMENTARY, preamble(tool)), call]
 
     def _body(self, kind: str) -> list[int]:
         if kind == FINAL:
@@ -572,13 +562,9 @@ class ScriptWriter:
             return json.dumps({"query": query_for(request)}, ensure_ascii=False)
         tool = self._tools_by_kind.get(kind)
         value = make_arguments(tool.parameters if tool else {}, request)
-        return self._formed(kind, json.dumps(value, ensure_ascii=False))
+        return json.dumps(value, ensure_ascii=False)
 
     def _answer_ids(self) -> list[int]:
         if self.act is not None and self.act.kind == FINAL:
             return self._encode(self.act.text)
-        return self._encode(self._formed(FINAL, answer(self._conversation)))
-
-    def _formed(self, kind: str, draft: str) -> str:  # noqa: ARG002
-        # The text that is written for a draft of arguments or of an answer.
-        return draft
+        return self._encode(answer(self._conversation))

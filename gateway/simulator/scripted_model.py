@@ -20,7 +20,6 @@ from gateway.simulator.scripted_turns import (
     COMMENTARY,
     FINAL,
     Bodies,
-    Continuation,
     kind_of,
     messages_of,
     turn_start,
@@ -40,9 +39,9 @@ FOREIGN_IDS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
-    """Prompt; `continuation` may be CPU work if `is_shaped`."""
+    """Prompt; `rest` of its turn may be CPU work if `is_shaped`."""
 
-    continuation: Callable[[], Continuation]
+    rest: Callable[[], list[int]]
     is_shaped: bool
 
 
@@ -52,10 +51,10 @@ def read_prompt(prompt: list[int], vocabulary: Vocabulary) -> PromptReading:
     before = messages_before(messages, start)
     writer = ScriptWriter(Conversation(before, Bodies(prompt, vocabulary)), vocabulary)
 
-    def continuation() -> Continuation:
-        return Continuation(rest_of(writer.script(), prompt[start:], writer, vocabulary), start)
+    def rest() -> list[int]:
+        return rest_of(writer.script(), prompt[start:], writer, vocabulary)
 
-    return PromptReading(continuation, writer.is_shaped)
+    return PromptReading(rest, writer.is_shaped)
 
 
 def messages_before(messages: list[Message], start: int) -> tuple[Message, ...]:
@@ -68,10 +67,10 @@ def rest_of(
     """Return the ids after `written`, which begins with the turn's `<|start|>assistant`."""
     if script.ids[: len(written)] == list(written):
         return script.ids[len(written) :]
-    return _Realignment(script.parts, list(written), writer, vocabulary).rest()
+    return Realignment(script.parts, list(written), writer, vocabulary).rest()
 
 
-class _Realignment:
+class Realignment:
     def __init__(
         self,
         parts: Sequence[Part],
@@ -121,7 +120,7 @@ class _Realignment:
             if candidate[: len(header)] == header:
                 return [*candidate[len(header) :], *self._finish_body(kind, [])]
         for kind in self._writer.call_kinds:
-            mark = self._writer.call_mark(kind)
+            mark = self._writer.parts.call_mark(kind)
             rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", mark)
             if rest is not None:
                 return [*rest, *self._finish_body(kind, [])]
@@ -130,7 +129,7 @@ class _Realignment:
     def _headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from ((part.kind, part.header) for part in self._left)
         for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
-            yield kind, self._writer.header_of(kind)
+            yield kind, self._writer.parts.header(kind)
 
     def _finish_body(self, kind: str, body: list[int]) -> list[int]:
         for index, part in enumerate(self._left):
@@ -143,9 +142,7 @@ class _Realignment:
             return self._go_on(part, list(part.body[len(body) :]))
         text = self._vocabulary.decode(list(part.body))
         rest = self._rest_of_text(body, text, [])
-        if rest is None:
-            rest = self._writer.completion(kind, body)
-        return self._go_on(part, self._close_words(body) if rest is None else rest)
+        return self._go_on(part, self._close(kind, body) if rest is None else rest)
 
     def _rest_of_text(self, ids: Sequence[int], text: str, tail: Sequence[int]) -> list[int] | None:
         # Another tokenizer may have cut the first ids of the text; None: it is another text. The
@@ -168,7 +165,7 @@ class _Realignment:
         except UnicodeDecodeError:
             return None
 
-    def _close_words(self, body: list[int]) -> list[int]:
+    def _close(self, _kind: str, body: list[int]) -> list[int]:
         words = self._vocabulary.encode(CLOSING_WORDS)
         for count in range(len(words), 0, -1):
             if body[-count:] == words[:count]:

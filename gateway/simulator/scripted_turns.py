@@ -20,7 +20,6 @@ from gateway.models.harmony.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gateway.generation import FinishReason
     from gateway.models.harmony.vocabulary import Vocabulary
 
 
@@ -57,7 +56,7 @@ class Script:
     """Turn from its `<|start|>assistant` on."""
 
     ids: list[int]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...]
 
 
 class PartWriter:
@@ -109,15 +108,6 @@ def channel_of(kind: str) -> str:
 
 def script_of(parts: list[Part]) -> Script:
     return Script(ids=[one for part in parts for one in part.ids], parts=tuple(parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """Rest of a turn; `turn_start` is an index of the prompt. `finish` None: a stop id ends it."""
-
-    ids: list[int]
-    turn_start: int
-    finish: FinishReason | None = None
 
 
 TERMINATORS: Final = frozenset({END, CALL, RETURN})

@@ -18,7 +18,6 @@ from gateway.simulator.scripted_model import read_prompt
 
 if TYPE_CHECKING:
     from gateway.simulator.completion_wire import CompletionRequest
-    from gateway.simulator.scripted_turns import Continuation
     from gateway.simulator.simulator_options import SimulatorOptions
 
 
@@ -41,11 +40,9 @@ class SimulatedEngine:
             return await asyncio.to_thread(self.conversations.read, body, self.options)
         return request_of(json_object(body), self.options)
 
-    async def continuation(self, request: CompletionRequest) -> Continuation:
+    async def rest_of_turn(self, request: CompletionRequest) -> list[int]:
         reading = read_prompt(request.prompt, self.vocabulary)
-        if not reading.is_shaped:
-            return reading.continuation()
-        return await asyncio.to_thread(reading.continuation)
+        return await asyncio.to_thread(reading.rest) if reading.is_shaped else reading.rest()
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         if request.chat_rules is None:

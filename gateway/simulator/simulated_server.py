@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.simulator.completion_wire import CompletionRequest
-    from gateway.simulator.scripted_turns import Continuation
     from gateway.simulator.simulator_options import SimulatorOptions
 
 _LANDING: Final = """This is the simulated backend of Harmony Gateway.
@@ -64,7 +63,7 @@ class Simulator:
         engine = self._engine
         try:
             request = await read_request(engine, scope, receive)
-            continuation = await engine.continuation(request)
+            rest = await engine.rest_of_turn(request)
         except SimulatedError as error:
             await outlet.json(error.status, error.body(engine.options.engine))
         except ClientDisconnect:
@@ -72,7 +71,7 @@ class Simulator:
         else:
             engine.running += 1
             try:
-                await _answer(engine, outlet, request, continuation)
+                await _answer(engine, outlet, request, rest)
             finally:
                 engine.running -= 1
 
@@ -196,12 +195,9 @@ class Outlet:
 
 
 async def _answer(
-    engine: SimulatedEngine,
-    outlet: Outlet,
-    request: CompletionRequest,
-    continuation: Continuation,
+    engine: SimulatedEngine, outlet: Outlet, request: CompletionRequest, rest: list[int]
 ) -> None:
-    ids, ending = reply_to(request, continuation)
+    ids, ending = reply_to(request, rest)
     writer = engine.writer(head_of(request, engine.options, request.id), request)
     usage = engine.usage(len(request.prompt), len(ids))
     if not request.stream:

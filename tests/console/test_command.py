@@ -55,6 +55,18 @@ def test_a_link_is_printed_that_the_gateway_knows(
     assert (session.name, session.role) == ("Grace Hopper", "auditor")
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"), [("::1", "[::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1")]
+)
+def test_the_origin_follows_the_address_of_the_listener(
+    environ: pytest.MonkeyPatch, host: str, shown: str
+) -> None:
+    environ.setenv("GATEWAY_ADMIN__HOST", host)
+    environ.setenv("GATEWAY_ADMIN__PORT", "9100")
+    environ.setenv("GATEWAY_CONSOLE__ENABLED", "true")
+    assert ran().stdout.startswith(f"http://{shown}:9100/console/login?token=")
+
+
 def test_the_origin_is_the_one_that_browsers_see(environ: pytest.MonkeyPatch) -> None:
     elsewhere = ran("--url", "https://other.example/")
     assert elsewhere.stdout.startswith("https://other.example/console/login?token=")

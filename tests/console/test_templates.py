@@ -45,7 +45,8 @@ def test_all_templates_can_be_read_and_pages_have_their_fragments() -> None:
     for name in TEMPLATES:
         templates.get_template(name)
     for page in PAGES:
-        assert page.fragments <= templates.get_template(page.template).blocks.keys(), page.path
+        if page.template:
+            assert page.fragments <= templates.get_template(page.template).blocks.keys(), page.path
 
 
 def test_the_console_stays_small() -> None:

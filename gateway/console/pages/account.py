@@ -13,8 +13,8 @@ from gateway.tenancy.permissions import OPERATOR_ROLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.console.login_sessions import OpenSession
     from gateway.console.page import Call
+    from gateway.store.postgres.database import Row
 
 PATH: Final = "/account"
 SESSIONS_SHOWN_MAX: Final = 50
@@ -22,7 +22,7 @@ SESSIONS_SHOWN_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    sessions: Sequence[OpenSession]
+    sessions: Sequence[Row]
     own: UUID
     permissions: Sequence[str]
 

@@ -25,10 +25,6 @@ class BackendsView:
     is_owner: bool
 
 
-async def view(call: Call) -> BackendsView:
-    return await read(call.services)
-
-
 async def read(services: Services) -> BackendsView:
     fleet = fleet_of(await services.operator.live.snapshots())
     backends = await services.operator.backends.list()
@@ -51,7 +47,6 @@ PAGE: Final = Page(
     title="Backends",
     template="backends.html",
     permission="backends.read",
-    view=view,
     acts=(
         Act(f"{PATH}/{{name}}/drain", "backends.write", drain),
         Act(f"{PATH}/{{name}}/undrain", "backends.write", undrain),

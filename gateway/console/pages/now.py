@@ -7,13 +7,9 @@ from gateway.console.page import Page
 
 if TYPE_CHECKING:
     from gateway.console.fleet import Fleet
-    from gateway.console.page import Call, Services
+    from gateway.console.page import Services
 
 PATH: Final = "/now"
-
-
-async def view(call: Call) -> Fleet:
-    return await read(call.services)
 
 
 async def read(services: Services) -> Fleet:
@@ -25,7 +21,6 @@ PAGE: Final = Page(
     title="Now",
     template="now.html",
     permission="replicas.read",
-    view=view,
     icon="now",
     shortcut="n",
     live=read,

@@ -163,8 +163,6 @@ PAGE: Final = Page(
 )
 FILE_PAGE: Final = Page(
     path=FILE,
-    title="File",
-    template="playground.html",
     permission="tenants.write",
     view=file,
 )

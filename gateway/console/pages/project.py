@@ -7,8 +7,8 @@ from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
 from gateway.admin.projects import ProjectUpdate, project_body
 from gateway.console.page import Act, Page, Rendered
 from gateway.console.pages.tenants import ONE as TENANT
-from gateway.console.pages.tenants import path_of, serving_tenant_id, tenant_id_of
-from gateway.console.snippets import Snippet, snippets
+from gateway.console.pages.tenants import NewKey, path_of, serving_tenant_id, tenant_id_of
+from gateway.console.snippets import snippets
 from gateway.console.spending import budgets_of, limits_of, set_budget, set_limits
 from gateway.errors import InvalidRequest
 from gateway.protocol.pages import PageParams
@@ -42,14 +42,6 @@ class ProjectView:
     budgets: Sequence[ShownBudget]
     scopes: Sequence[str]
     lifetimes_d: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    tenant: str
-    project: Json
-    value: str
-    snippets: Sequence[Snippet]
 
 
 async def view(call: Call) -> ProjectView:
@@ -104,13 +96,8 @@ async def rotate_key(call: Call) -> Rendered:
 
 async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Rendered:
     project = await call.services.tenant.projects.get(tenant_id, call.path["project_id"])
-    value = made.secret or ""
-    shown = NewKey(
-        tenant=call.path["name"],
-        project=project_body(project),
-        value=value,
-        snippets=snippets(call.api_url, value, call.default_model),
-    )
+    clients = snippets(call.api_url, made.secret or "", call.default_model)
+    shown = NewKey(call.path["name"], made, project_body(project), clients)
     return Rendered("new_key.html", "New key", shown)
 
 
@@ -138,12 +125,7 @@ async def rename(call: Call) -> str:
 
 
 async def archive(call: Call) -> str:
-    project_id = call.path["project_id"]
-    if call.form.get("confirmed") != project_id:
-        raise InvalidRequest(
-            "The id that was typed is not that of the project, so nothing was changed.",
-            param="confirmed",
-        )
+    project_id = call.confirmed("project_id")
     caller = call.caller(await tenant_id_of(call))
     await call.services.tenant.projects.archive(caller, project_id)
     return _here(call)

@@ -40,10 +40,6 @@ class QueueView:
     is_cut: bool
 
 
-async def view(call: Call) -> QueueView:
-    return await read(call.services)
-
-
 async def read(services: Services) -> QueueView:
     fleet = fleet_of(await services.operator.live.snapshots())
     rows = await services.operator.live.queue()
@@ -81,7 +77,6 @@ PAGE: Final = Page(
     title="Queue",
     template="queue.html",
     permission="responses.read",
-    view=view,
     acts=(Act(f"{PATH}/{{response_id}}/drop", "responses.cancel", drop),),
     icon="queue",
     shortcut="q",

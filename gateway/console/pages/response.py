@@ -9,7 +9,7 @@ from gateway.admin.responses import REVEAL_S
 from gateway.api.query import integer
 from gateway.console.page import Act, Download, Page
 from gateway.errors import InvalidRequest
-from gateway.eventlog.fold.execution import PHASES, spoken
+from gateway.eventlog.fold.execution import MESSAGE_PHASES, PHASES, spoken
 from gateway.protocol.pages import PageParams
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ _LANES: Final = {
     "tools": "Tools",
     "commits": "Commits",
 }
-_MESSAGE_PHASES: Final = {"reasoning": "thinking", "final": "answering", "commentary": "answering"}
 
 
 class Bar(NamedTuple):
@@ -235,7 +234,7 @@ def _bar(lane: str, span: Json, scale: float) -> Bar:
     name, begin_ms, end_ms = span["name"], span["begin_ms"], span["end_ms"]
     tone = {
         "phases": name,
-        "messages": _MESSAGE_PHASES.get(name, "calling"),
+        "messages": MESSAGE_PHASES.get(name, "calling"),
         "tools": "tool",
         "commits": "storing",
     }.get(lane, "lost" if span["outcome"] in {"left", "no answer", "taken over"} else "lane")

@@ -35,8 +35,6 @@ async def view(call: Call) -> str:
 
 PAGE: Final = Page(
     path="/search",
-    title="Search",
-    template="responses.html",
     permission="responses.read",
     view=view,
 )

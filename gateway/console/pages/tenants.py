@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.tenants import TenantDetail
     from gateway.console.page import Call
+    from gateway.console.snippets import Snippet
     from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
     from gateway.tenancy import Tenant, TenantId
@@ -141,13 +142,17 @@ async def create_key(call: Call) -> Rendered:
     tenant_id = await serving_tenant_id(call)
     body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
-    return Rendered("new_admin_key.html", "New admin key", NewAdminKey(call.path["name"], made))
+    return Rendered("new_key.html", "New admin key", NewKey(call.path["name"], made))
 
 
 @dataclass(frozen=True, slots=True)
-class NewAdminKey:
+class NewKey:
+    """Key that is shown once; without a `project` an admin key."""
+
     tenant: str
     made: ShownKey
+    project: Json | None = None
+    snippets: Sequence[Snippet] = ()
 
 
 async def end_key(call: Call) -> str:
@@ -186,7 +191,7 @@ async def change_policy(call: Call) -> str:
 
 
 async def disable(call: Call) -> str:
-    await call.services.operator.tenants.disable(call.author, _confirmed(call))
+    await call.services.operator.tenants.disable(call.author, call.confirmed("name"))
     return path_of(call.path["name"])
 
 
@@ -197,24 +202,13 @@ async def hold(call: Call) -> str:
 
 
 async def delete(call: Call) -> str:
-    await call.services.operator.tenants.delete(call.author, _confirmed(call))
+    await call.services.operator.tenants.delete(call.author, call.confirmed("name"))
     return path_of(call.path["name"])
 
 
 async def restore(call: Call) -> str:
     await call.services.operator.tenants.restore(call.author, call.path["name"])
     return path_of(call.path["name"])
-
-
-def _confirmed(call: Call) -> str:
-    # An act that cannot be undone takes the name a second time, typed.
-    name = call.path["name"]
-    if call.form.get("confirmed") != name:
-        raise InvalidRequest(
-            "The name that was typed is not that of the tenant, so nothing was changed.",
-            param="confirmed",
-        )
-    return name
 
 
 async def tenant_id_of(call: Call) -> TenantId:

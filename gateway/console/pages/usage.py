@@ -205,8 +205,6 @@ PAGE: Final = Page(
 )
 CSV: Final = Page(
     path=f"{PATH}.csv",
-    title="Usage",
-    template="usage.html",
     permission="ledger.read",
     view=download,
 )

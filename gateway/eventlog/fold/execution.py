@@ -57,11 +57,12 @@ COMMITS_MAX: Final = 64
 """With a slow database every commit is a long one."""
 _AWAY: Final = frozenset({"left", "replica", "turn_ended"})
 """Steps after which no backend generates until a request is sent."""
-_SPOKEN: Final[Mapping[str, Phase]] = {
+MESSAGE_PHASES: Final[Mapping[str, Phase]] = {
     SegmentKind.REASONING.value: "thinking",
     SegmentKind.COMMENTARY.value: "answering",
     SegmentKind.FINAL.value: "answering",
 }
+"""By kind; all others are calls."""
 
 
 class Moment(NamedTuple):
@@ -299,7 +300,7 @@ class _Reading:
 
     def _begin_message(self, moment: Moment, at_ms: int) -> None:
         self.messages.open(moment.name, at_ms, moment.tokens)
-        self.turn_to(_SPOKEN.get(moment.name, "calling"), at_ms)
+        self.turn_to(MESSAGE_PHASES.get(moment.name, "calling"), at_ms)
 
     def _commit(self, moment: Moment, at_ms: int) -> None:
         free_ms = self.commits[-1].end_ms if self.commits else 0

@@ -209,7 +209,6 @@ class WaywardEngine(SimulatedEngine):
         except Unsayable:
             return None
 
-    @override
     async def continuation(self, request: CompletionRequest) -> WaywardContinuation:
         # Raises `SimulatedError` for an invalid directive.
         reading = self.model.reading(request.prompt, self.faults.in_force)

@@ -38,13 +38,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 
-from gateway.simulator.scripted_turns import Continuation
+from gateway.generation import FinishReason
+from gateway.models.harmony.vocabulary import RETURN, STOP_IDS
+from gateway.simulator.completion_wire import Ending, reply_to
 from tests.fakes.wayward_engine.directives import Directives, FaultPlan, Faults, Syntax, values_of
 from tests.fakes.wayward_engine.steps import read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gateway.simulator.completion_wire import CompletionRequest
     from tests.fakes.wayward_engine.steps import Step
 
 DRIFTS: Final = ("prose", "types", "truncated", "extra", "refusal")
@@ -76,11 +79,28 @@ _WELL_BEHAVED: Final = Malformed()
 
 
 @dataclass(frozen=True, slots=True)
-class WaywardContinuation(Continuation):
-    """`others` is what could be said instead, for an engine that may not say `ids`; best first."""
+class WaywardContinuation:
+    """Rest of a turn; `turn_start` is an index of the prompt. `finish` None: a stop id ends it.
 
+    `others` is what could be said instead, for an engine that may not say `ids`; best first.
+    """
+
+    ids: list[int]
+    turn_start: int
+    finish: FinishReason | None = None
     directives: Directives = field(default_factory=Directives, kw_only=True)
     others: Callable[[], Iterable[list[int]]] = field(default=tuple, kw_only=True)
+
+    def reply_to(self, request: CompletionRequest) -> tuple[list[int], Ending]:
+        """Return what is said, and its ending. A `finish` goes over stop ids."""
+        if self.finish is None:
+            return reply_to(request, self.ids)
+        if len(self.ids) > request.max_tokens:
+            return self.ids[: request.max_tokens], Ending(FinishReason.LENGTH.value)
+        last = self.ids[-1] if self.ids else RETURN
+        named = {*STOP_IDS, *request.stop_ids} - {RETURN}
+        is_named = self.finish is FinishReason.STOP and last in named
+        return self.ids, Ending(self.finish.value, last if is_named else None)
 
 
 @dataclass(frozen=True, slots=True)

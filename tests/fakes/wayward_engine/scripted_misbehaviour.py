@@ -22,13 +22,15 @@ from gateway.models.harmony.vocabulary import (
     START,
 )
 from gateway.simulator.script_writer import (
+    BROWSER,
     Conversation,
     ScriptWriter,
+    answer,
     planned_calls,
     repetitions,
     tools_meant,
 )
-from gateway.simulator.scripted_model import messages_before, rest_of
+from gateway.simulator.scripted_model import Realignment, messages_before
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
     CALL_PREFIX,
@@ -205,7 +207,7 @@ class WaywardWriter(ScriptWriter):
         length = self._wishes.think
         if length is None:
             return super().thinking()
-        return [self._parts.part_of_ids(ANALYSIS, self._filler(length))] if length else []
+        return [self.parts.part_of_ids(ANALYSIS, self._filler(length))] if length else []
 
     def _filler(self, length: int) -> list[int]:
         return list(islice(cycle(self._encode(FILLER)), length))
@@ -227,17 +229,17 @@ class WaywardWriter(ScriptWriter):
         return [part, replace(part, header=self._addressed_header(kind))]
 
     def _addressed_header(self, kind: str) -> tuple[int, ...]:
-        return (*OPENING, *self._encode(f" to={kind}"), *self.call_mark(kind))
+        return (*OPENING, *self._encode(f" to={kind}"), *self.parts.call_mark(kind))
 
     @override
     def part(self, kind: str) -> Part:
         body = self._body(kind)
         if self.malformed.attack and kind != ANALYSIS:
-            body = tampered(body, self.malformed.attack, self._parts.vocabulary)
-        return self._parts.part_of_ids(kind, body)
+            body = tampered(body, self.malformed.attack, self.parts.vocabulary)
+        return self.parts.part_of_ids(kind, body)
 
-    @override
     def completion(self, kind: str, body: list[int]) -> list[int] | None:
+        """Return the rest of a body that another model began, if it can be known."""
         # None if directives dictate the text, if the prompt shows no schema for this kind, and for
         # a body that cannot become valid.
         shape = self._shape(kind)
@@ -252,7 +254,7 @@ class WaywardWriter(ScriptWriter):
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
         # The channel need not be the usual one of this kind.
-        return self._parts.call_header(kind, channel)
+        return self.parts.call_header(kind, channel)
 
     def tool_header(self, name: str) -> tuple[int, ...]:
         """Return the header of a message of a tool."""
@@ -270,7 +272,7 @@ class WaywardWriter(ScriptWriter):
     def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
         """Return a header of a message, which need not be a valid one."""
         opened = [CHANNEL, *self._encode(channel)] if channel else []
-        closed = self._parts.json_mark if is_json else (MESSAGE,)
+        closed = self.parts.json_mark if is_json else (MESSAGE,)
         return (*OPENING, *opened, *self._encode(text), *closed)
 
     @override
@@ -282,7 +284,10 @@ class WaywardWriter(ScriptWriter):
     @override
     def _arguments(self, kind: str) -> str:
         wished = self._wishes.arguments
-        return self._drifted(super()._arguments(kind) if wished is None else wished)
+        if wished is not None:
+            return self._drifted(wished)
+        draft = super()._arguments(kind)
+        return self._drifted(draft if kind == SEARCH else self._formed(kind, draft))
 
     def _drifted(self, text: str) -> str:
         drift = self.malformed.drift
@@ -296,9 +301,8 @@ class WaywardWriter(ScriptWriter):
             return self._encode(self._wishes.say)
         if self._wishes.tokens is not None:
             return self._filler(self._wishes.tokens)
-        return super()._answer_ids()
+        return self._encode(self._formed(FINAL, answer(self._conversation)))
 
-    @override
     def _formed(self, kind: str, draft: str) -> str:
         shape = self._shape(kind)
         text = draft if shape is None else shape.written(draft, self._vocabulary)
@@ -430,7 +434,7 @@ def _no_args(_: WaywardWriter, due: Part) -> list[Part]:
 
 def _functions_prefix(writer: WaywardWriter, due: Part) -> list[Part]:
     kind = CALL_PREFIX + due.kind.removeprefix(CALL_PREFIX)
-    return [replace(due, kind=kind, header=writer.header_of(kind))]
+    return [replace(due, kind=kind, header=writer.parts.header(kind))]
 
 
 def _on_commentary(writer: WaywardWriter, due: Part) -> list[Part]:
@@ -494,8 +498,32 @@ def _repeating(writer: WaywardWriter, kind: str, words: tuple[int, ...]) -> Part
     return replace(writer.part(kind), body=tuple(islice(cycle(words), ENDLESS_IDS)))
 
 
+SEARCH: Final = BROWSER + "search"
 _CORPUS_USERS_MAX: Final = 2
 """A recorded output may itself contain a message of the user: look behind it, once."""
+
+
+class WaywardRealignment(Realignment):
+    """Goes on with a body that another model began so that it keeps to its shape."""
+
+    def __init__(
+        self, script: Script, said: list[int], writer: WaywardWriter, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(script.parts, said, writer, vocabulary)
+        self._shaper = writer
+
+    @override
+    def _close(self, _kind: str, body: list[int]) -> list[int]:
+        rest = self._shaper.completion(_kind, body)
+        return super()._close(_kind, body) if rest is None else rest
+
+
+def rest_of(
+    script: Script, said: list[int], writer: WaywardWriter, vocabulary: Vocabulary
+) -> list[int]:
+    if script.ids[: len(said)] == said:
+        return script.ids[len(said) :]
+    return WaywardRealignment(script, said, writer, vocabulary).rest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from typing_extensions import override
 
 from gateway.errors import GatewayError
-from gateway.simulator.completion_wire import DONE, Ending, event, reply_to
+from gateway.simulator.completion_wire import DONE, Ending, event
 from gateway.simulator.simulated_errors import SimulatedError
 from gateway.simulator.simulated_server import (
     EVENT_STREAM,
@@ -200,7 +200,7 @@ class _Completion:
         self._engine = engine
         self._outlet = outlet
         self._exchange = exchange
-        self._ids, self._ending = reply_to(exchange.request, continuation)
+        self._ids, self._ending = continuation.reply_to(exchange.request)
         self._faults = continuation.directives.faults
         self._tempo = Tempo.of(engine.options, continuation.directives)
         self._writer = engine.writer(

@@ -6,16 +6,20 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import asyncpg
 import pytest
 from typer.testing import CliRunner
 
 from gateway import ids
+from gateway.cli.command import Installation
 from gateway.cli.commands import commands
+from gateway.cli.tenants import list_keys
 from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -125,6 +129,39 @@ async def executed(database_url: str, sql: str) -> None:
             await connection.execute(Statement(sql))
     finally:
         await database.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+def test_a_key_of_a_tenant_that_is_made_meanwhile_is_listed_with_it(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed("tenants", "create", "acme")
+    printed("keys", "create", "acme")
+    asyncio.run(_list_keys_beside_a_new_tenant(database_url))
+    assert "late" in capsys.readouterr().out
+
+
+async def _list_keys_beside_a_new_tenant(database_url: str) -> None:
+    waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'api_keys'::regclass"
+    copy = "INSERT INTO {0} SELECT (jsonb_populate_record(old, to_jsonb(old) || $1)).* FROM {0} old"
+    new, key = str(ids.new_uuid()), str(ids.new_uuid())
+    connection = await asyncpg.connect(database_url)
+    try:
+        async with AsyncExitStack() as stack:
+            gateway = Installation(None, stack)
+            await gateway.database()
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE api_keys")
+                listing = asyncio.ensure_future(list_keys(gateway))
+                while not await connection.fetchval(f"{waiting} AND NOT granted)"):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                tenant, row = {"id": new, "name": "late"}, {"id": key, "tenant_id": new}
+                await connection.execute(copy.format("tenants"), json.dumps(tenant))
+                await connection.execute(copy.format("api_keys"), json.dumps(row | {"hash": "x"}))
+            await listing
+    finally:
+        await connection.close()
 
 
 @pytest.mark.slow

@@ -174,6 +174,8 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
         "prices set m --input dollars",
         "prices set m --input -1",
         "prices set m --input 1e999999",
+        "prices set m --input 1e900000",
+        "budgets set acme --usd nan",
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:

@@ -137,6 +137,7 @@ def test_a_server_is_of_all_tenants_or_of_one(denied: Process) -> None:
         (("a", "https://mcp.example", "--purpose", "magic"), None),
         (("a", "https://mcp.example", "--call-timeout-s", "601"), None),
         (("a", "https://mcp.example", "--headers-from", "-"), "secret-value"),
+        (("a", "https://mcp.example", "--headers-from", "-"), f"X-A: {'b' * 65_536}"),
         (("a", "https://mcp.example", "--headers-from", "no-such-file"), None),
     ],
 )

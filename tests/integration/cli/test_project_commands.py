@@ -143,6 +143,11 @@ def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
         printed("issuers", "create", "acme", issuer, audience, "--algorithm", "HS256")
     assert made["id"] in printed("issuers", "delete", "acme", made["id"])
     assert json.loads(printed("issuers", "list", "acme", "--json")) == []
+    made_before = printed("audit", "list", "--tenant", "acme").count("service_account.created")
+    with pytest.raises(ResourceNotFound, match="identity provider"):
+        printed(*words, "--match", "team=ml")
+    accounts = printed("audit", "list", "--tenant", "acme").count("service_account.created")
+    assert accounts == made_before == 1
     other = printed("issuers", "create", "acme", issuer, "other").strip()
     with pytest.raises(ResourceNotFound, match="No project"):
         printed("issuers", "allow", "acme", other, "proj_x", "--match", "a=b")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.audit import COMMAND_LINE
-from gateway.cli.demo import TENANT, _keys
-from gateway.cli.provision import API_KEY, bring_up_to_date, connected
-from gateway.cli.terminal import Details
+from gateway.cli.demo import TENANT, _keys, _silent
+from gateway.cli.provision import API_KEY, bring_up_to_date, connected, load_pepper
 from gateway.errors import StartupError
 from gateway.settings import Settings
 from gateway.store.migration.verification import missing
 from gateway.wiring.admin import tenants
 from gateway.wiring.databases import access
 from tests.fakes.gateway import PEPPER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IMPORTED = """
 import asyncio, sys
@@ -56,10 +60,23 @@ async def test_a_demo_whose_tenant_was_disabled_says_what_to_do(database_url: st
     settings = Settings(
         database={"url": database_url}, auth={"key_pepper": PEPPER}, models=[{"id": "gpt-oss-20b"}]
     )
-    quiet = Details(are_shown=False)
-    assert API_KEY in await _keys(settings, quiet)
+    assert API_KEY in await _keys(settings, _silent)
     async with connected(settings) as database:
         await tenants(settings, database, access(settings, database)).disable(COMMAND_LINE, TENANT)
     with pytest.raises(StartupError) as refused:
-        await _keys(settings, quiet)
+        await _keys(settings, _silent)
     assert "GATEWAY_DATA_DIR" in refused.value.remedy
+
+
+def test_a_pepper_that_was_not_written_is_none(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))  # as a disk that is full
+    try:
+        with pytest.raises(OSError, match="too large"):
+            load_pepper(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert load_pepper(tmp_path) == load_pepper(tmp_path) != ""
+    (tmp_path / "pepper").write_text("")
+    with pytest.raises(StartupError, match="is empty"):
+        load_pepper(tmp_path)

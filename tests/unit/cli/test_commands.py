@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gateway import __version__
 from gateway.__main__ import main
 from gateway.cli.commands import ENTRIES, commands, loaded
-from gateway.cli.stored_data import _new_file
+from gateway.cli.provision import new_file
 from gateway.cli.terminal import report_errors
 from gateway.errors import (
     ConfigError,
@@ -141,6 +141,15 @@ URL = "postgresql://u:canary@127.0.0.1:9/d"
                 "GATEWAY_DATABASE__LISTEN_URL": f"{URL}?channel_binding=require",
             },
             ["database.listen_url: channel_binding=require is not supported"],
+        ),
+        (
+            {
+                "GATEWAY_BACKENDS": BACKEND,
+                "GATEWAY_ENCRYPTION__PROVIDER": "file",
+                "GATEWAY_ENCRYPTION__FILE__PATH": "keys",
+                "GATEWAY_ENCRYPTION__KEYS_URL": f"{URL}?channel_binding=require",
+            },
+            ["encryption.keys_url: channel_binding=require is not supported"],
         ),
         *(
             (
@@ -300,7 +309,7 @@ def test_an_archive_whose_end_finds_no_room_is_deleted(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def write() -> None:
-        with _new_file(path) as file:
+        with new_file(path) as file:
             file.write(b"12345678")
             resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
 

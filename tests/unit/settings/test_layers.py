@@ -88,6 +88,13 @@ def test_lists_are_json_in_the_environment() -> None:
     assert backend.models == ()
 
 
+def test_mappings_are_json_in_the_environment_and_replace_those_of_the_file(file: Path) -> None:
+    file.write_text("console: {name: a, sign_in: {roles: {staff: support}}}\n")
+    environ = {"GATEWAY_CONSOLE__SIGN_IN__ROLES": '{"admins": "owner"}'}
+    console = load_settings(file, environ=environ).console
+    assert (console.name, console.sign_in.roles) == ("a", {"admins": "owner"})
+
+
 def test_only_the_urls_of_servers_lose_their_ends() -> None:
     environ = {"GATEWAY_LEDGER__SINKS": '[{"name": "a", "url": "https://bill.example/usage/v1"}]'}
     environ["GATEWAY_CONSOLE__SIGN_IN__ISSUER"] = "https://acme.auth0.example/"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
-from gateway.simulator.completion_wire import Ending, reply_to
-from gateway.simulator.scripted_turns import Continuation
+from gateway.simulator.completion_wire import Ending
 from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.cases import each
+from tests.fakes.wayward_engine.misbehaviour import WaywardContinuation
 from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.fakes.wayward_engine.strict_requests import StrictRequest, read_request
 
@@ -26,7 +26,7 @@ def _request(**fields: Any) -> StrictRequest:
 def _reply(
     ids: list[int], finish: FinishReason | None = None, **fields: Any
 ) -> tuple[list[int], Ending]:
-    return reply_to(_request(**fields), Continuation(ids, 0, finish))
+    return WaywardContinuation(ids, 0, finish).reply_to(_request(**fields))
 
 
 @pytest.mark.parametrize(

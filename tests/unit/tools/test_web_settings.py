@@ -101,7 +101,7 @@ def test_sites_are_told_whom_to_write_to() -> None:
         ({"providers": ({"kind": "brave"},)}, "brave needs an api_key"),
         (
             {"providers": ({"kind": "searxng", "url": "ftp://x"},)},
-            "expected a URL such as http://searxng",
+            "expected a URL such as http://",
         ),
     ],
 )
