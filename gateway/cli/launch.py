@@ -41,7 +41,7 @@ KEY_VARIABLE: Final = "HARMONY_GATEWAY_API_KEY"
 PROVIDER: Final = "harmony-gateway"
 CODEX_PROFILE: Final = "gateway"
 OUTPUT_TOKENS_MAX: Final = 32_000
-"""What opencode keeps free for an answer, unless the window is small."""
+"""Tokens that opencode keeps free for an answer, unless the window is small."""
 OUTPUT_SHARE: Final = 4
 
 _CODEX = """\

@@ -72,7 +72,7 @@ RESERVE: Final = 1.5
 """For uneven load, and when another process has ended."""
 
 RATE_MAX: Final = 10**9
-"""Of streams, tokens, and tokens a second."""
+"""Streams, tokens, and tokens a second, at most."""
 DAYS_MAX: Final = 36_500
 
 

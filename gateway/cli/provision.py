@@ -24,7 +24,7 @@ BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
 ADMIN_KEY: Final = "OPENAI_ADMIN_KEY"
 PROJECT_KEY: Final = "DEMO_PROJECT_API_KEY"
-"""Of the demo's second project."""
+"""Variable of the key of the demo's second project."""
 _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FILE: Final = "/playground/file"
 """Below /console."""
 JSON_CHARS_MAX: Final = 20_000
-"""Of an item of another type, shown as JSON."""
+"""Characters of an item of another type, shown as JSON."""
 _FILE_URL: Final = re.compile(r"/v1/containers/([A-Za-z0-9_]+)/files/([A-Za-z0-9_-]+)/content")
 _IMAGE_DATA: Final = re.compile(f"data:(?:{'|'.join(IMAGE_KINDS.values())});base64,[A-Za-z0-9+/=]+")
 _REASONS: Final = {

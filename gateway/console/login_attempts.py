@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAILURES_MAX: Final = 5
-"""Of one address within `WINDOW_S`."""
+"""Failures of one address within `WINDOW_S`."""
 WINDOW_S: Final = 60.0
 ADDRESSES_MAX: Final = 1_000
-"""Those that failed last."""
+"""Addresses that are kept: those that failed last."""
 
 
 class LoginAttempts:

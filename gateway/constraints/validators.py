@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 WORK_MAX: Final = 500_000
 """Sum over a grammar's expressions of the squares of their parts that may be empty or repeat."""
 CHARS_MAX: Final = 200_000
-"""Of all terminals of a grammar, written out."""
+"""Characters of all terminals of a grammar, written out."""
 NAMES_DEPTH_MAX: Final = 100
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
 """A part may be empty or repeated."""
@@ -78,10 +78,10 @@ class _Definition:
     """Rule or terminal; `empty` and `patterns` count parts that may be empty."""
 
     empty: int = 0
-    """Outside of patterns."""
+    """Parts outside of patterns."""
     chars: int = 0
     patterns: list[int] = field(default_factory=list)
-    """Of each pattern."""
+    """Parts of each pattern."""
     names: list[str] = field(default_factory=list)
 
 
@@ -174,7 +174,7 @@ PATTERNS_MAX: Final = 256
 REFERENCES_MAX: Final = 2_000
 """In a schema, for the same reason."""
 _REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
-"""Of one compiled pattern: the more patterns there are, the fewer."""
+"""Bytes of one compiled pattern: the more patterns there are, the fewer."""
 _ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
 _BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
 """Look-around and back-references."""

@@ -85,7 +85,7 @@ class LateWriter(ABC, Generic[Row]):
             self._write_or_pause, size_max=bounds.batch_rows_max, interval_s=bounds.interval_s
         )
         self._size = 0
-        """Of rows that wait or are being written."""
+        """Size of the rows that wait or are being written."""
         self._is_over = False
 
     def put(self, tenant_id: TenantId, row: Row) -> None:

@@ -77,7 +77,7 @@ class Supervisor:
         self._prepared: Counter[TenantId] = Counter()
         """Runs of requests to this process that are being prepared."""
         self._of_tenants: Counter[TenantId] = Counter()
-        """Those that are running."""
+        """Runs of such requests that have begun."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
         """Runs that this process claimed, without a request to it."""

@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     ToolWork = Coroutine[Any, Any, ToolResult | None]
 
 ATTEMPTS_MAX: Final = 2
-"""Of a call that may be repeated."""
+"""Attempts of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
-"""Of a result that is tokenised without a thread."""
+"""Characters of a result that is tokenised without a thread."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "

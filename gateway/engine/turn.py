@@ -63,7 +63,7 @@ INLINE_TOOLS: Final = 64
 INLINE_IDS: Final = 512
 """Rendered without a thread: more take a few milliseconds."""
 INLINE_CHECK_CHARS: Final = 4096
-"""Of a body that is checked without a thread."""
+"""Characters of a body that is checked without a thread."""
 ANSWER_IDS_MIN: Final = 256
 """Ids of the context window that results of tools leave for the answer."""
 PIECES_MAX: Final = 32
@@ -604,7 +604,7 @@ class PastTurns:
     _new_parser: Callable[[], TokenParser]
     _threads: Executor
     ids: list[int] = field(default_factory=list)
-    """As a backend gets them behind the prompt."""
+    """Ids that a backend gets behind the prompt."""
     _turns: int = 0
     _generated: int = 0
     _results: int = 0
@@ -674,7 +674,7 @@ class TurnSink:
         # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
         self.usage: ReportedUsage | None = None
-        """Of a turn of text, from its server."""
+        """Usage of a turn of text, from its server."""
         self.ending: TurnEnding | None = None
         """End of the turn by the gateway."""
         self.finish: FinishReason | None = None

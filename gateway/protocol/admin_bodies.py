@@ -15,7 +15,7 @@ NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
 SECOND_MAX: Final = 253_402_300_799
-"""Of the year 9999."""
+"""Last second of the year 9999."""
 
 
 def _printable(name: str) -> str:

@@ -37,7 +37,7 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
 NEWER_PARAMETERS: Final = frozenset({"background_options"})
-"""Of SDK releases newer than the one in the tests."""
+"""Parameters of SDK releases newer than the one in the tests."""
 CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -46,17 +46,17 @@ CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "service_tier", "store", "stream", "stream_options", "temperature", "text", "tool_choice",
     "tools", "top_logprobs", "top_p", "truncation", "user",
 })  # fmt: skip
-"""Of `POST /v1/responses`."""
+"""Parameters of `POST /v1/responses`."""
 COUNT_PARAMETERS: Final = frozenset({
     "conversation", "input", "instructions", "model", "parallel_tool_calls", "personality",
     "previous_response_id", "reasoning", "text", "tool_choice", "tools", "truncation",
 })  # fmt: skip
-"""Of `POST /v1/responses/input_tokens`."""
+"""Parameters of `POST /v1/responses/input_tokens`."""
 COMPACT_PARAMETERS: Final = frozenset({
     "image", "input", "instructions", "model", "previous_response_id", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "service_tier",
 })  # fmt: skip
-"""Of `POST /v1/responses/compact`."""
+"""Parameters of `POST /v1/responses/compact`."""
 CHAT_PARAMETERS: Final = frozenset({
     "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
     "max_completion_tokens", "max_tokens", "messages", "metadata", "modalities", "model",
@@ -66,7 +66,7 @@ CHAT_PARAMETERS: Final = frozenset({
     "stream_options", "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
     "verbosity", "web_search_options",
 })  # fmt: skip
-"""Of `POST /v1/chat/completions`."""
+"""Parameters of `POST /v1/chat/completions`."""
 ITEM_TYPES: Final = (
     "message", "file_search_call", "computer_call", "computer_call_output", "web_search_call",
     "function_call", "function_call_output", "tool_search_call", "tool_search_output",

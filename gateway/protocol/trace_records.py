@@ -34,9 +34,9 @@ TraceKind = Literal["trace", "span"]
 KINDS: Final[Mapping[str, TraceKind]] = {"trace": "trace", "trace.span": "span"}
 TRACE_ID_CHARS_MAX: Final = 256
 RECORDS_MAX: Final = 1000
-"""Of one body."""
+"""Records of one body."""
 RECORD_BYTES_MAX: Final = 1024 * 1024
-"""Of one trace or span."""
+"""Bytes of one trace or span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ SAMPLE_EVERY: Final = 5
 SAMPLES_MAX: Final = 60
 """Five minutes."""
 TENANTS_MAX: Final = 50
-"""Those with the most waiting requests are shown."""
+"""Tenants that are shown: those with the most waiting requests."""
 RESPONSES_MAX: Final = 100
 """The newest are shown."""
 WATCHED_S: Final = 4.0

@@ -78,9 +78,9 @@ def listen(
 FORCED_END_S = 1.0
 """Seconds the application may take to end after a second signal."""
 ACCEPT_TURNS = 4
-"""Of the loop, to accept a waiting connection and make its protocol."""
+"""Turns of the loop, to accept a waiting connection and make its protocol."""
 TICK_S = 0.1
-"""As in uvicorn's own loop."""
+"""Interval in seconds, as in uvicorn's own loop."""
 DATE_TICK_S = 1.0
 """Dates in answers have no parts of a second."""
 

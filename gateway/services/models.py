@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VENDOR_PREFIX = "openai/"
 """Some clients and servers write it before the model's name."""
 ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Those of gpt-oss."""
+"""Abilities of gpt-oss."""
 GENERATES: Final = ("generate",)
 
 

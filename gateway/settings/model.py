@@ -79,7 +79,7 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
 
 
 PEPPER_KEY_ID: Final = "auth.key_pepper"
-"""Of the key made from the pepper. Its dot keeps others from having it."""
+"""Id of the key made from the pepper. Its dot keeps others from having it."""
 
 
 class Settings(BaseModel):

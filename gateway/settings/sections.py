@@ -51,9 +51,9 @@ T = TypeVar("T", bound="DataclassInstance")
 MIB: Final = 1024 * 1024
 PORT_MAX: Final = 65_535
 INTEGER_MAX: Final = 2**31 - 1
-"""Of PostgreSQL."""
+"""Largest integer of PostgreSQL."""
 TENANT_IMAGE_SHARE: Final = 0.25
-"""Of `Images.held_bytes_max`, and of all fetches of images."""
+"""Share of `Images.held_bytes_max`, and of all fetches of images."""
 WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
 
 Secret = Annotated[SecretStr, Field(min_length=1)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
-"""What a row counts when it is read, beside its entries: it takes time to find."""
+"""Bytes that a row counts when it is read, beside its entries: it takes time to find."""
 SHORT_ROW_BYTES: Final = 64
 """Bound on rows of a paced stream: a few ids."""
 SHORT_ROWS_MIN: Final = 1000

@@ -1,4 +1,4 @@
-"""What replicas show of themselves while somebody looks: counts and ids, nothing of any request."""
+"""Snapshots of replicas while somebody looks: counts and ids, nothing of any request."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Principal:
     credential: Credential = "key"
     """If it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
     end_user: str | None = None
-    """As the issuer of a `token` names them."""
+    """End user, as the issuer of a `token` names them."""
     # Derived from the others once a key, because each request reads them several times.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     _Keys = tuple[_Key, ...]
 
 BREAKERS_MAX: Final = 4096
-"""Of all tenants together."""
+"""Breakers of all tenants together."""
 
 
 class TooManyCalls(Exception):

@@ -121,7 +121,7 @@ EVENT_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Of one event without prompt and logprobs, and of a refusal's body."""
+    """Bounds of one event without prompt and logprobs, and of a refusal's body."""
 
     event_bytes_max: int = EVENT_BYTES_MAX
     error_bytes_max: int = 64 * 1024

@@ -235,7 +235,7 @@ _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 DUE_TOKENS_MAX: Final = 64
 """Tokens without a text, each a part of a character."""
 ID_CHARACTERS_MAX: Final = 256
-"""Of the id of a call, which clients never see."""
+"""Characters of the id of a call, which clients never see."""
 
 
 class CallArguments:
@@ -256,7 +256,7 @@ class CallArguments:
         self._escape = ""
         """A backslash at the end of what was scanned."""
         self._is_object: bool | None = None
-        """What closed is an object, and only white space follows; None: nothing closed."""
+        """True: what closed is an object, and only white space follows; None: nothing closed."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()

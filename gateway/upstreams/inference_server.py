@@ -99,7 +99,7 @@ class TokenStream:
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._timeout_s = timeouts.first_token_s
-        """Of silence at this stage of the answer."""
+        """Seconds of silence at this stage of the answer."""
         self._sink = sink
         self._reader = reader
         self._timeouts = timeouts
@@ -287,7 +287,7 @@ _log = EventLog(__name__)
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""
 _REPEATED_ID_BYTES = 64
-"""Of its digits, and its text in escapes."""
+"""Bytes of its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
 INLINE_CALLS = 16
 """Calls of a grammar whose structural tag is made inline, in a millisecond."""

@@ -180,7 +180,7 @@ class Pool:
         self._serving: dict[str, list[Member]] = {}
         """Members that list each model, without drained ones."""
         self._listed: dict[str, list[Member]] = {}
-        """Those of `_serving` that have listed their models. A backend may answer a request for a
+        """Members of `_serving` that have listed their models. A backend may answer a request for a
         model that it does not list all the same, with some other model."""
         self.models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 ERROR_BYTES_MAX: Final = 64 * 1024
-"""Of answers other than 200, which are read for a message."""
+"""Bytes of answers other than 200, which are read for a message."""
 NAME_CHARS_MAX: Final = 1024
-"""Of a model or a path in a list of models: they are logged and shown."""
+"""Characters of a model or a path in a list of models: they are logged and shown."""
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 

@@ -32,7 +32,7 @@ _MESSAGE_CHARS_MAX: Final = 500
 _SAYING: Final = ("error", "message", "error_message", "detail")
 _OVERFLOW: Final = "context_length_exceeded"
 _STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
-"""Of OpenAI's error codes."""
+"""Statuses of OpenAI's error codes."""
 
 
 class BrokeDown(UpstreamLost):

@@ -127,7 +127,7 @@ _EVERY_BYTE: Final = 61
 """Stride of the bytes that are a block's key, since hashing all takes longer. It is odd, so that
 these are not the same byte of every id."""
 _ID_BYTES: Final = 11
-"""Of a kept id: four to compare it with, six digits and a comma."""
+"""Bytes of a kept id: four to compare it with, six digits and a comma."""
 
 
 class UnknownId(ValueError):

@@ -81,7 +81,7 @@ def _last_part(name: str) -> str:
 
 REMEDY: Final = "Set served_as of this model to its name at the backend."
 NAMES_MAX: Final = 8
-"""Of one backend in a message; it may serve hundreds of adapters."""
+"""Names of one backend in a message; it may serve hundreds of adapters."""
 
 
 class DescribedBackend(Protocol):

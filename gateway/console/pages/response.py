@@ -33,7 +33,7 @@ PROMPT: Final = "prompt"
 CORPUS: Final = "corpus"
 """A download."""
 CONTENT_TABS: Final = frozenset({"tokens", "items", "events", "request", "raw", PROMPT, CORPUS})
-"""Of revealed responses only."""
+"""Tabs of revealed responses only."""
 MESSAGES_SHOWN: Final = 20
 TOKENS_SHOWN: Final = 1024
 EVENTS_SHOWN: Final = 200
@@ -41,7 +41,7 @@ ITEMS_SHOWN: Final = 100
 _OF_ENDS: Final = frozenset({"output", "usage", "error", "incomplete_details"})
 """They do not repeat the request."""
 WIDTH: Final = 1000
-"""Of the timeline, in units of its drawing."""
+"""Width of the timeline, in units of its drawing."""
 BAR_MIN: Final = 2.0
 """So that every bar can be seen."""
 TICKS: Final = 5

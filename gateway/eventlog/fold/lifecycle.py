@@ -125,7 +125,7 @@ LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
 """By whether an MCP server listed its tools."""
 
 ANNOTATION_EVENT: Final = "response.output_text.annotation.added"
-"""Of a citation, which ends where the text so far ends."""
+"""Event of a citation, which ends where the text so far ends."""
 
 _ITEM: Final = ("item_id", "output_index")
 _PART: Final = (*_ITEM, "content_index")

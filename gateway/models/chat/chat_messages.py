@@ -117,7 +117,7 @@ CALL_ID_CHARS: Final = 9
 """Mistral's templates take only ids of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
-"""Of a message, approximately."""
+"""Characters around a message, approximately."""
 UNSEEN: Final = "\u200b"
 """Breaks the spelling of a marker; has no width."""
 

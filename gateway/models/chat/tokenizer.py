@@ -351,7 +351,7 @@ class Lexicon:
         self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
-        """Of markers that are one id."""
+        """Ids of markers that are one id."""
         self.texts = {token: text for text, token in self.ids.items()}
         ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
         self.ends = frozenset(token for token in ends if token is not None)

@@ -181,7 +181,7 @@ _BRACE = 90
 _BROWSER: Final = frozenset(BROWSER_TOOLS)
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
-"""Of a header that names a channel and no recipient."""
+"""Ids of a header that names a channel and no recipient."""
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNEL_NAMES: Final = {
     SegmentKind.REASONING: "analysis",
@@ -302,7 +302,7 @@ SAMPLE_OPTIONS: Final = RenderOptions(
     builtins=Builtins(browser=True, python=True),
 )
 SAMPLE_SHA256: Final = "14487410ea51346e8fff584386d6509c18c82f7480b555a6510904cfe2e607e9"
-"""Of the ids that openai-harmony 0.0.8 makes of the sample; the tests compute it anew."""
+"""Digest of the ids that openai-harmony 0.0.8 makes of the sample; the tests compute it anew."""
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
 

@@ -90,7 +90,7 @@ _TERMINATORS: Final = {
     SegmentKind.FINAL: frozenset({END, RETURN}),
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
-"""As trained."""
+"""Terminators as trained."""
 
 
 @dataclass(slots=True)

@@ -29,9 +29,9 @@ DEPTH_MAX: Final = 32
 NODES_MAX: Final = 40_000
 """Schemas, properties and enum values of all tools of one request, `$ref`s inlined."""
 INLINED_NODES_MAX: Final = 2_000
-"""Of one schema, from its `$ref`s: recursive definitions could fill a context window."""
+"""Nodes of one schema, from its `$ref`s: recursive definitions could fill a context window."""
 CHARACTERS_MAX: Final = 2_000_000
-"""Of all keys, descriptions, defaults and literals of one request."""
+"""Characters of all keys, descriptions, defaults and literals of one request."""
 Refs = frozenset[str]
 _NO_REFS: Final[Refs] = frozenset()
 _OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")

@@ -1,4 +1,4 @@
-"""What this release needs of a database to serve from it, and how to restore what can be restored.
+"""Needs of this release in a database, and how to restore what can be restored.
 
 A dump that is restored without the cluster's roles loses their privileges, yet has the newest
 revision, and people change databases by hand. A requirement is a line of text, which the catalog

@@ -432,7 +432,7 @@ def _match_lines(text: str) -> list[int]:
 
 PREFIX: Final = "builtin:browser."
 HEAD_IDS_MAX: Final = 1024
-"""Of cursor, title and URL beside the lines."""
+"""Ids of cursor, title and URL beside the lines."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
 VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
 _PAGE: Final = TypeAdapter(ShownPage)

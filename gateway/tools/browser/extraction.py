@@ -59,7 +59,7 @@ _NO_LINKS: Final[tuple[str, ...]] = ()
 TEXT_CHARS_MAX: Final = 1_000_000
 DOCUMENT_TIMEOUT_S: Final = 10.0
 DOCUMENT_MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Of the process."""
+"""Memory of the process, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

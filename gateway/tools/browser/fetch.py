@@ -27,7 +27,7 @@ ROBOTS_BYTES_MAX: Final = 512 * 1024
 """https://www.rfc-editor.org/rfc/rfc9309#section-2.5"""
 HOSTS_MAX: Final = 1024
 RULES_LINES_MAX: Final = 100_000
-"""Of all hosts together: otherwise invented hosts could each fill the cache with a `robots.txt`."""
+"""Lines of all hosts: otherwise invented hosts could each fill the cache with a `robots.txt`."""
 _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}
@@ -75,7 +75,7 @@ class PageFetcher:
         )
         """By origin: the rules, and the time until which they count."""
         self._hosts: WeakValueDictionary[str, _Host] = WeakValueDictionary()
-        """Those that are recent, or being visited."""
+        """Hosts that are recent, or being visited."""
         self._recent: LruCache[str, _Host] = LruCache(size_max=HOSTS_MAX)
         self._clock = time.monotonic
 

@@ -43,7 +43,7 @@ class ValueCount:
         """Commas, and brackets and braces that open, outside of strings."""
         self._is_stream = is_stream
         self._held: bytes | None = None
-        """What has to be looked at again, inside of a string; None: outside."""
+        """Bytes to look at again, inside of a string; None: outside."""
         self._ends_line = False
 
     def add(self, part: bytes) -> int:
@@ -83,7 +83,7 @@ def _end_of_string(part: bytes) -> int:
 
 
 ADDRESSES_MAX: Final = 4
-"""Of one name."""
+"""Addresses of one name."""
 EgressClient = httpx2.AsyncClient
 StatusError = httpx2.HTTPStatusError
 

@@ -73,7 +73,7 @@ class HttpTrace:
         # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
-        """Of the last answer, if an error or a redirect."""
+        """Status of the last answer, if an error or a redirect."""
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:

@@ -87,7 +87,7 @@ def _block(block: ContentBlock) -> Mapping[str, Any]:
 
 _LIST: Final = "tools/list"
 _PATH_PARTS: Final = 2
-"""Of the path to a mistake: deeper ones may be names that the server chose."""
+"""Parts of the path to a mistake: deeper ones may be names that the server chose."""
 _log = EventLog(__name__)
 
 
@@ -237,20 +237,20 @@ class McpLimits:
     listed_tools_max: int = 4096
     listing_bytes_max: int = 2 * 1024 * 1024
     tools_max: int = 256
-    """Of all servers of a request."""
+    """Tools of all servers of a request."""
     schema_bytes_max: int = 64 * 1024
-    """Of one server's tools that a request uses."""
+    """Bytes of the schemas of one server's tools that a request uses."""
     ttl_s: float = 300.0
     cache_bytes_max: int = 128 * 1024 * 1024
     idle_s: float = 60.0
     sessions_max: int = 256
     tenant_sessions_max: int = 64
     calls_max: int = 8
-    """Of one session at a time."""
+    """Calls of one session at a time."""
     busy_wait_s: float = 5.0
     """Wait for a session, and for a turn."""
     result_bytes_max: int = RESULT_BYTES_MAX
-    """As JSON; an event has `SSE_EVENT_BYTES_MAX`."""
+    """Bytes of a result as JSON; an event has `SSE_EVENT_BYTES_MAX`."""
     result_values_max: int = RESULT_VALUES_MAX
     read_timeout_s: float = 660.0
     """Longer than any call may take."""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 OVERHEAD_BYTES: Final = 256 * 1024**2
 THREADS: Final = 1024
-"""Of gVisor itself."""
+"""Threads of gVisor itself."""
 _REFUSED: Final = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "sethostname", "ptrace"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "io_uring_setup"),
 )
 USER: Final = 1000
-"""Of the worker, inside of the container."""
+"""User of the worker, inside of the container."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 SWEEP_INTERVAL_S: Final = 15.0
 RUNS_MAX: Final = 16
-"""Of a container: results that are kept, and runs that are not over."""
+"""Runs of a container: results that are kept, and runs that are not over."""
 
 
 @dataclass(frozen=True, slots=True)

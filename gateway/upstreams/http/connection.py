@@ -464,7 +464,7 @@ class Deadline:
         self._expire = expire
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        """Of the timer; both are in the loop's time."""
+        """Due time of the timer; both are in the loop's time."""
         self.at: float | None = None
 
     def set(self, seconds: float) -> None:

@@ -42,7 +42,7 @@ class RoutingPolicy:
 REQUEST_S: Final = 0.004
 WAITING_S: Final = 0.1
 DRAIN_SHARE: Final = 0.7
-"""Of what a member can read, assumed to be worked off after a report."""
+"""Share of what a member can read, assumed to be worked off after a report."""
 HOLD_BACK_DELAY_S: Final = 0.7
 PEER_EXPIRY_S: Final = 10.0
 LOAD_AVERAGE_S: Final = 30.0
@@ -134,7 +134,7 @@ RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
 """Most prompts look slow because of others."""
 UNREPORTED_QUANTILE: Final = 0.75
-"""Of members that do not report cached tokens: an unforeseen hit makes them look fast."""
+"""Quantile of members that do not report cached tokens: an unforeseen hit makes them look fast."""
 LEARN: Final = 0.3
 """Weight of an observation in the logarithm of the horizon."""
 EXPECTED_MIN: Final = 1_024
