@@ -102,7 +102,7 @@ def _root_fault(schema: Schema) -> str | None:
 def _shape_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | None:
     if not any(keyword in spelled for keyword in _SHAPING):
         return None
-    schemas = list(_schemas(schema))
+    schemas = list(subschemas(schema))
     targets = {
         f"#{part[key]}": part
         for part in schemas
@@ -132,7 +132,8 @@ def _depth(schema: Schema) -> int:
     return depth
 
 
-def _schemas(root: Schema) -> Iterator[Schema]:
+def subschemas(root: Schema) -> Iterator[Schema]:
+    # The root, and every schema in it or referred to by it, once.
     seen: set[int] = set()
     waiting: list[object] = [root]
     while waiting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.gbnf import SPACES_MAX
+from gateway.constraints.schemas import subschemas
 from gateway.generation import (
     AnyText,
     Ebnf,
@@ -21,7 +22,7 @@ from gateway.generation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gateway.generation import Constraint, Node
 
@@ -30,6 +31,18 @@ Format = dict[str, Any]
 NESTING_MAX: Final = 32
 """vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
 NODES_MAX: Final = 100_000
+_IGNORED: Final = {
+    "not",
+    "if",
+    "contains",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "$dynamicRef",
+}
+"""Keywords that xgrammar (0.2.8) allows and does not enforce. It takes `oneOf` for `anyOf`, but a
+value of two alternatives is rare, and unions are common: these are believed."""
 
 
 class Unsayable(ValueError):
@@ -46,6 +59,33 @@ def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
     if format_ is None:
         raise Unsayable("the constraint allows nothing but an end")
     return {"type": "structural_tag", "format": format_}
+
+
+def is_enforced(constraint: Constraint) -> bool:
+    """Return True if the tag allows nothing but what the request demands."""
+    return constraint.exact and all(
+        _is_whole(part) for schema in _schemas_of(constraint.turn) for part in subschemas(schema)
+    )
+
+
+def _schemas_of(node: Node) -> Iterator[dict[str, Any]]:
+    match node:
+        case Json(schema):
+            yield schema
+        case InOrder(nodes) | OneOf(nodes):
+            for inner in nodes:
+                yield from _schemas_of(inner)
+        case Maybe(inner) | Repeated(inner):
+            yield from _schemas_of(inner)
+        case _:
+            pass
+
+
+def _is_whole(schema: Mapping[str, Any]) -> bool:
+    if "pattern" in schema and not schema.keys().isdisjoint({"minLength", "maxLength"}):
+        return False
+    is_plain = schema.get("uniqueItems") is not True and len(schema.get("allOf", ())) <= 1
+    return is_plain and schema.keys().isdisjoint(_IGNORED)
 
 
 class _Writer:

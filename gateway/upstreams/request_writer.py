@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.constraints.structural_tags import Unsayable, tag_of
+from gateway.constraints.structural_tags import Unsayable, is_enforced, tag_of
 from gateway.upstreams.engines import Capabilities, UnknownEngine
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class RequestWriter:
         if constraint.bare:
             # To a grammar of text the engines take markers for the text that spells them.
             fields["logit_bias"] = {str(marker): -100 for marker in constraint.markers}
-        return Grammar(fields, holds=constraint.exact)
+        return Grammar(fields, holds=is_enforced(constraint))
 
 
 def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:

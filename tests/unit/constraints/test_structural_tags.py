@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.structural_tags import NESTING_MAX, NODES_MAX, Unsayable, tag_of
+from gateway.constraints.structural_tags import NESTING_MAX, NODES_MAX, Unsayable, is_enforced, tag_of
 from gateway.generation import (
     AnyText,
     Constraint,
@@ -201,3 +201,25 @@ def test_a_tag_describes_the_same_words_as_its_constraint(node: Node) -> None:
         return
     assert words_of_format(format_) == words_of_node(node)
     orjson.dumps(format_)
+
+
+@each(
+    ("schema", "enforced"),
+    [
+        (SCHEMA, True),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, False),
+        ({"type": "array", "uniqueItems": False}, True),
+        ({"type": "string", "pattern": "^a*$", "maxLength": 3}, False),
+        ({"type": "string", "pattern": "^a*$"}, True),
+        ({"allOf": [SCHEMA]}, True),
+        ({"allOf": [SCHEMA, {"required": ["a"]}]}, False),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, True),
+        ({"properties": {"not": {}, "if": {}}}, True),
+        ({"properties": {"a": {"not": {"const": 1}}}}, False),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"contains": {"const": 1}}}}, False),
+    ],
+)
+def test_what_xgrammar_ignores_is_not_believed(schema: dict[str, Any], *, enforced: bool) -> None:
+    whole = Constraint(Repeated(OneOf((Token(START), InOrder((Maybe(Json(schema)),))))))
+    assert is_enforced(whole) is enforced
+    assert not is_enforced(Constraint(Json(schema), exact=False))
