@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _CALLER_AT_FAULT: Final = frozenset({400, 413, 422})
 """413 comes from proxies whose bound a long prompt exceeds."""
+_FORBIDDEN: Final = 403
+_OF_CONTENT: Final = re.compile("moderat|flagged|content.{0,20}policy", re.IGNORECASE)
+"""In a 403: a hosted API refuses what the caller wrote, not our key."""
 _NOT_FOUND: Final = 404
 _OF_A_MODEL: Final = re.compile("model|lora|adapter", re.IGNORECASE)
 """In a 404: the model is missing, not the path."""
@@ -84,7 +87,10 @@ def refusal(
     if status in _BUSY:
         return BackendBusy(text, upstream=upstream, retry_after_s=retry_after_s)
     is_ours = _begins_with_any(message, [kind.not_the_caller for kind in ENGINES])
-    if status not in _CALLER_AT_FAULT or is_ours:
+    is_callers = status in _CALLER_AT_FAULT or (
+        status == _FORBIDDEN and _OF_CONTENT.search(message) is not None
+    )
+    if is_ours or not is_callers:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
     if _OVERFLOW in message or any(kind.context_overflow.search(message) for kind in KINDS):
         return ContextOverflow(text, upstream=upstream)

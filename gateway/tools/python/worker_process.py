@@ -92,15 +92,23 @@ class Pipes:
                 os.close(descriptor)
             raise
         their_input, our_output, our_input, their_output, words = descriptors
+        ours = os.fdopen(our_input, "rb"), os.fdopen(our_output, "wb"), os.fdopen(words, "w+b")
         reader = asyncio.StreamReader()
-        reading, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(our_input, "rb")
-        )
-        writing, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, os.fdopen(our_output, "wb")
-        )
+        try:
+            reading, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), ours[0]
+            )
+            writing, protocol = await loop.connect_write_pipe(
+                asyncio.streams.FlowControlMixin, ours[1]
+            )
+        except BaseException:
+            for pipe in ours:
+                pipe.close()
+            os.close(their_input)
+            os.close(their_output)
+            raise
         writer = asyncio.StreamWriter(writing, protocol, None, loop)
-        return cls(reader, reading, writer, os.fdopen(words, "w+b")), (their_input, their_output)
+        return cls(reader, reading, writer, ours[2]), (their_input, their_output)
 
     def last_words(self) -> str:
         self.words.seek(0)

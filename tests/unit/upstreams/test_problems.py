@@ -96,6 +96,21 @@ def test_a_model_that_is_not_found_is_gone(message: str) -> None:
     assert type(refusal("gpu-1", 404, message)) is ModelGone
 
 
+@each(
+    ("message", "kind"),
+    [
+        ("google/x requires moderation on Vertex. Your input was flagged for violence", True),
+        ("Request violates our content policy", True),
+        ("Invalid API key", False),
+        ("This key has no access to the model", False),
+    ],
+)
+def test_a_403_for_content_is_the_callers_and_one_for_a_key_ours(
+    message: str, *, kind: bool
+) -> None:
+    assert isinstance(refusal("api", 403, message), UpstreamRejected) is kind
+
+
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
