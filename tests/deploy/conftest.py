@@ -12,7 +12,15 @@ import pytest
 from openai import OpenAI
 
 from tests.deploy.commands import CommandFailed, run
-from tests.deploy.engines import ROOT, Engine, podman, why_no_docker, why_no_podman
+from tests.deploy.engines import (
+    ROOT,
+    DockerOnDebian,
+    Engine,
+    podman,
+    why_no_docker,
+    why_no_podman,
+    why_no_stand_ins,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +45,9 @@ def engine_at(secrets: Path, published: str) -> Iterator[Engine]:
         try:
             engine.compose("pull", "postgres")
         except CommandFailed as error:
-            pytest.skip(f"no base image is to be had: {error}")
+            if why := why_no_stand_ins():
+                pytest.skip(f"no base image is to be had: {error}; {why}")
+            engine = DockerOnDebian(secrets, published)
         yield engine
         return
     if no_podman:

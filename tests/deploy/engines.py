@@ -1,4 +1,4 @@
-"""What runs the compose file: Docker with the images that it names, or Podman with stand-ins."""
+"""What runs the compose file: Docker, with the images that it names or stand-ins, or Podman."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ COMPOSE_FILES: Final = tuple(
 MADE: Final = ROOT / ".make" / "deploy"
 PROJECT: Final = "harmony-gateway-test"
 READY_WITHIN_S: Final = 120
+_WAITS: Final = ("--wait", "--wait-timeout", str(READY_WITHIN_S))
 _PAUSE_S: Final = 0.5
 _LABEL: Final = f"label=com.docker.compose.project={PROJECT}"
 _PODMAN_COMPOSE: Final = MADE / "tools" / "bin" / "podman-compose"
@@ -37,6 +39,7 @@ IMAGE_BEFORE: Final = f"{IMAGE}:before"
 """Of an earlier commit, made by the test that upgrades."""
 BUILD_MAX_S: Final = 1_800
 """Seconds that a build takes at most: the first one, on a busy machine, installs all packages."""
+_MAKE_MAX_S: Final = 900
 REPLICAS: Final = ("gateway-1", "gateway-2")
 BACKENDS: Final = ("simulator", "obedient")
 REVISION: Final = "revision-under-test"
@@ -80,7 +83,7 @@ class Engine:
 
     def up(self) -> None:
         """Build the image, start everything, return when it can answer."""
-        self.compose("up", "--detach", "--build", "--wait", "--wait-timeout", str(READY_WITHIN_S))
+        self.compose("up", "--detach", "--build", *_WAITS)
 
     def start(self, service: str) -> None:
         """Start one that was stopped; return when it is healthy."""
@@ -171,6 +174,24 @@ class Engine:
         ]
 
 
+class DockerOnDebian(Engine):
+    """With stand-ins, where no image of a registry is to be had."""
+
+    def __init__(self, secrets: Path, published: str) -> None:
+        super().__init__(secrets, published)
+        self._environ |= stand_ins.IN_COMPOSE
+
+    @override
+    def up(self) -> None:
+        stand_ins.make(self.program, partial(run, timeout_s=_MAKE_MAX_S))
+        self.build(ROOT, IMAGE)
+        self.compose("up", "--detach", "--no-build", *_WAITS)
+
+    @override
+    def build(self, root: Path, image: str) -> None:
+        run(_build_command(self.program, root, image), timeout_s=BUILD_MAX_S)
+
+
 class Podman(Engine):
     """Without systemd, with storage of its own, and in namespaces of its own.
 
@@ -185,7 +206,7 @@ class Podman(Engine):
         super().__init__(secrets, published, own.begin)
         self._begin_outside = own.begin_outside
         self._environ |= podman_environment()
-        self._environ |= {"POSTGRES_IMAGE": stand_ins.POSTGRES, "HAPROXY_IMAGE": stand_ins.HAPROXY}
+        self._environ |= stand_ins.IN_COMPOSE
 
     @override
     def up(self) -> None:
@@ -232,6 +253,13 @@ def why_no_docker() -> str:
     return "" if succeeds(["docker", "info"]) else "no Docker engine answers"
 
 
+def why_no_stand_ins() -> str:
+    """Empty where images can be made of Debian's packages."""
+    if shutil.which("mmdebstrap") is None:
+        return "not installed: mmdebstrap"
+    return "" if os.geteuid() == 0 else "images of one's own need root"
+
+
 def why_no_podman() -> str:
     """Empty where Podman can be used as it is here."""
     missing = [program for program in _NEEDED if shutil.which(program) is None]
@@ -247,18 +275,22 @@ def _build(begin: list[str]) -> None:
     environ = podman_environment()
 
     def execute(command: list[str]) -> str:
-        return run([*begin, *command], environ=environ, timeout_s=900)
+        return run([*begin, *command], environ=environ, timeout_s=_MAKE_MAX_S)
 
-    stand_ins.make(execute)
+    stand_ins.make("podman", execute)
     _build_ours(ROOT, IMAGE, begin)
     execute(["podman", "image", "prune", "--force", "--filter", "until=24h"])
 
 
-def _build_ours(root: Path, image: str, begin: list[str]) -> None:
+def _build_command(program: str, root: Path, image: str) -> list[str]:
     values = {"PYTHON_IMAGE": stand_ins.PYTHON, "REVISION": REVISION}
-    given = [word for name in values for word in ("--build-arg", f"{name}={values[name]}")]
+    arguments = [word for name in values for word in ("--build-arg", f"{name}={values[name]}")]
     ours = ["-f", str(root / "deploy" / "Dockerfile"), "-t", image, str(root)]
-    command = [*begin, *stand_ins.BUILD, *given, *ours]
+    return [*stand_ins.BUILDS[program], *arguments, *ours]
+
+
+def _build_ours(root: Path, image: str, begin: list[str]) -> None:
+    command = [*begin, *_build_command("podman", root, image)]
     run(command, environ=podman_environment(), timeout_s=BUILD_MAX_S)
 
 

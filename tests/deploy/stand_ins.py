@@ -26,22 +26,26 @@ HAPROXY: Final = "localhost/stand-in/haproxy"
 _DEBIAN: Final = "localhost/debian"
 _FOLDER: Final = Path(__file__).parent / "stand_ins"
 _PACKAGES: Final = "python3,python3-venv,ca-certificates"
-BUILD: Final = [
-    *("nice", "buildah", "bud", "--format", "docker", "--layers", "--isolation", "chroot"),
-    *("--network", "host", "--pull-never"),
-]
+BUILDS: Final = {
+    "docker": ["docker", "build", "--network", "host"],
+    "podman": [
+        *("nice", "buildah", "bud", "--format", "docker", "--layers", "--isolation", "chroot"),
+        *("--network", "host", "--pull-never"),
+    ],
+}
 """Docker's format has health checks; the build reaches what this machine reaches."""
+IN_COMPOSE: Final = {"POSTGRES_IMAGE": POSTGRES, "HAPROXY_IMAGE": HAPROXY}
 
 
-def make(execute: Callable[..., object]) -> None:
+def make(program: str, execute: Callable[..., object]) -> None:
     """Make what is missing of them. `execute` is `commands.run` where their storage is.
 
     Raises `CommandFailed`.
     """
     try:
-        execute(["podman", "image", "exists", _DEBIAN])
+        execute([program, "image", "inspect", _DEBIAN])
     except CommandFailed:
-        _import_debian(execute)
+        _import_debian(program, execute)
     with tempfile.TemporaryDirectory() as name:
         context = Path(name)
         shutil.copytree(_FOLDER, context, dirs_exist_ok=True)
@@ -49,16 +53,16 @@ def make(execute: Callable[..., object]) -> None:
         _copy_postgres(context)
         for tag in (PYTHON, POSTGRES, HAPROXY):
             file = context / f"{tag.rpartition('/')[2]}.Dockerfile"
-            execute([*BUILD, "-f", str(file), "-t", tag, name])
+            execute([*BUILDS[program], "-f", str(file), "-t", tag, name])
 
 
-def _import_debian(execute: Callable[..., object]) -> None:
+def _import_debian(program: str, execute: Callable[..., object]) -> None:
     """Two minutes or less, once."""
     with tempfile.TemporaryDirectory() as name:
         tar = str(Path(name) / "debian.tar")
         bootstrap = ["nice", "mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}"]
         run([*bootstrap, "bookworm", tar], timeout_s=900)
-        execute(["podman", "import", tar, _DEBIAN])
+        execute([program, "import", tar, _DEBIAN])
 
 
 def _copy_postgres(context: Path) -> None:

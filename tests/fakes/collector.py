@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import socket
+import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +32,7 @@ from tests.fakes.processes import STEP_S, Child, reserved_port, stopped, until_h
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
@@ -39,15 +43,16 @@ SPANS_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Collector:
-    """A running collector, and what it was sent."""
+    """A running collector, and what it was sent. `entrance` is where it is sent, if not to it."""
 
     port: int
+    entrance: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
         """What tells a process to send its spans here, soon."""
         return {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.entrance or self.port}",
             "OTEL_BSP_SCHEDULE_DELAY": "20",
         }
 
@@ -90,6 +95,53 @@ def collector() -> Iterator[Collector]:
     ):
         until_healthy(port, child)
         yield Collector(port)
+
+
+@contextmanager
+def behind_a_real_one(folder: Path) -> Iterator[Collector]:
+    """A collector behind OpenTelemetry's, whose program is `TEST_OTELCOL`; alone without it.
+
+    It needs the receiver `otlp`, the processor `batch` and the exporter `otlphttp`.
+    """
+    program = os.environ.get("TEST_OTELCOL")
+    with collector() as at, ExitStack() as stack:
+        if program is None:
+            yield at
+            return
+        port = stack.enter_context(reserved_port())
+        configuration = folder / "otelcol.json"
+        configuration.write_text(json.dumps(_forwarding(port, at.port)))
+        command = [program, f"--config=file:{configuration}"]
+        running = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        stack.callback(running.terminate)
+        _until_listening(port)
+        yield Collector(at.port, port)
+
+
+def _until_listening(port: int) -> None:
+    deadline = time.monotonic() + SPANS_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=SPANS_TIMEOUT_S).close()
+        except ConnectionError:
+            assert time.monotonic() < deadline, "the collector does not listen"
+            time.sleep(STEP_S)
+        else:
+            return
+
+
+def _forwarding(port: int, to: int) -> dict[str, Any]:
+    pipeline = {"receivers": ["otlp"], "processors": ["batch"], "exporters": ["otlphttp"]}
+    endpoint = {"endpoint": f"127.0.0.1:{port}"}
+    return {
+        "receivers": {"otlp": {"protocols": {"http": endpoint}}},
+        "processors": {"batch": {"timeout": "20ms"}},
+        "exporters": {"otlphttp": {"endpoint": f"http://127.0.0.1:{to}"}},
+        "service": {
+            "pipelines": {"traces": pipeline},
+            "telemetry": {"metrics": {"level": "none"}},
+        },
+    }
 
 
 def _value(value: AnyValue) -> Any:

@@ -108,7 +108,6 @@ def test_only_the_proxy_publishes_a_port_and_it_is_the_one_the_gateway_listens_o
     assert SERVICES["proxy"]["environment"]["PORT"] == port
     assert published == f"${{GATEWAY_PUBLISHED:-127.0.0.1:{port}}}:{port}"
     assert instructions("EXPOSE") == [port]
-    assert f":{port}/" in " ".join(instructions("HEALTHCHECK"))
     assert f":{port}/readyz" in " ".join(GATEWAY["healthcheck"]["test"])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 
-from tests.fakes.collector import Collector, collector
+from tests.fakes.collector import Collector, behind_a_real_one
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import NO_TLS
 from tests.fakes.mcp_server import serving
@@ -39,8 +39,8 @@ TOOLS: Final = {"mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_p
 
 
 @pytest.fixture(scope="module")
-def spans_at() -> Iterator[Collector]:
-    with collector() as running:
+def spans_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    with behind_a_real_one(tmp_path_factory.mktemp("collector")) as running:
         yield running
 
 
