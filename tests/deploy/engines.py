@@ -100,9 +100,10 @@ class Engine:
         build = [self.program, "build", "-f", dockerfile, "-t", image, str(root)]
         run(build, timeout_s=BUILD_MAX_S)
 
-    def begin(self, service: str) -> None:
+    def begin(self, service: str, profile: str = "") -> None:
         """Start one alone; return when it is healthy."""
-        self.compose("up", "--detach", "--no-build", "--no-deps", service)
+        profiles = ("--profile", profile) if profile else ()
+        self.compose(*profiles, "up", "--detach", "--no-build", "--no-deps", service)
         self.wait_until_healthy(service)
 
     def replace(self, *services: str) -> None:
@@ -118,7 +119,8 @@ class Engine:
 
     def down(self) -> None:
         """Remove containers, networks and volumes."""
-        self.compose("--profile", "admin", "down", "--volumes", "--timeout", "10")
+        profiles = ("--profile", "admin", "--profile", "observability")
+        self.compose(*profiles, "down", "--volumes", "--timeout", "10")
 
     def container(self, service: str) -> str:
         """The id of a service's only container."""

@@ -1,8 +1,8 @@
 """Images in the place of the official ones, for machines that reach Debian and no image registry.
 
-Debian's package tool makes a root file system; on it come Debian's Python, Debian's HAProxy, or the
-PostgreSQL of the `embedded` extra. So what is tested is our files, not the versions of the images
-they name.
+Debian's package tool makes a root file system; on it come Debian's Python, HAProxy or Prometheus,
+or the PostgreSQL of the `embedded` extra. So what is tested is our files, not the versions of the
+images they name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PYTHON: Final = "localhost/stand-in/python"
 POSTGRES: Final = "localhost/stand-in/postgres"
 HAPROXY: Final = "localhost/stand-in/haproxy"
+PROMETHEUS: Final = "localhost/stand-in/prometheus"
 _DEBIAN: Final = "localhost/debian"
 _FOLDER: Final = Path(__file__).parent / "stand_ins"
 _PACKAGES: Final = "python3,python3-venv,ca-certificates"
@@ -34,7 +35,11 @@ BUILDS: Final = {
     ],
 }
 """Docker's format has health checks; the build reaches what this machine reaches."""
-IN_COMPOSE: Final = {"POSTGRES_IMAGE": POSTGRES, "HAPROXY_IMAGE": HAPROXY}
+IN_COMPOSE: Final = {
+    "POSTGRES_IMAGE": POSTGRES,
+    "HAPROXY_IMAGE": HAPROXY,
+    "PROMETHEUS_IMAGE": PROMETHEUS,
+}
 
 
 def make(program: str, execute: Callable[..., object]) -> None:
@@ -51,7 +56,7 @@ def make(program: str, execute: Callable[..., object]) -> None:
         shutil.copytree(_FOLDER, context, dirs_exist_ok=True)
         shutil.copyfile(_certificates(), context / "certificates.pem")
         _copy_postgres(context)
-        for tag in (PYTHON, POSTGRES, HAPROXY):
+        for tag in (PYTHON, *IN_COMPOSE.values()):
             file = context / f"{tag.rpartition('/')[2]}.Dockerfile"
             execute([*BUILDS[program], "-f", str(file), "-t", tag, name])
 

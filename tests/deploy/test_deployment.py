@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -26,6 +29,8 @@ THREE_SECONDS = "[[sim tokens_per_s=100 tokens=300 think=none]] go"
 TEN_SECONDS = "[[sim tokens_per_s=100 tokens=1000 think=none]] go"
 OURS = (*REPLICAS, "simulator", "maintenance")
 LOOKS_MAX = 100
+SCRAPED_WITHIN_S = 90
+PAUSE_S = 1.0
 ROLES = """
 SELECT rolname FROM pg_roles
 WHERE rolname LIKE 'harmony%' AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls)
@@ -39,6 +44,12 @@ def asked(deployment: Deployment, query: str) -> str:
     """What PostgreSQL answers its superuser."""
     psql = ("psql", "-U", "postgres", "-d", "gateway", "-At", "-c", query)
     return deployment.engine.execute("postgres", *psql).strip()
+
+
+def prometheus(deployment: Deployment, path: str) -> Any:
+    """The data of what its API answers."""
+    url = f"http://127.0.0.1:9090/api/v1/{path}"
+    return json.loads(deployment.engine.execute("prometheus", "wget", "-qO-", url))["data"]
 
 
 def test_a_request_is_answered(client: OpenAI) -> None:
@@ -171,6 +182,19 @@ def test_the_image_tells_what_it_is_and_what_is_in_it(deployment: Deployment) ->
         listed = json.loads(text)
         assert listed["bomFormat"] == "CycloneDX"
         assert component in {one["name"] for one in listed["components"]}
+
+
+def test_prometheus_reads_every_gateway_and_has_our_rules(deployment: Deployment) -> None:
+    deployment.engine.begin("prometheus", profile="observability")
+    up, deadline = quote("up{job='gateway'} == 1"), time.monotonic() + SCRAPED_WITHIN_S
+    while len(prometheus(deployment, f"query?query={up}")["result"]) < len(REPLICAS):
+        assert time.monotonic() < deadline, deployment.engine.logs("prometheus")
+        time.sleep(PAUSE_S)
+    groups = prometheus(deployment, "rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    text = (ROOT / "deploy" / "observability" / "rules.yaml").read_text()
+    assert {rule["name"] for rule in rules} == set(re.findall(r"(?:alert|record): (\S+)", text))
+    assert [rule for rule in rules if rule["health"] == "err"] == []
 
 
 def test_the_password_of_a_role_is_rotated(deployment: Deployment, client: OpenAI) -> None:
