@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -16,7 +16,7 @@ from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody
 from gateway.protocol.items import INCLUDABLE, included_body
-from gateway.protocol.responses.response_object import Outcome, ResponseStatus, response_body
+from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
     from gateway.protocol.pages import Page, PageParams
-    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead, ResponseStatus
     from gateway.protocol.stream_events import EventSource
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
@@ -180,10 +180,11 @@ class Retrieval:
     async def _snapshot(
         self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]
     ) -> dict[str, Any]:
-        # A log that another release writes cannot be folded: only its status is shown.
-        if stored.fold_version in FOLD_VERSIONS:
+        # A log that another release writes cannot be folded, and what ended when no key opened it
+        # has no end there: only the status is shown.
+        if stored.fold_version in FOLD_VERSIONS and not stored.is_terminal:
             return await self._feed.snapshot(tenant_id, head_of(stored).including(include))
-        status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
+        status = cast("ResponseStatus", stored.status)
         return response_body(head_of(stored), Outcome(status), [])
 
 
