@@ -38,6 +38,7 @@ CONCURRENT_FETCHES_MAX: Final = 16
 SETTLED_MARGIN_S: Final = 60.0
 """Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
+_DESTROYED: Final = "the keys of this tenant were destroyed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,7 @@ class _Held:
     at: float
     cipher: ContentCipher | None = None
     refusal: str = ""
-    is_destroyed: bool = False
     renew_at: float = 0.0
-
-
-class _Destroyed(ContentSealed):
-    """No key of a tenant is left."""
 
 
 class Keyring:
@@ -199,7 +195,7 @@ class Keyring:
         unavailable = [
             one
             for one, held in self._held.items()
-            if not held.cipher and not held.is_destroyed and held.at > refused_at
+            if held.refusal not in {"", _DESTROYED} and held.at > refused_at
         ]
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
@@ -314,8 +310,7 @@ class Keyring:
             try:
                 held = _Held(at, await self._cipher(tenant_id))
             except ContentSealed as error:
-                is_destroyed = isinstance(error, _Destroyed)
-                held = _Held(at, refusal=f"{error}", is_destroyed=is_destroyed)
+                held = _Held(at, refusal=f"{error}")
             except StoreUnavailable:
                 self._retry_at[tenant_id] = self._clock() + self.policy.retry_s
                 _shorten(self._retry_at, self.policy.tenants_max)
@@ -343,7 +338,7 @@ class Keyring:
                     raise ContentSealed(f"key {key.number} of this tenant is damaged") from error
                 sealing = key.number if key.seals else PLAIN_KEY
         if kept and not opened:
-            raise _Destroyed("the keys of this tenant were destroyed")
+            raise ContentSealed(_DESTROYED)
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
