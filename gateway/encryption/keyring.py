@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from gateway.concurrency import start_task
-from gateway.encryption.cipher import PLAIN_KEY, ContentCipher
+from gateway.encryption.cipher import PLAIN_KEY, ContentCipher, keys_of
 from gateway.errors import ContentSealed, StoreConflict, StoreUnavailable
 from gateway.sealing import DataKey
 
@@ -38,6 +38,7 @@ CONCURRENT_FETCHES_MAX: Final = 16
 SETTLED_MARGIN_S: Final = 60.0
 """Time for commits of content that was sealed while a key was still cached."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
+_DESTROYED: Final = "the keys of this tenant were destroyed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +188,14 @@ class Keyring:
             self._held[tenant_id] = replace(held, renew_at=self._clock() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Return the tenants of whom nothing can be opened now: whose keys were gone a moment ago,
-        or are unavailable because their provider is. The latter are requested.
+        """Return the tenants of whom nothing can be opened now: whose keys were refused a moment
+        ago, or are unavailable because their provider is. The latter are requested.
         """
         refused_at = self._clock() - REFUSED_S
         unavailable = [
-            one for one, held in self._held.items() if not held.cipher and held.at > refused_at
+            one
+            for one, held in self._held.items()
+            if held.refusal not in {"", _DESTROYED} and held.at > refused_at
         ]
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
@@ -226,6 +229,15 @@ class Keyring:
     def forget(self, tenant_id: TenantId) -> None:
         # The keys are read again when they are next needed.
         self._held.pop(tenant_id, None)
+
+    async def has_destroyed(self, tenant_id: TenantId, stored: bytes) -> bool:
+        """Return True if a value never opens again: its key was destroyed, or all keys were.
+
+        A key that the provider refuses may come back. Raises `StoreUnavailable`.
+        """
+        kept = await self._store.keys(tenant_id) if self._store is not None else []
+        destroyed = {key.number for key in kept if key.destroyed_at is not None}
+        return bool(destroyed & keys_of(stored)) or 0 < len(kept) == len(destroyed)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
         # True: the keys are cached. They are renewed in the background before they are too old.
@@ -326,7 +338,7 @@ class Keyring:
                     raise ContentSealed(f"key {key.number} of this tenant is damaged") from error
                 sealing = key.number if key.seals else PLAIN_KEY
         if kept and not opened:
-            raise ContentSealed("the keys of this tenant were destroyed")
+            raise ContentSealed(_DESTROYED)
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:

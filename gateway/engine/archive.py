@@ -13,7 +13,7 @@ from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, ToolAudit, Usage
 from gateway.engine.outcome import now
 from gateway.engine.run_spec import charged_of
 from gateway.entries import FOLD_VERSIONS
-from gateway.errors import StoreUnavailable
+from gateway.errors import ContentSealed, StoreUnavailable
 from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.generation import TokenUsage
 from gateway.group_commit import Batcher
@@ -290,10 +290,20 @@ class Archive:
 
     async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
         # Fails a response that no process will continue; one that is still held is left alone. The
-        # output of a durable response is stored and booked; of a foreground one nothing is left.
-        return await self._conclude(
-            tenant_id, uuid, lambda stored: None if stored.is_held else _ending_of(stored)
+        # output of a durable response is stored and booked; of a foreground one nothing is left,
+        # nor of one that no key opens any more, for which None is returned.
+        try:
+            return await self._conclude(
+                tenant_id, uuid, lambda stored: None if stored.is_held else _ending_of(stored)
+            )
+        except ContentSealed:
+            if not await endings.end_sealed(self._database, tenant_id, uuid):
+                raise
+        self._announce(Notice("ended", (uuid,)))
+        _log.warning(
+            "a response whose key was destroyed has failed", response_id=ids.response_id(uuid)
         )
+        return None
 
     async def end_defective(self, claim: Claim, error: Exception) -> StoredResponse | None:
         # This process claimed the response and cannot continue it because of `error`.

@@ -265,7 +265,10 @@ class Endings:
         """
         if stored.fold_version not in FOLD_VERSIONS:
             raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
-        return LogReading(self._new_fold_for(head_of(stored))())
+        head = head_of(stored)
+        if not head.is_logged_in(self._format_of(stored.model).name):
+            raise ValueError(f"logs of this model in the format {head.format} are not folded here")
+        return LogReading(self._new_fold_for(head)())
 
     async def concluded_row(
         self,

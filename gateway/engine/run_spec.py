@@ -140,7 +140,7 @@ def request_of(head: ResponseHead) -> bytes:
     if (bound := head.binding) is not None:
         # The database driver's UUIDs are a class of its own, and orjson knows no such class.
         binding = {"tenant": str(bound.tenant), "model": bound.model, "key_id": bound.key_id}
-    fields = {"echo": head.echo, "binding": binding}
+    fields = {"echo": head.echo, "binding": binding, "format": head.format}
     if (shown := head.messages) is not None:
         fields["messages"] = {"input": shown.input, "with_output_ids": shown.with_output_ids}
     if head.grants is not None:
@@ -274,6 +274,7 @@ def _head(
         binding=binding,
         messages=None if messages is None else HarmonyMessages(**messages),
         grants=None if grants is None else grants_of(grants),
+        format=request.get("format", ""),
     )
 
 

@@ -254,11 +254,13 @@ FROM (
     for scope, of_scope in IN_SCOPE.items()
     for unit, amount in _AMOUNTS.items()
 }
+# Unless the row has changed since it was compared: then the next round corrects.
 _CORRECT: Final = Statement("""
-INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+INSERT INTO spend AS s (tenant_id, meter, starts_at, replica, amount, at)
 VALUES (:tenant, :meter, :starts_at, '', :amount, clock_timestamp())
 ON CONFLICT (tenant_id, meter, starts_at, replica)
 DO UPDATE SET amount = excluded.amount, at = excluded.at
+WHERE s.amount = CAST(:corrected AS bigint)
 """)
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
 _FORGET_FIRINGS: Final = Statement("""
@@ -376,7 +378,11 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
         return None
     truth = is_.settled if is_.settled > is_.recorded else is_.amount
     amount = is_.corrected + truth - is_.recorded
-    await connection.execute(_CORRECT, {**place, "amount": amount})
+    is_done = await connection.count(
+        _CORRECT, {**place, "amount": amount, "corrected": is_.corrected}
+    )
+    if not is_done:
+        return None
     return Correction(row.tenant_id, place["meter"], truth, is_.recorded)
 
 

@@ -13,6 +13,7 @@ from gateway.engine.run_spec import charged_of
 from gateway.engine.runner import Run
 from gateway.engine.supervisor import Durable
 from gateway.entries import Queued
+from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import READER_EVENTS_MAX, LiveLog
@@ -141,13 +142,17 @@ class DurableRuns:
     async def go_on(self, spec: RunSpec, claimed: ClaimedRun, rows: Sequence[LogRow]) -> bool:
         """Continue behind the last of the log's committed rows; False: this process drains.
 
-        Damaged content raises `ValueError`, `TypeError` or `LookupError`.
+        Damaged content raises `ValueError`, `TypeError` or `LookupError`, what cannot be read here
+        now `StoreUnavailable`.
         """
         shared, charged = self._dependencies, charged_of(claimed.plan)
         if charged is not None and (adopt := shared.adopt_charge) is not None:
             spec = replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
         if has_kept_secrets(spec):
             spec = replace(spec, secrets=await shared.archive.secrets(claimed.claim))
+        if not spec.head.is_logged_in(shared.engine.format_of(spec.model).name):
+            # Another process may know the model, or this one soon; otherwise attempts run out.
+            raise StoreUnavailable(f"the model has another format than {spec.head.format} here")
         new_fold = shared.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -16,7 +16,7 @@ from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody
 from gateway.protocol.items import INCLUDABLE, included_body
-from gateway.protocol.responses.response_object import Outcome, ResponseStatus, response_body
+from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
+    from gateway.models.format import FormatOf
     from gateway.protocol.pages import Page, PageParams
-    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead, ResponseStatus
     from gateway.protocol.stream_events import EventSource
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
@@ -43,8 +44,11 @@ _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)
 class Retrieval:
     """Use cases of `/v1/responses/{id}`; all raise `ResourceNotFound`, `StoreUnavailable`."""
 
-    def __init__(self, *, database: Database, feed: Feed, archive: Archive) -> None:
+    def __init__(
+        self, *, database: Database, feed: Feed, archive: Archive, format_of: FormatOf
+    ) -> None:
         self._database = database
+        self._format_of = format_of
         self._feed = feed
         self._archive = archive
         self.follow = feed.stream
@@ -81,8 +85,9 @@ class Retrieval:
             raise _no_stream(response_id, "cannot", "it was not created with background=true")
         if not stored.streamed:
             raise _no_stream(response_id, "cannot", "it was not created with stream=true")
-        if stored.fold_version not in FOLD_VERSIONS:
-            why = "it was created with another release of this server"
+        head = head_of(stored)
+        if not self._can_fold(stored, head):
+            why = "its model, or the release of this server, has changed since"
             raise _no_stream(response_id, "can no longer", why)
         kept_s, ended_at = principal.policy.log_retention_s, stored.completed_at
         beginning = None
@@ -91,7 +96,6 @@ class Retrieval:
         if beginning is None:
             why = f"its log is kept for {_span(kept_s)} after the end"
             raise _no_stream(response_id, "can no longer", why)
-        head = head_of(stored)
         shown = head.including(include)
         return partial(
             self._feed.stream,
@@ -180,11 +184,16 @@ class Retrieval:
     async def _snapshot(
         self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]
     ) -> dict[str, Any]:
-        # A log that another release writes cannot be folded: only its status is shown.
-        if stored.fold_version in FOLD_VERSIONS:
-            return await self._feed.snapshot(tenant_id, head_of(stored).including(include))
-        status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
-        return response_body(head_of(stored), Outcome(status), [])
+        # What ended when no key opened it has no end in its log: only the status is shown.
+        head = head_of(stored)
+        if self._can_fold(stored, head) and not stored.is_terminal:
+            return await self._feed.snapshot(tenant_id, head.including(include))
+        status = cast("ResponseStatus", stored.status)
+        return response_body(head, Outcome(status), [])
+
+    def _can_fold(self, stored: StoredResponse, head: ResponseHead) -> bool:
+        format_name = self._format_of(stored.model).name
+        return stored.fold_version in FOLD_VERSIONS and head.is_logged_in(format_name)
 
 
 def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:

@@ -83,6 +83,18 @@ WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND 
   AND epoch = :epoch + 1
 RETURNING key_id, project_id, model, background
 """)
+_FIND_LEFT: Final = Statement("""
+SELECT request FROM responses
+WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
+  AND (owner IS NULL OR lease_until < clock_timestamp())
+FOR NO KEY UPDATE
+""")
+_END_SEALED: Final = Statement("""
+UPDATE responses
+SET status = 'failed', completed_at = clock_timestamp(), epoch = epoch + 1,
+    plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
+WHERE tenant_id = :tenant AND id = :id
+""")
 _LINE: Final = "tenant_id, response_id, key_id, project_id, model, at, status, background"
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
@@ -258,6 +270,23 @@ async def conclude(
                 raise ValueError("the end is not that of this response, or leaves a gap in its log")
             return await responses.find(connection, tenant_id, uuid)
     return stored
+
+
+async def end_sealed(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
+    """Fail a response that nobody holds and whose key was destroyed, with neither body nor usage.
+
+    Return False if it is not such a one.
+    """
+    of_it = {"tenant": tenant_id, "id": uuid}
+    async with database.transaction(tenant_id) as connection:
+        request = await connection.scalar(_FIND_LEFT, of_it)
+        if request is None or not await database.keyring.has_destroyed(tenant_id, request):
+            return False
+        await flushes.settle_one(connection, tenant_id, uuid)
+        await connection.execute(_END_SEALED, of_it)
+        await responses.free_key(connection, tenant_id, uuid)
+        await responses.erase_secrets(connection, tenant_id, uuid)
+    return True
 
 
 class _LeftAlone(Exception):

@@ -95,6 +95,7 @@ class Process:
             database=base.database,
             feed=replica.feed,
             archive=replica.dependencies.archive,
+            format_of=base.formats.for_model,
         )
         files = Files(
             base.database,

@@ -196,7 +196,8 @@ class ResponseHead:
     """Data of a response from before its first token; the fold's only other input.
 
     `echo` has every field of the Response object that follows from the request alone. With a
-    `binding` reasoning items are sealed. `spelled` is `kept_echo(echo)`.
+    `binding` reasoning items are sealed. `spelled` is `kept_echo(echo)`. `format` is that of the
+    log, by name; "": older releases did not keep it.
     """
 
     uuid: UUID
@@ -207,6 +208,11 @@ class ResponseHead:
     spelled: bytes = field(default=b"", compare=False, repr=False)
     messages: HarmonyMessages | None = field(default=None, hash=False)
     grants: Grants | None = field(default=None, hash=False)
+    format: str = ""
+
+    def is_logged_in(self, format_name: str) -> bool:
+        # A model may have another format since, or not be known here any more.
+        return self.format in {"", format_name}
 
     def including(self, include: Collection[str]) -> ResponseHead:
         """Return the head for a reader whose `include` is longer than the request's."""

@@ -403,6 +403,7 @@ class SpecBuilder:
             spelled=kept_echo(echoed) if is_long else b"",
             messages=messages,
             grants=run_input.granted.grants,
+            format=format_.name,
         )
 
     def _rules_and_checker(self, run_input: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:

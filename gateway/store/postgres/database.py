@@ -297,6 +297,8 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                await self._database.replace_connections()
             if error is None:
                 await self._end("COMMIT")
             elif _is_intact(error):
@@ -396,6 +398,11 @@ class Database:
     async def give_back(self, connection: Connection) -> None:
         assert self._pool is not None
         await self._pool.release(connection.driver)
+
+    async def replace_connections(self) -> None:
+        # They lead to what is a standby since a failover; a new one may lead to the primary.
+        assert self._pool is not None
+        await self._pool.expire_connections()
 
     async def _open(self, *dsn: str, **options: Any) -> Session:
         # The first connection that turns out to go through a pooler is opened again.

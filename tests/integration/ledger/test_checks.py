@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from dataclasses import replace
@@ -16,7 +17,13 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.spend_limits import SpendLimits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
-from gateway.ledger.jobs import Adding, Reconciliation, correct_spending
+from gateway.ledger.jobs import (
+    SILENT_S,
+    Adding,
+    Reconciliation,
+    correct_spending,
+    forget_spending,
+)
 from gateway.ledger.records import FIELDS, encoded, export, place_of
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger
@@ -32,6 +39,18 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY_S = 86_400
+WAITING = Statement("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+""")
+CORRECTED = Statement("SELECT amount FROM spend WHERE replica = '' FOR UPDATE")
+SPENT_BY_GONE = Statement("""
+INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+SELECT tenant_id, meter, starts_at, 'gone', 40,
+       clock_timestamp() - make_interval(secs => :silent_s + 1)
+FROM spend
+""")
+SPENT = Statement("SELECT CAST(sum(amount) AS bigint) FROM spend")
 REPLACE = Statement("""
 UPDATE api_keys SET replaced_by = :new WHERE tenant_id = :tenant AND id = :old
 """)
@@ -192,3 +211,41 @@ async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
         "the one that nobody will tell any more"
     )
     assert await correct_spending(database, now) == []
+
+
+async def waiting(database: Database) -> int:
+    async with database.owner_transaction() as connection:
+        count: int = await connection.scalar(WAITING)
+        return count
+
+
+@pytest.mark.slow
+async def test_what_a_gone_process_spent_is_not_lost_to_a_correction_at_the_same_time(
+    database: Database, tenant: TenantId
+) -> None:
+    await SpendLimits(database).set_budget(
+        LimitOwner.of_tenant(tenant), 10**9, unit="tokens", interval="none"
+    )
+    async with database.owner_transaction() as connection:
+        older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
+        await connection.execute(Statement(older))
+    now = datetime.now(UTC)
+    at = now - timedelta(minutes=2)
+    await usage_lines.record_all(database, [(tenant, line(at))])
+    await correct_spending(database, now)
+    async with database.runs_transaction() as connection:
+        await connection.execute(SPENT_BY_GONE, {"silent_s": SILENT_S})
+    await usage_lines.record_all(database, [(tenant, line(at)) for _ in range(4)])
+    jobs: list[asyncio.Task[object]] = []
+    async with database.owner_transaction() as connection:
+        await connection.execute(CORRECTED)
+        for job in (forget_spending, correct_spending):
+            jobs.append(asyncio.create_task(job(database, now)))
+            while await waiting(database) < len(jobs):
+                assert not jobs[-1].done()
+    await asyncio.gather(*jobs)
+    async with database.runs_transaction() as connection:
+        assert await connection.scalar(SPENT) >= 55
+    await correct_spending(database, now)
+    async with database.runs_transaction() as connection:
+        assert await connection.scalar(SPENT) == 75

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from gateway.encryption.keyring import REFUSED_S, Keyring, KeyringPolicy
 from gateway.engine.runner import Run
+from gateway.entries import Mark
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
+from gateway.ids import new_uuid
 from gateway.ledger import jobs
 from gateway.replication.takeover_scheduler import ORPHAN_S, OrphanReaper
+from gateway.store import responses
+from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
+from gateway.store.tenants import insert_tenant
+from gateway.tenancy import TenantId
 from tests.fakes.harmony_script import script_ids
+from tests.fakes.keys import MemoryKeys, MemoryProvider
 from tests.fakes.outage import cut_connections
 from tests.fakes.replica import (
     LEASE_S,
@@ -25,6 +33,7 @@ from tests.fakes.replica import (
     Speaker,
     background,
     foreground,
+    leave_behind,
     load,
     new_fold_for,
     replica,
@@ -37,8 +46,6 @@ from tests.integration.engine.test_archive import used
 if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.store.postgres.database import Database
-    from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hel"
@@ -194,3 +201,45 @@ async def test_a_durable_response_with_attempts_left_is_not_swept(
     assert await one.reaper.round() == 0
     assert (await load(database, queued)).status == "queued"
     assert (await load(database, lapsed)).status == "in_progress"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_new_key", [False, True])
+async def test_responses_whose_key_was_destroyed_are_ended(
+    database_url: str, *, has_new_key: bool
+) -> None:
+    keys, provider, now = MemoryKeys(), MemoryProvider(), [0.0]
+    policy = KeyringPolicy(seals_all=True)
+    keyring = Keyring(keys, [provider], policy, clock=lambda: now[0])
+    database = Database(database_url, pool_size_max=3, command_timeout_s=30, keyring=keyring)
+    tenant = TenantId(new_uuid())
+    await insert_tenant(database, tenant, "sealed")
+    here = Replica(database, Speaker(ANSWER), Habits(terms=replace(TERMS, attempts_max=2)))
+    specs = [background(tenant), background(tenant), foreground(tenant)]
+    await leave_behind(database, specs[0], [Mark("replica", 1, "gone")], owner="gone")
+    await here.archive.accept(specs[1], None, owned=False)
+    await Replica(database, Speaker(ANSWER)).archive.begin(specs[2])
+
+    async def rounds(*, are_clients_there: bool) -> list[str]:
+        for _ in range(4):
+            now[0] += REFUSED_S + 1
+            if are_clients_there:
+                assert not await keyring.usable([tenant]) or has_new_key
+            await here.keeper.heartbeat()
+            await here.scheduler.claim_available()
+            await here.reaper.round()
+            await let_time_pass(database, tenant, seconds=LEASE_S + 1)
+        states = [await responses.state(database, tenant, one.head.uuid) for one in specs]
+        return [one.status for one in states if one is not None]
+
+    provider.refuses = True
+    keyring.forget(tenant)
+    assert "failed" not in await rounds(are_clients_there=False), "its keys may come back"
+    provider.refuses = False
+    keys.destroy(tenant)
+    keyring.forget(tenant)
+    if has_new_key:
+        await keyring.add(tenant, 2)
+    assert await rounds(are_clients_there=True) == ["failed"] * 3
+    assert not await count(database, tenant, "usage")
+    await database.close()

@@ -311,15 +311,21 @@ async def test_a_response_that_cannot_even_be_ended_does_not_stop_the_others(
 
 
 @pytest.mark.slow
-async def test_a_plan_of_another_release_is_left_until_nobody_is_left_to_try(
-    database: Database, tenant: TenantId
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE responses SET plan = '{\"version\": 99}' WHERE id = :id",
+        "UPDATE responses SET request = convert_to(jsonb_set(convert_from(request, 'UTF8')::jsonb,"
+        " '{format}', to_jsonb('chat'::text))::text, 'UTF8') WHERE id = :id",
+    ],
+)
+async def test_what_is_of_another_release_or_format_is_left_until_nobody_is_left_to_try(
+    database: Database, tenant: TenantId, statement: str
 ) -> None:
     spec = background(tenant)
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, spec)
-        await damage(
-            database, spec, "UPDATE responses SET plan = '{\"version\": 99}' WHERE id = :id"
-        )
+        await damage(database, spec, statement)
         for _ in range(TERMS.attempts_max):
             await one.scheduler.claim_available()
             assert one.supervisor.claimed == 0

@@ -24,7 +24,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal
 from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.following import collected
-from tests.fakes.harmony_script import script_ids
+from tests.fakes.harmony_script import harmony_of, script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative
 from tests.fakes.staged_run import LENGTH, STOP
 from tests.fakes.stored import item
@@ -66,7 +66,9 @@ class Office:
             limits=FeedLimits(read_bytes_max=65_536),
             followers=lambda _: None,
         )
-        self.retrieval = Retrieval(database=database, feed=feed, archive=self.archive)
+        self.retrieval = Retrieval(
+            database=database, feed=feed, archive=self.archive, format_of=harmony_of
+        )
 
     async def queued(self, spec: RunSpec | None = None) -> str:
         """A background response that nobody has begun."""
@@ -225,7 +227,19 @@ async def test_a_log_in_another_form_is_not_streamed(office: Office) -> None:
     response_id = await office.queued()
     await office.change(response_id, "fold_version = 99")
     message = await refused(office.retrieval.stream(office.principal, response_id), param="stream")
-    assert "can no longer be streamed because it was created with another release" in message
+    assert "can no longer be streamed because its model, or the release of this" in message
+
+
+async def test_a_log_in_a_format_that_its_model_has_no_more_is_not_read(office: Office) -> None:
+    spec = office.streamed()
+    spec = replace(spec, head=replace(spec.head, format="passthrough"))
+    await office.running(spec)
+    response_id = ids.response_id(spec.head.uuid)
+    shown = await office.get(response_id)
+    assert (shown["status"], shown["output"]) == ("in_progress", [])
+    await refused(office.retrieval.stream(office.principal, response_id), param="stream")
+    cancelled = orjson.loads(await office.retrieval.cancel(office.principal, response_id))
+    assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,27 @@ async def test_connections_that_the_server_closed_are_replaced(
     await impatient.ping()
 
 
+async def test_connections_that_were_opened_to_a_standby_are_replaced(
+    database: Database, database_url: str
+) -> None:
+    change = (
+        "DO $$ BEGIN EXECUTE format("
+        "'ALTER DATABASE %I {} default_transaction_read_only{}', current_database()); END $$"
+    )
+    async with database.owner_transaction() as connection:
+        await connection.script(change.format("SET", " = on"))
+    failed_over = Database(database_url, pool_size_max=2, command_timeout_s=30)
+    async with failed_over.owner_transaction(), failed_over.owner_transaction():
+        """Both lead to a server that is read-only, and stay."""
+    async with database.owner_transaction() as connection:
+        await connection.script(change.format("RESET", ""))
+    with pytest.raises(StoreUnavailable, match="25006"):
+        await failed_over.try_write()
+    async with failed_over.owner_transaction():
+        await failed_over.try_write()
+    await failed_over.close()
+
+
 async def test_a_connection_that_was_used_for_one_statement_is_replaced_once_lost(
     database_url: str,
 ) -> None:

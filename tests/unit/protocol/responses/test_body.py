@@ -36,6 +36,12 @@ REQUIRED_BY_OPEN_RESPONSES = {
 }
 
 
+def test_a_log_whose_format_was_not_kept_is_taken_for_that_of_its_model() -> None:
+    kept = replace(response_head(), format="chat")
+    assert [kept.is_logged_in(name) for name in ("chat", "harmony")] == [True, False]
+    assert response_head().is_logged_in("harmony")
+
+
 def test_every_field_is_there_in_its_order() -> None:
     body = response_body(response_head(), Outcome(), [])
     assert list(body) == [
