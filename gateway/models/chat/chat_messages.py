@@ -289,7 +289,7 @@ class ChatConversation:
         if message["content"] or message.get("tool_calls"):
             message = self._new_assistant()
         # vLLM shows templates the first of these, SGLang the second.
-        self._add(message, text, "", "reasoning", "reasoning_content")
+        self._add(message, text, "\n\n", "reasoning", "reasoning_content")
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:

@@ -172,7 +172,7 @@ def test_calls_with_something_between_them_are_turns_of_their_own() -> None:
         {"assistant": "", "calls": [("f", "{}")]},
         {"tool": "2"},
         {"assistant": "Well."},
-        {"assistant": "", "thought": "more and more"},
+        {"assistant": "", "thought": "more\n\n and more"},
     ]
 
 
