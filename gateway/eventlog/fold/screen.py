@@ -170,8 +170,12 @@ class Screen:
         if fault is not None:
             self._note_violation(fault)
             return
-        if self.preamble_start is not None and not self._show_preamble(kind):
-            return
+        if self.preamble_start is not None:
+            if kind not in _CALLS:
+                self._note_violation("not_json", self.preamble_start)
+                return
+            (self._withheld if self._waits else self._shown).extend(self._preamble)
+            self._preamble, self.preamble_start = [], None
         self.called = self.called or kind in _CALLS
         self._awaits_client = self._awaits_client or kind in CALL_KINDS
         self._open = _Open(kind, name, segment.form, self._is_checked(kind, name))
@@ -185,17 +189,6 @@ class Screen:
             self._open.beginning = Beginning(self._rules.answer)
         else:
             self._show(self._open, SegmentStarted(kind, name, segment.form))
-
-    def _show_preamble(self, following: SegmentKind) -> bool:
-        # False if no call follows it.
-        if following not in _CALLS:
-            self._note_violation("not_json", self.preamble_start)
-            return False
-        preamble = _Open(SegmentKind.REASONING, "", 0, is_checked=False)
-        for event in self._preamble:
-            self._show(preamble, event)
-        self._preamble, self.preamble_start = [], None
-        return True
 
     def _is_done(self) -> bool:
         return self._is_answered or (self._rules.calls == "required" and self.called)
@@ -242,16 +235,15 @@ class Screen:
         if verdict is Verdict.UNKNOWN:
             return
         segment.beginning = None
-        is_prose = verdict is Verdict.PROSE
-        segment.is_preamble = is_prose and self._may_announce
-        if segment.is_preamble:
+        if verdict is not Verdict.PROSE:
+            self._is_answered = True
+        elif self._may_announce:
             segment.kind, segment.is_checked = SegmentKind.REASONING, False
-        elif is_prose:
+            segment.is_preamble = True
+        else:
             self._open = None
             self._note_violation("not_json")
             return
-        else:
-            self._is_answered = True
         if verdict is Verdict.REFUSAL:
             segment.kind = SegmentKind.REFUSAL
         self._show(segment, SegmentStarted(segment.kind, form=segment.form))

@@ -376,14 +376,7 @@ def _parts(ids: Sequence[int]) -> Iterator[tuple[int, str, bool]]:
 _THOUGHTS: Final = ("reasoning", "reasoning_content")
 _SPEAKING: Final = frozenset({"user", "system", "tool"})
 _ABILITIES: Final = ("structured_outputs", "streaming", "background")
-FRAMING: Final = Framing(
-    opening=(),
-    turn_end=END,
-    message_end=END,
-    stores_ids=False,
-    is_text=True,
-    marks_answers=False,
-)
+FRAMING: Final = Framing((), END, END, stores_ids=False, is_text=True, marks_answers=False)
 
 
 _MARK_NAMES: Final = {

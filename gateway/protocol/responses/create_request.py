@@ -275,22 +275,21 @@ COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTION
 
 
 def _with_phases(request: CreateResponse) -> CreateResponse:
-    # Many clients drop the phase of a preamble, which as an answer would end the reasoning before
-    # it. A message that may be a copy of one in the history stays as it is.
-    preambles = [
-        at
-        for at, (item, behind) in enumerate(pairwise(request.input))
-        if behind.type in CALL_KINDS
-        and isinstance(item, Message)
-        and item.role == "assistant"
-        and item.phase is None
-    ]
-    if not preambles or request.previous_response_id or request.conversation:
+    # Many clients drop the phase of a preamble, and chat completions have none: as an answer it
+    # would end the reasoning before it. What may be a copy of a message in the history stays as it
+    # is.
+    if request.previous_response_id or request.conversation:
         return request
-    items = [*request.input]
-    for at in preambles:
-        items[at] = items[at].model_copy(update={"phase": "commentary"})
-    return request.model_copy(update={"input": tuple(items)})
+    preambles = {
+        at: item.model_copy(update={"phase": "commentary"})
+        for at, (item, behind) in enumerate(pairwise(request.input))
+        if behind.type in CALL_KINDS and isinstance(item, Message) and item.phase is None
+        if item.role == "assistant"
+    }
+    if not preambles:
+        return request
+    items = tuple(preambles.get(at, item) for at, item in enumerate(request.input))
+    return request.model_copy(update={"input": items})
 
 
 def parse_subset(
