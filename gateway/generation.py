@@ -68,7 +68,7 @@ class Framing:
     message ends with `message_end`. `stores_ids`: items are stored with their ids. Rows do not tell
     the format of ids, so only one (Harmony) may. `is_text`: turns are text (`gateway.text_ids`),
     and cannot be continued. `thought` stands around a thought whose server does not tell it from an
-    answer.
+    answer. `marks_answers`: text before a call is not taken for an answer.
     """
 
     opening: tuple[int, ...]
@@ -77,6 +77,7 @@ class Framing:
     stores_ids: bool = True
     is_text: bool = False
     thought: tuple[str, str] | None = None
+    marks_answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ A prompt of `POST /v1/completions` is a user's message: gpt-oss was trained on c
 So `suffix`, `echo` and token ids are refused. Parameters outside `CHAT_PARAMETERS`, and the `name`
 of a participant, have no effect and are named in the answer's headers.
 
-An assistant's text beside calls is a preamble (phase `commentary`): as an answer it would end the
-chain of thought that led to the calls. A sound becomes a file, because there is no item for it.
+A sound becomes a file, because there is no item for it.
 """
 
 from __future__ import annotations
@@ -453,8 +452,6 @@ class _ItemBuilder:
             self._places.add(f"{at}.refusal", f"{path}.refusal")
             answer["content"].append({"type": "refusal", "refusal": message.refusal})
         if any(part.get("text") or part.get("refusal") for part in answer["content"]):
-            if message.tool_calls or message.function_call:
-                answer["phase"] = "commentary"
             self._add(answer, path)
         for index, call in enumerate(message.tool_calls):
             self._call(call, f"{path}.tool_calls[{index}]")

@@ -391,8 +391,13 @@ class Fold:
         return self._open_stream()
 
     def _new_screen(self) -> Callable[[Callable[[int], bytes]], Screen]:
-        awaits_client = self._builder.awaits_client
-        return partial(Screen, self.rules, called=self.called, awaits_client=awaits_client)
+        return partial(
+            Screen,
+            self.rules,
+            called=self.called,
+            awaits_client=self._builder.awaits_client,
+            marks_answers=self._framing.marks_answers,
+        )
 
     @property
     def _is_begun(self) -> bool:

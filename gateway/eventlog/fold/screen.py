@@ -6,6 +6,8 @@
   call of a shell or of the patcher and every checked body under a hold wait as a whole.
 * Text after an answer in a format is dropped, and so is prose after the required call: joined with
   them it would be invalid.
+* Prose in place of an answer in a format is reasoning if a call follows it, in a format that does
+  not mark what is an answer.
 * Whatever follows a call that the gateway answers is dropped, because the model wrote it without
   the result. So is such a call itself after one that the client answers, or after an answer in a
   format.
@@ -82,6 +84,7 @@ class _Open:
     beginning: Beginning | None = None
     unwrapped: CustomInput | PythonCode | None = None
     stops: Stops | None = None
+    is_preamble: bool = False
     seen: bool = False
     checked: bytearray = field(default_factory=bytearray)
     """UTF-8."""
@@ -102,8 +105,8 @@ class Screen:
     """Screen of one turn.
 
     `called`: an earlier turn has shown an unanswered call; `awaits_client`: one that the client
-    answers. `spelled` returns the bytes of the id at a position. What is shown does not depend on
-    how segments were cut into texts.
+    answers. `marks_answers` is that of `Framing`. `spelled` returns the bytes of the id at a
+    position. What is shown does not depend on how segments were cut into texts.
     """
 
     def __init__(
@@ -113,11 +116,14 @@ class Screen:
         *,
         called: bool,
         awaits_client: bool = False,
+        marks_answers: bool = True,
     ) -> None:
         self.called = called
         self.stopped = False
         self.fault: Fault | None = None
         self.fault_start: int | None = None
+        self.preamble_start: int | None = None
+        """The turn must not end before a call follows the prose that begins there."""
         self.bodies: list[Body] = []
         self._awaits_client = awaits_client
         self._awaits_gateway = False
@@ -129,6 +135,8 @@ class Screen:
         self._shown: list[SegmentEvent] = []
         self._open: _Open | None = None
         self._is_answered = False
+        self._may_announce = not marks_answers and rules.calls == "auto" and bool(rules.allowed)
+        self._preamble: list[SegmentEvent] = []
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
         for segment in segments:
@@ -162,6 +170,12 @@ class Screen:
         if fault is not None:
             self._note_violation(fault)
             return
+        if self.preamble_start is not None:
+            if kind not in _CALLS:
+                self._note_violation("not_json", self.preamble_start)
+                return
+            (self._withheld if self._waits else self._shown).extend(self._preamble)
+            self._preamble, self.preamble_start = [], None
         self.called = self.called or kind in _CALLS
         self._awaits_client = self._awaits_client or kind in CALL_KINDS
         self._open = _Open(kind, name, segment.form, self._is_checked(kind, name))
@@ -221,11 +235,15 @@ class Screen:
         if verdict is Verdict.UNKNOWN:
             return
         segment.beginning = None
-        if verdict is Verdict.PROSE:
+        if verdict is not Verdict.PROSE:
+            self._is_answered = True
+        elif self._may_announce:
+            segment.kind, segment.is_checked = SegmentKind.REASONING, False
+            segment.is_preamble = True
+        else:
             self._open = None
             self._note_violation("not_json")
             return
-        self._is_answered = True
         if verdict is Verdict.REFUSAL:
             segment.kind = SegmentKind.REFUSAL
         self._show(segment, SegmentStarted(segment.kind, form=segment.form))
@@ -253,6 +271,8 @@ class Screen:
                 self._note_violation("not_json", segment.start)
             return
         self._flush(open_segment, is_complete=segment.complete)
+        if open_segment.is_preamble:
+            self.preamble_start = segment.start
         if open_segment.is_checked and not self.stopped:
             self._waits = True
             if segment.complete:
@@ -289,7 +309,9 @@ class Screen:
         self._show(segment, SegmentText(text, tokens))
 
     def _show(self, segment: _Open, event: SegmentEvent) -> None:
-        if self._waits:
+        if segment.is_preamble:
+            self._preamble.append(event)
+        elif self._waits:
             self._withheld.append(event)
         else:
             segment.seen = True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.eventlog.fold.items import CERTAIN
 from gateway.eventlog.fold.screen import RuleViolation
-from gateway.generation import FinishReason, SegmentEnded
+from gateway.generation import FinishReason, SegmentEnded, Where
 from gateway.text_ids import estimated_tokens
 
 if TYPE_CHECKING:
@@ -121,8 +121,11 @@ class TurnReader:
 
     @property
     def violation(self) -> RuleViolation | None:
-        if self.screen is None or self.screen.fault is None:
+        if self.screen is None:
             return None
+        if self.screen.fault is None:
+            start, is_over = self.screen.preamble_start, self.parser.place.where is Where.OVER
+            return None if start is None or not is_over else RuleViolation("not_json", start)
         start = self.screen.fault_start
         return RuleViolation(self.screen.fault, self.parser.place.start if start is None else start)
 

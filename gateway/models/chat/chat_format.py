@@ -192,7 +192,7 @@ class ChatFormat(ServerRenderedFormat):
     def framing(self) -> Framing:
         end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
         opening = () if self._learned is None else self._learned.opening
-        return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
+        return Framing(opening, end, end, stores_ids=False, marks_answers=False)
 
     # Prompts.
 

@@ -136,6 +136,9 @@ class Habits:
 
 
 ANY: Final = Habits()
+_NEITHER_CALL_NOR_RESULT: Final = frozenset(
+    {"message", "reasoning", "compaction", "mcp_list_tools", "additional_tools"}
+)
 
 
 class Markers:
@@ -286,7 +289,7 @@ class ChatConversation:
         if message["content"] or message.get("tool_calls"):
             message = self._new_assistant()
         # vLLM shows templates the first of these, SGLang the second.
-        self._add(message, text, "", "reasoning", "reasoning_content")
+        self._add(message, text, "\n\n", "reasoning", "reasoning_content")
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
@@ -370,10 +373,22 @@ def chat_conversation(
     made = ChatConversation(habits, see)
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
-    for one in shown_items(items, leading, options.approved):
+    for one in shown_items(_with_preambles(items), leading, options.approved):
         _tell(made, one)
     made.finish()
     return made
+
+
+def _with_preambles(items: Sequence[ContextItem]) -> list[ContextItem]:
+    # Text before a call is no answer, though it looked like one while it streamed: the thought
+    # before it goes on behind the result.
+    shown: list[ContextItem] = []
+    is_beside = False
+    for item in reversed(items):
+        is_text = item.role == "assistant"
+        is_beside = is_beside if is_text else item.kind not in _NEITHER_CALL_NOR_RESULT
+        shown.append(replace(item, phase="commentary") if is_text and is_beside else item)
+    return shown[::-1]
 
 
 def with_summary_text(item: ContextItem, text_of: Callable[[array[int]], str]) -> ContextItem:

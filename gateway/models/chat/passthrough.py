@@ -338,18 +338,6 @@ def assistant_line(text: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     return packed_lines((orjson.dumps(message),))
 
 
-def call_line(name: str, arguments: str) -> array[int]:
-    return assistant_line("", [_tool_call("call", name, arguments)])
-
-
-def result_line(name: str, text: str) -> array[int]:
-    """Return the line with the result of the call before it, whose id is filled in when it is
-    sent.
-    """
-    message = {"role": "tool", "name": offered_name(name), "content": text}
-    return packed_lines((orjson.dumps(message),))
-
-
 def _tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     function = {
         "name": offered_name(name),
@@ -376,7 +364,7 @@ def _parts(ids: Sequence[int]) -> Iterator[tuple[int, str, bool]]:
 _THOUGHTS: Final = ("reasoning", "reasoning_content")
 _SPEAKING: Final = frozenset({"user", "system", "tool"})
 _ABILITIES: Final = ("structured_outputs", "streaming", "background")
-FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
+FRAMING: Final = Framing((), END, END, stores_ids=False, is_text=True, marks_answers=False)
 
 
 _MARK_NAMES: Final = {
@@ -509,10 +497,12 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        return tuple(result_line(name, text))
+        # The id of its call is filled in when it is sent.
+        message = {"role": "tool", "name": offered_name(name), "content": text}
+        return tuple(packed_lines((orjson.dumps(message),)))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        return tuple(call_line(name, arguments))
+        return tuple(assistant_line("", [_tool_call("call", name, arguments)]))
 
     def count_ids(self, text: str) -> int:
         # An approximate number of tokens.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
@@ -26,6 +27,7 @@ from gateway.protocol.base import (
 )
 from gateway.protocol.brought_tools import BroughtTools, offered, paths_of
 from gateway.protocol.call_items import ReadItem
+from gateway.protocol.context_item import CALL_KINDS
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -38,7 +40,12 @@ from gateway.protocol.documented import (
     literal_values,
 )
 from gateway.protocol.hosted_tools import NO_FAMILIES
-from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
+from gateway.protocol.items import (
+    CompactionTrigger,
+    ItemReference,
+    McpApprovalResponse,
+    Message,
+)
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     RESPONSE_ID_CHARS_MAX,
@@ -267,6 +274,24 @@ COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens
 COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTIONS)
 
 
+def _with_phases(request: CreateResponse) -> CreateResponse:
+    # Many clients drop the phase of a preamble, and chat completions have none: as an answer it
+    # would end the reasoning before it. What may be a copy of a message in the history stays as it
+    # is.
+    if request.previous_response_id or request.conversation:
+        return request
+    preambles = {
+        at: item.model_copy(update={"phase": "commentary"})
+        for at, (item, behind) in enumerate(pairwise(request.input))
+        if behind.type in CALL_KINDS and isinstance(item, Message) and item.phase is None
+        if item.role == "assistant"
+    }
+    if not preambles:
+        return request
+    items = tuple(preambles.get(at, item) for at, item in enumerate(request.input))
+    return request.model_copy(update={"input": items})
+
+
 def parse_subset(
     body: bytes,
     parameters: Parameters,
@@ -314,7 +339,7 @@ def parse_create(
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
-    request = _validated(document, served)
+    request = _with_phases(_validated(document, served))
     check_items(request.input, limits)
     brought = check_brought(request.input, limits)
     if request.tools:

@@ -181,16 +181,31 @@ async def test_arguments_that_break_the_schema_are_said_again(chatting: Chatting
 
 
 @pytest.mark.parametrize("first", ["It is three.", '{"n": "3"}'])
+@pytest.mark.parametrize("tools", [[], [WEATHER]])
 async def test_an_answer_that_is_not_what_was_asked_for_is_said_again(
-    chatting: Chatting, first: str
+    chatting: Chatting, first: str, tools: list[Any]
 ) -> None:
     server = chatting.server
     said = [first, '{"n": 3}', '{"n": 3}']
     server.script = lambda _: said[len(server.asked) - 1]
     server.goes_on = '{"n": 3}'.removeprefix
-    made = await create(chatting.client, model=MODEL, input="Hi", text={"format": ANSWER})
+    form = {"format": ANSWER}
+    made = await create(chatting.client, model=MODEL, input="Hi", text=form, tools=tools)
     assert texts(made) == ['{"n": 3}']
     assert "JSON Schema" in server.prompt()
+
+
+async def test_text_before_a_call_is_reasoning_beside_a_format(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: f"<think>\nHm.\n</think>\n\nLet me see.\n{OSLO}"
+    body: dict[str, Any] = {"model": MODEL, "input": "Hi", "tools": [WEATHER]}
+    body["text"] = {"format": ANSWER}
+    made = await create(chatting.client, **body)
+    assert [item["type"] for item in made["output"]] == ["reasoning", "reasoning", "function_call"]
+    assert made["output"][1]["content"][0]["text"] == "Let me see."
+    assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
+    assert len(chatting.server.asked) == 1
+    streamed = (await stream(chatting.client, body))[-1]["response"]
+    assert calls(streamed) == calls(made)
 
 
 async def test_a_stop_string_ends_the_answer(chatting: Chatting) -> None:

@@ -102,6 +102,18 @@ async def test_a_call_and_its_output_are_shown_again_with_the_thought(chatting: 
     assert '"name": "get_weather"' in chatting.server.prompt()
 
 
+async def test_a_prompt_repeats_a_turn_with_text_before_its_call(chatting: Chatting) -> None:
+    turn = f"<think>\nI look.\n</think>\n\nLet me look.\n{CALL}"
+    chatting.server.script = lambda _: turn
+    first = await create(chatting.client, model=MODEL, input="Cold?", tools=[WEATHER])
+    assert kinds(first) == ["reasoning", "message", "function_call"]
+    output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"]}
+    said = f"{chatting.server.prompt()}{turn}<|im_end|>"
+    rest: dict[str, Any] = {"input": [{**output, "output": "7"}], "tools": [WEATHER]}
+    await create(chatting.client, model=MODEL, previous_response_id=first["id"], **rest)
+    assert chatting.server.prompt().startswith(said)
+
+
 async def test_a_call_that_is_sent_back_is_shown_once(chatting: Chatting) -> None:
     chatting.server.script = lambda _: ASKS_WEATHER
     first = await create(chatting.client, model=MODEL, input="Cold?", tools=[WEATHER])

@@ -144,6 +144,19 @@ async def test_an_answer_in_a_format_is_checked_and_said_again(passing: Passing)
     assert [one["role"] for one in server.asked[1]["messages"]] == ["system", "user"]
 
 
+async def test_text_before_a_call_is_reasoning_beside_a_format(passing: Passing) -> None:
+    server = passing.servers["toy-ollama"]
+    said = iter([[*text("Sure."), *text(" Let me add.")], [*text("I add."), call("add", a=1, b=2)]])
+    server.script = lambda _: next(said)
+    form = {"format": {"type": "json_object"}}
+    made = await create(
+        passing.client, model="toy-ollama", input="1 + 2? JSON.", tools=[ADD], text=form
+    )
+    # The text of the first turn, which no call followed, was no answer: it was repeated.
+    assert kinds(made) == ["reasoning", "function_call"]
+    assert made["output"][0]["content"][0]["text"] == "I add."
+
+
 NUMBER = {
     "type": "object",
     "properties": {"n": {"type": "integer"}},

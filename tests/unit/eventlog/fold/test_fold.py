@@ -17,6 +17,7 @@ from gateway.entries import (
     Hop,
     Queued,
     Repair,
+    Text,
     Tokens,
     TurnEnded,
     TurnStarted,
@@ -26,8 +27,13 @@ from gateway.entries import (
 from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.fold.screen import Body, RuleViolation
 from gateway.generation import FinishReason, ParserPosition, Where
+from gateway.models.chat.passthrough import FRAMING as PASSED_THROUGH
+from gateway.models.chat.passthrough import TextParser
 from gateway.protocol.responses.response_object import HarmonyMessages
 from gateway.sealing import Unsealed
+from gateway.text_ids import ANSWER, ARGUMENTS, ids_of
+from gateway.text_ids import CALL as TEXT_CALL
+from gateway.text_ids import END as TEXT_END
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import (
@@ -39,6 +45,7 @@ from tests.fakes.toy_logs import (
     logprob_of,
     new_fold,
 )
+from tests.fakes.toy_logs import ANSWER as IN_JSON
 from tests.fakes.toy_parser import (
     BROKEN,
     CALL,
@@ -244,6 +251,23 @@ def test_a_message_that_breaks_a_rule_is_found_while_it_is_open_and_when_it_is_n
         fold = new_fold(rules=RULES)
         apply_all(fold, [TurnStarted(3, (REASONING, A, END)), Tokens(ids)])
         assert fold.violation == RuleViolation("call_not_allowed", 3)
+
+
+def test_prose_that_ends_its_turn_is_no_answer_in_a_format() -> None:
+    rules = OutputRules(TOOL_RULES, ALLOWED, answer=IN_JSON)
+    ended, called = (
+        Fold(response_head(), lambda _: TextParser(rules), PASSED_THROUGH, rules) for _ in range(2)
+    )
+    for fold in (ended, called):
+        apply_all(fold, [TurnStarted(3), Text((ANSWER, *ids_of("Hm.")))])
+        assert fold.violation is None
+    ended.apply(Text((TEXT_END,)))
+    assert ended.violation == RuleViolation("not_json", 0)
+    call = (TEXT_CALL, *ids_of("unknown"), ARGUMENTS, *ids_of("{}"), TEXT_END)
+    apply_all(called, [Text(call), STOP, COMPLETED])
+    output = called.response()["output"]
+    assert [item["type"] for item in output] == ["reasoning", "function_call"]
+    assert output[0]["content"] == [{"type": "reasoning_text", "text": "Hm."}]
 
 
 def test_a_repair_that_voids_nothing_is_for_the_record() -> None:

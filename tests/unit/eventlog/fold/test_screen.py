@@ -219,6 +219,41 @@ def test_prose_for_an_answer_in_json_is_never_shown(texts: list[str]) -> None:
     assert reader.release() == []
 
 
+SAID = SegmentKind.REASONING
+UNMARKED = replace(RULES, answer=ANSWER)
+
+
+def unmarked(rules: OutputRules = UNMARKED) -> Screen:
+    return Screen(rules, lambda _: b"", called=False, marks_answers=False)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_prose_before_a_call_is_reasoning_where_nothing_marks_an_answer(is_held: bool) -> None:
+    reader = unmarked()
+    if is_held:
+        reader.hold()
+    assert reader.feed(segment(FINAL, "Let", " me.")) == []
+    assert (reader.fault, reader.preamble_start) == (None, 3)
+    call = segment(CALL, "{}", name="f")
+    shown = reader.feed(call)
+    assert [*shown, *reader.release()] == [*segment(SAID, "Let", " me."), *call]
+    assert bool(shown) is not is_held
+    assert (reader.fault, reader.preamble_start, reader.bodies) == (None, None, [])
+
+
+def test_prose_that_no_call_follows_is_none_even_there() -> None:
+    for rules in (replace(UNMARKED, calls="none"), replace(UNMARKED, allowed=frozenset())):
+        reader = unmarked(rules)
+        reader.feed([SegmentStarted(FINAL), SegmentText("Sure: {")])
+        assert reader.fault == "not_json"
+    reader = unmarked()
+    assert reader.feed([*segment(FINAL, "Sure: {"), *segment(FINAL, "{}")]) == []
+    assert (reader.fault, reader.fault_start) == ("not_json", 3)
+    reader = unmarked()
+    assert reader.feed([*segment(FINAL, "Sure."), *segment(CALL, "{}", name="barred")]) == []
+    assert (reader.fault, reader.fault_start) == ("call_not_allowed", 3)
+
+
 def test_an_answer_that_was_cut_off_before_it_said_what_it_is_leaves_nothing() -> None:
     reader = screen(replace(RULES, answer=ANSWER))
     assert reader.feed(segment(FINAL, "I'm", end=CUT)) == []

@@ -108,6 +108,23 @@ def test_thoughts_words_and_calls_are_one_turn() -> None:
     ]
 
 
+@pytest.mark.parametrize("called", [items.call(), items.computed(), items.served()])
+def test_text_before_a_call_does_not_end_the_thought_before_it(called: ContextItem) -> None:
+    outputs = (items.output(),) if called.is_call else ()
+    words = (items.answer("Let"), items.answer("me."))
+    [_, turn, *_] = told(items.user(), items.thought(), *words, called, *outputs)
+    assert (turn["thought"], turn["assistant"]) == ("hm", "Let\n\nme.")
+    answered = (items.user(), items.thought(), items.answer("Yes."), items.user())
+    assert told(*answered)[1] == {"assistant": "Yes."}
+
+
+def test_text_behind_a_call_does_not_end_the_thought_before_it() -> None:
+    [_, turn, *_] = told(
+        items.user(), items.thought(), items.call(), items.answer("I call."), items.output()
+    )
+    assert turn["thought"] == "hm"
+
+
 def test_a_template_that_takes_one_call_in_a_message_is_told_each_with_its_result() -> None:
     habits = Habits(several_calls=False)
     calls = (items.call("a", "f", '{"x": 1}'), items.call("b", "g"))
@@ -155,7 +172,7 @@ def test_calls_with_something_between_them_are_turns_of_their_own() -> None:
         {"assistant": "", "calls": [("f", "{}")]},
         {"tool": "2"},
         {"assistant": "Well."},
-        {"assistant": "", "thought": "more and more"},
+        {"assistant": "", "thought": "more\n\n and more"},
     ]
 
 

@@ -343,3 +343,29 @@ def test_harmony_messages_come_to_who_asks_for_them_or_their_ids(
     assert (request.wants_input_ids, request.wants_output_ids) == (with_input_ids, with_output_ids)
     assert not parse().wants_messages
     assert not parse(include=["message.output_text.logprobs"]).wants_messages
+
+
+@pytest.mark.parametrize(
+    ("fields", "behind", "phase"),
+    [
+        ({}, CALL, "commentary"),
+        ({"phase": "final_answer"}, CALL, "final_answer"),
+        ({}, {"role": "user", "content": "b"}, None),
+    ],
+)
+def test_a_message_right_before_a_call_is_a_preamble(
+    fields: dict[str, Any], behind: dict[str, Any], phase: str | None
+) -> None:
+    said = {"role": "assistant", "content": "a", **fields}
+    request = parse(input=[said, behind])
+    assert isinstance(request.input[0], Message)
+    assert request.input[0].phase == phase
+
+
+@pytest.mark.parametrize(
+    "history", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}]
+)
+def test_what_may_be_a_copy_gets_no_phase(history: dict[str, Any]) -> None:
+    request = parse(input=[{"role": "assistant", "content": "a"}, CALL], **history)
+    assert isinstance(request.input[0], Message)
+    assert request.input[0].phase is None
