@@ -297,7 +297,7 @@ def referenced_ids(items: Iterable[InputItem]) -> list[str]:
     for item in items:
         if isinstance(item, ItemReference) or _is_hollow(item):
             wanted += [item.id] if item.id else []
-        elif item.type in _WITHOUT_RESULTS and item.id:
+        elif item.id and _leaves_result_out(item.type, item.id):
             without_results.append(item.id)
         elif isinstance(item, Message) and item.role == "assistant" and item.phase != "commentary":
             without_results.clear()  # the model is not shown them again
@@ -356,6 +356,11 @@ def take_in(
     intake = _Intake(stored, unsealed, source, ContextIndex(before), answered, param)
     taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
+
+
+def _leaves_result_out(kind: str, item_id: str) -> bool:
+    # Only of a call that this gateway made: ids that clients make are those of other items, too.
+    return kind in _WITHOUT_RESULTS and ids.is_item_id(item_id)
 
 
 def _is_hollow(item: InputItem) -> bool:
@@ -452,7 +457,8 @@ class _Intake:
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
         context = self._context_item(ordinal, item, hosted_call_id(item), approval_tool(item))
-        stored = self.stored.get(context.item_id) if item.type in _WITHOUT_RESULTS else None
+        leaves_out = _leaves_result_out(item.type, context.item_id)
+        stored = self.stored.get(context.item_id) if leaves_out else None
         is_same = stored is not None and _says_the_same(stored, item)
         return context.with_ids(stored.ids) if stored and stored.ids and is_same else context
 

@@ -380,7 +380,9 @@ class OutputGuard:
         if self._repairs_left(fold) > 0 and not body.seen:
             start = _unseen_from(fold, body.start)
         elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
-            rule, start = BODY_REGENERATED, _unseen_rest(fold)
+            # No backend continues text.
+            is_text = self._format.framing.is_text
+            rule, start = BODY_REGENERATED, None if is_text else _unseen_rest(fold)
         if start is None:
             return TurnEnding(failure=_cause(fold, body.start, code))
         return TurnEnding(rule=rule, start=start)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
@@ -142,11 +142,15 @@ def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[Pl
         request, response, more, call, answer        →  more, request, call, answer
     """
     ordered = list(items)
-    if not any(placed.item.kind in _APPROVAL_KINDS for placed in ordered):
+    if not any(one.item.kind in _APPROVAL_KINDS or _is_approved(one.item) for one in ordered):
         return ordered
     approvals = _Approvals(ordered, approved)
     shown = [one for placed in ordered for one in approvals.in_place_of(placed)]
     return shown + approvals.pending
+
+
+def _is_approved(item: ContextItem) -> bool:
+    return item.kind == "mcp_call" and item.call_id is not None
 
 
 class _Approvals:
@@ -174,7 +178,10 @@ class _Approvals:
         if item.kind == "mcp_approval_response":
             is_implied = item.call_id in self._requests or item.approves
             return [] if is_implied else [placed]
-        if item.kind == "mcp_call" and item.call_id in self._requests.keys() - self._replaced:
+        if _is_approved(item):
+            if item.call_id not in self._requests.keys() - self._replaced:
+                # Its ids may be those of its result alone.
+                return [PlacedItem(placed.source, replace(item, ids=None))]
             self._replaced.add(item.call_id)
             request = self._requests[item.call_id]
             return [request, PlacedItem(placed.source, item, request.item.name)]

@@ -213,14 +213,15 @@ class Conversations:
 
     def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         # Ids are stored, so that later turns need not render the items again. Sealed items are
-        # opened only here, and their JSON has no text to render later. Outputs without their call
-        # and calls that were cut off stay as they are.
+        # opened only here, and their JSON has no text to render later. Outputs without their call,
+        # results of calls that were approved and calls that were cut off stay as they are.
         functions: dict[str | None, str | None] = {}
         for item in items:
             if item.is_call:
                 functions[item.call_id] = item.name
             is_alone = item.is_output and item.call_id not in functions
-            if is_alone or not item.complete or item.ids is not None:
+            is_approved = item.kind == "mcp_call" and item.call_id is not None
+            if is_alone or is_approved or not item.complete or item.ids is not None:
                 yield item
             else:
                 function = functions.pop(item.call_id) if item.is_output else None

@@ -77,13 +77,14 @@ _COLUMNS: Final = ", ".join(ITEM)
 _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text, a question to
-# the user may have to be answered, tools that an item brought are offered, and of the tools of a
-# server it must be known which were listed. What a client sends again is compared with the item
-# that it was.
+# the user may have to be answered, or be missing before its call, tools that an item brought are
+# offered, and of the tools of a server it must be known which were listed. What a client sends
+# again is compared with the item that it was.
 _CALLS_AND_OUTPUTS: Final = ", ".join(f"'{kind}'" for kind in sorted(CALL_KINDS | OUTPUT_KINDS))
 NEEDED_ITEM: Final = f"""
 CASE WHEN :with_all OR i.ids IS NULL OR i.role IN ('system', 'developer')
           OR i.kind IN ('mcp_approval_request', 'mcp_approval_response')
+          OR i.kind = 'mcp_call' AND i.call_id IS NOT NULL
           OR i.kind IN ('tool_search_output', 'additional_tools')
           OR :with_tool_lists AND i.kind = 'mcp_list_tools'
           OR :with_calls AND i.kind IN ({_CALLS_AND_OUTPUTS})

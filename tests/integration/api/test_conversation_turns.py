@@ -131,6 +131,25 @@ async def test_a_conversation_has_the_prompt_of_a_chain(
         previous = {"previous_response_id": pair[1]["id"]}
 
 
+async def test_a_call_that_was_approved_elsewhere_is_shown_once(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    call = {"server_label": "s", "name": "n", "arguments": "{}"}
+    items = [
+        {"type": "mcp_approval_request", "id": "mcpr_1", **call},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", **call, "output": "4"},
+        {"role": "user", "content": "Go on"},
+    ]
+    added = await client.post("/v1/conversations", json={"items": items})
+    pair = [
+        await create(client, **fields)
+        for fields in ({"conversation": added.json()["id"]}, {"input": items})
+    ]
+    one, two = [(await backends.of_response(r["id"]))[0]["prompt_ids"] for r in pair]
+    assert one == two
+
+
 @pytest.mark.requirement("conversations.locked")
 @pytest.mark.requirement("error.conversation-locked")
 async def test_of_many_at_once_one_goes_on(

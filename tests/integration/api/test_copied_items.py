@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI
 
+from tests.fakes.harmony_script import vocabulary
 from tests.fakes.stream import texts
 from tests.fakes.websocket import connected
 from tests.integration.api.bodies import MODEL, WEATHER, create, refused
@@ -273,3 +274,13 @@ async def test_a_call_id_of_two_open_calls_is_named(client: httpx2.AsyncClient) 
     error = await refused(client, 400, input=[AGAIN, *calls, *outputs])
     assert "The call_id x is used twice" in error["message"]
     assert error["param"] == "input"
+
+
+async def test_an_id_that_clients_number_is_no_other_call_of_that_id(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    search = {"type": "web_search_call", "id": "ws_numbered", "status": "completed"}
+    for query in ("the first", "the second"):
+        action = {"type": "search", "query": query}
+        response = await create(client, input=[{**search, "action": action}, AGAIN])
+        assert query in vocabulary().decode(await prompt_of(backends, response))

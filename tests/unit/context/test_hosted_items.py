@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from pydantic import TypeAdapter
 
+from gateway import ids
 from gateway.context.assembly import assemble, referenced_ids
 from gateway.context.shortening import droppable
 from gateway.errors import InvalidRequest
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 RESPONSE = UUID(int=7)
 _NOTHING: Mapping[str, ContextItem] = MappingProxyType({})
-SEARCH = {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "x"}}
-CODE = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1"}
+WS, CI = (ids.output_item_id(prefix, UUID(int=3), 0) for prefix in ("ws_", "ci_"))
+SEARCH = {"type": "web_search_call", "id": WS, "action": {"type": "search", "query": "x"}}
+CODE = {"type": "code_interpreter_call", "id": CI, "code": "1 + 1"}
 ANSWER = {"type": "message", "role": "assistant", "content": "2"}
 USER = {"role": "user", "content": "hi"}
 _INPUT: TypeAdapter[InputItem] = TypeAdapter(AnyInputItem)
@@ -125,11 +127,19 @@ def wanted(*raw: dict[str, Any]) -> list[str]:
 
 
 def test_what_a_search_returned_is_looked_up_as_long_as_it_is_shown() -> None:
-    assert wanted(USER, SEARCH, CODE) == ["ws_1", "ci_1"]
-    assert wanted(USER, SEARCH, {**ANSWER, "phase": "commentary"}, CODE) == ["ws_1", "ci_1"]
-    assert wanted(USER, SEARCH, ANSWER, USER, CODE) == ["ci_1"]
+    assert wanted(USER, SEARCH, CODE) == [WS, CI]
+    assert wanted(USER, SEARCH, {**ANSWER, "phase": "commentary"}, CODE) == [WS, CI]
+    assert wanted(USER, SEARCH, ANSWER, USER, CODE) == [CI]
     assert wanted(SEARCH, {"type": "item_reference", "id": "msg_1"}, ANSWER) == ["msg_1"]
     assert wanted({**SEARCH, "id": None}, MADE, REQUEST) == []
+    assert wanted({**SEARCH, "id": "ws_1"}, {**CODE, "id": "ci_1"}) == []
+
+
+def test_a_call_with_an_id_of_the_client_is_not_another_one_with_that_id() -> None:
+    other = replace(taken({**SEARCH, "id": "ws_1"})[0], ids=array("I", [1]))
+    named = {"type": "item_reference", "id": "ws_1"}
+    [item, *_] = taken({**SEARCH, "id": "ws_1"}, named, stored={"ws_1": other})
+    assert item.ids is None
 
 
 @pytest.mark.parametrize("raw", [SEARCH, CODE], ids=lambda raw: raw["type"])
@@ -146,7 +156,7 @@ def test_a_call_that_a_client_repeats_comes_with_its_result(raw: dict[str, Any])
     ):
         [item] = taken(raw, stored=other)
         assert item.ids is None
-    assert [one.ids for one in taken(raw, history=(known,), stored=stored)] == [known.ids, None]
+    assert [one.ids for one in taken(raw, history=(known,), stored=stored)] == [known.ids]
 
 
 def test_code_that_a_client_changed_is_shown_as_it_is() -> None:

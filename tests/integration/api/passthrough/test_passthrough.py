@@ -219,11 +219,15 @@ async def test_a_chat_completion_in_a_format_comes_as_it_is_written(passing: Pas
     assert len(said) > 1
 
 
-async def test_an_answer_that_was_shown_and_does_not_fit_fails_the_stream(passing: Passing) -> None:
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("end", ['"}', ""], ids=["whole", "broken off"])
+async def test_an_answer_that_was_shown_and_does_not_fit_fails_the_stream(
+    passing: Passing, end: str, *, background: bool
+) -> None:
     server = passing.servers["toy-vllm"]
-    server.script = lambda _: text('{"n": "not a number, and too long to be taken back"}')
-    body = {"model": "toy-vllm", "input": "One?", "text": {"format": NUMBERED}}
-    last = (await stream(passing.client, body))[-1]
+    server.script = lambda _: text(f'{{"n": "not a number, and too long to be taken back{end}')
+    asked = {"model": "toy-vllm", "input": "One?", "text": {"format": NUMBERED}}
+    last = (await stream(passing.client, {**asked, "background": background}))[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["error"]["code"] == "invalid_structured_output"
     assert len(server.asked) == 1

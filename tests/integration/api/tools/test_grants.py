@@ -272,7 +272,7 @@ async def test_an_answer_is_not_used_up_by_a_response_that_the_database_did_not_
 
 @pytest.mark.slow
 async def test_an_approval_is_taken_up_in_a_conversation(
-    hosted: httpx2.AsyncClient, server: str
+    hosted: httpx2.AsyncClient, server: str, backends: Backends
 ) -> None:
     made = await hosted.post("/v1/conversations", json={})
     conversation, tools = made.json()["id"], [mcp(server)]
@@ -285,6 +285,18 @@ async def test_an_approval_is_taken_up_in_a_conversation(
         *("message", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
         *("mcp_call", "message"),
     ]
+    call = second["output"][0]
+    path = f"/v1/conversations/{conversation}/items/{call['approval_request_id']}"
+    assert (await hosted.delete(path)).status_code == 200
+    reference = {"type": "item_reference", "id": call["id"]}
+    go_on = {"role": "user", "content": "Go on."}
+    for fields in (
+        {"input": [go_on], "conversation": conversation},
+        {"input": [reference, go_on]},
+    ):
+        seen = await backends.of_response((await post(hosted, **fields))["id"])
+        prompt = vocabulary().decode(seen[0]["prompt_ids"])
+        assert prompt.count(f"functions.{call['server_label']}.{call['name']}") == 2
 
 
 @pytest.mark.slow

@@ -96,6 +96,11 @@ def test_a_call_that_has_to_be_approved_stands_before_its_result(
     assert told(*items) == text
 
 
+def test_the_result_of_a_call_whose_request_is_gone_stands_behind_the_call() -> None:
+    made = replace(served("1", "mcpr_1"), ids=array("I", vocabulary().encode("the result alone")))
+    assert told(user(), made) == f"{HI}{CALL}{RESULT}1<|end|>"
+
+
 @pytest.mark.parametrize(
     ("items", "text"),
     [
