@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.structural_tags import NESTING_MAX, NODES_MAX, Unsayable, is_enforced, tag_of
+from gateway.constraints.structural_tags import (
+    NESTING_MAX,
+    NODES_MAX,
+    Unsayable,
+    is_enforced,
+    tag_of,
+)
 from gateway.generation import (
     AnyText,
     Constraint,
