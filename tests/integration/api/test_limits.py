@@ -556,6 +556,10 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
     refused = await limited.client.post("/v1/conversations", json=items)
     statuses = [one.status_code for one in (made, added, answered, refused)]
     assert statuses == [200, 200, 200, 429]
+    # Before anything is read or made of its items: it would find out that one is unknown.
+    unknown = {"items": [{"type": "item_reference", "id": "msg_unknown"}]}
+    for where in ("/v1/conversations", f"{path}/items"):
+        assert (await limited.client.post(where, json=unknown)).status_code == 429
     assert refused.json()["error"]["message"].startswith("Rate limit reached in organization ")
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
     assert (await limited.client.get(path)).status_code == 200
