@@ -253,7 +253,7 @@ class Admin(Section):
         description="Serve the admin API of tenants at server.port, too. Set it where tenants "
         "manage their projects with OpenAI's SDKs, which know one base URL.",
     )
-    key_lifetime_max_s: PositiveInt | None = Field(
+    key_lifetime_max_s: KeptSeconds | None = Field(
         None,
         description="Seconds after which a key ends that the admin API makes. Default: when it is "
         "deleted. Set it where a policy demands that keys are renewed.",
