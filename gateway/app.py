@@ -168,9 +168,9 @@ def routes(process: Process) -> list[BaseRoute]:
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
     responses = ResponseEndpoints(process.retrieval)
     create = generating(CreateRequest.parse)
-    connected = process.replica.limiter.connected
+    limiter = process.replica.limiter
     websocket = WebSocketEndpoint(
-        Dependencies(creation, connected, bodies, base.metrics, grace_s, base.tracing),
+        Dependencies(creation, limiter.connected, bodies, base.metrics, grace_s, base.tracing),
         base.sessions,
     )
     count = counting_endpoint(creation, bodies)
@@ -179,7 +179,7 @@ def routes(process: Process) -> list[BaseRoute]:
     conversations = ConversationEndpoints(process.conversations, bodies)
     chat = generating(ChatCreateRequest.parse)
     completions = generating(ChatCreateRequest.parse_completion)
-    traces = TracesEndpoint(process.keep_traces, bodies)
+    traces = TracesEndpoint(process.keep_traces, bodies, limiter)
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)

@@ -558,6 +558,8 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
     assert statuses == [200, 200, 200, 429]
     # Before anything is read or made of its items: it would find out that one is unknown.
     unknown = {"items": [{"type": "item_reference", "id": "msg_unknown"}]}
+    traces = {"data": [{"object": "trace", "id": "trace_x", "workflow_name": "x"}]}
+    assert (await limited.client.post("/v1/traces/ingest", json=traces)).status_code == 429
     for where in ("/v1/conversations", f"{path}/items"):
         assert (await limited.client.post(where, json=unknown)).status_code == 429
     assert refused.json()["error"]["message"].startswith("Rate limit reached in organization ")
@@ -602,8 +604,10 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     )
     assert answers[2].headers["x-should-retry"] == "false"
     items = {"items": [{"role": "user", "content": "x" * 9_000}]}
+    trace = {"object": "trace", "id": "trace_x", "workflow_name": "x" * 9_000}
     for path, sent in {
         "/v1/conversations": items,
+        "/v1/traces/ingest": {"data": [trace]},
         "/v1/responses": {**body, "background": True},
     }.items():
         assert (await limited.client.post(path, json=sent)).status_code == 429, path
