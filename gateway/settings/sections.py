@@ -1080,8 +1080,8 @@ class WebSockets(Section):
 
     connections_max: PositiveInt = Field(
         1024,
-        description="Connections at once, in this process. Size it by its memory: each may "
-        "remember 64 MiB.",
+        description="Connections at once, in this process. Size it by its memory: one may "
+        "remember 64 MiB, all together 512 MiB.",
     )
     ping_interval_s: PositiveFloat = Field(
         20.0,
