@@ -26,16 +26,15 @@ from gateway.telemetry.logs import EventLog
 from gateway.upstreams.problems import code_of, message_of, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.limits.accounting import Charge
     from gateway.limits.headers import Headers
     from gateway.protocol.proxied import ProxiedKind, ProxiedRequest
+    from gateway.replication.durable_runs import RunDependencies
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
     from gateway.telemetry.metrics import Metrics
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
     from gateway.upstreams.pool import Pool
 
 _log = EventLog(__name__)
@@ -66,9 +65,10 @@ class Proxy:
         executor: ThreadExecutor,
         metrics: Metrics,
         limiter: Limiter,
-        book: Callable[[TenantId, UsageLine], None],
+        replica: RunDependencies,
     ) -> None:
-        self._book = book
+        self._admitted = replica.supervisor.admitted
+        self._book = replica.archive.book
         self._limiter = limiter
         self._pool = pool
         self._models = models
@@ -89,7 +89,8 @@ class Proxy:
                 size = _estimate(request)
                 await self._limiter.reserve(charge, principal, tokens=size, most=0)
             try:
-                answer, tokens = await self._ask(model, request)
+                with self._admitted(principal.tenant_id):
+                    answer, tokens = await self._ask(model, request)
             except asyncio.CancelledError:
                 # The server has worked, or limits could be evaded by leaving before its answer.
                 note(_estimate(request))

@@ -665,8 +665,8 @@ class Limits(Section):
     )
     responses_in_flight_max: PositiveInt = Field(
         1000,
-        description="Responses generated at once by this process; one more is answered 429. Size "
-        "it by the process's memory and CPU: see docs/sizing.md.",
+        description="Responses, embeddings and rankings made at once by this process; one more is "
+        "answered 429. Size it by the process's memory and CPU: see docs/sizing.md.",
     )
     request_timeout_s: PositiveFloat = Field(
         3600.0,

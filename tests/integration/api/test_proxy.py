@@ -59,7 +59,7 @@ class Embedder:
         self.bodies.append(await request.json())
         if self.gate is not None:
             self.gate.set()
-            await asyncio.Event().wait()
+            await request.receive()  # the disconnect
         if self.status != 200:
             error = {"message": self.message, "type": "x", "param": None, "code": self.status}
             return JSONResponse({"error": error}, status_code=self.status)
@@ -175,6 +175,23 @@ async def test_work_for_a_client_that_leaves_is_charged(
     (row,) = await postgres.fetch("SELECT kind, input_tokens FROM usage", url=database_url)
     assert row["kind"] == "embeddings"
     assert 1_000 <= row["input_tokens"] <= 1_010
+
+
+@pytest.mark.slow
+async def test_embeddings_count_among_what_a_process_makes_at_once(
+    postgres: PostgresServer, template: str
+) -> None:
+    embedder = Embedder(gate=asyncio.Event())
+    assert embedder.gate is not None
+    async with site(postgres, template, embedder) as where:
+        where.running.process.replica.dependencies.supervisor.in_flight_max = 1
+        first = asyncio.create_task(where.embed())
+        await embedder.gate.wait()
+        refused = await where.embed()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert len(embedder.bodies) == 1
 
 
 @pytest.mark.slow
