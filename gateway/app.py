@@ -179,7 +179,7 @@ def routes(process: Process) -> list[BaseRoute]:
     conversations = ConversationEndpoints(process.conversations, bodies)
     chat = generating(ChatCreateRequest.parse)
     completions = generating(ChatCreateRequest.parse_completion)
-    traces = TracesEndpoint(process.keep_traces, bodies, limiter)
+    traces = TracesEndpoint(process.keep_traces, bodies, limiter.storing)
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)

@@ -12,27 +12,29 @@ from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.request_body import BodyReader
     from gateway.protocol.trace_records import TraceRecord
-    from gateway.replication.limiter import Limiter
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import Principal, TenantId
 
     Keep = Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
     """Stores all records, or none and raises `StoreUnavailable`. A repeated record only restarts
     its retention: exporters repeat what may not have arrived.
     """
+    Storing = Callable[[Principal, int], AbstractAsyncContextManager[None]]
+    """`Limiter.storing`."""
 
 
 class TracesEndpoint:
     """Endpoint that answers 204 once all records are stored; exporters look only at the status."""
 
-    def __init__(self, keep: Keep, bodies: BodyReader, limiter: Limiter) -> None:
+    def __init__(self, keep: Keep, bodies: BodyReader, storing: Storing) -> None:
         self._keep = keep
         self._bodies = bodies
-        self._storing = limiter.storing
+        self._storing = storing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = scope["principal"]
