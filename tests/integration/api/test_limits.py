@@ -568,6 +568,13 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
     assert (await limited.client.delete(path)).status_code == 200
 
 
+async def test_a_warm_up_is_stored_though_it_uses_no_tokens(limited: Limited) -> None:
+    await limited.set("stored_bytes", 30_000, 0)
+    warm = {"model": MODEL, "input": "x" * 12_000, "prompt_cache_options": {"prewarm": True}}
+    answers = [await limited.client.post("/v1/responses", json=warm) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+
+
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
     await limited.set("requests", 9, MINUTE_S)
     await limited.set("tokens", 50, MINUTE_S)
