@@ -106,6 +106,9 @@ async def test_requests_that_arrive_together_cannot_pass_the_bound_together(
             asking = [asyncio.create_task(ask("[[sim stall_after=4]] hello")) for _ in range(8)]
             for _ in range(6):
                 await refused.acquire()
+            counted = {"model": MODEL, "input": "hello"}
+            answer = await client.post("/v1/responses/input_tokens", json=counted)
+            assert answer.status_code == 429
         assert sum(task.done() for task in asking) == 6
         for task in asking:
             task.cancel()
