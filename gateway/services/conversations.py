@@ -88,9 +88,10 @@ class Conversations:
     ) -> Conversation:
         require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
-        changed = await rows.set_metadata(
-            self._database_for(principal), principal.tenant_id, uuid, metadata
-        )
+        async with self._storing(principal, 0):
+            changed = await rows.set_metadata(
+                self._database_for(principal), principal.tenant_id, uuid, metadata
+            )
         return _require(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:

@@ -558,6 +558,7 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
     assert statuses == [200, 200, 200, 429]
     # Before anything is read or made of its items: it would find out that one is unknown.
     unknown = {"items": [{"type": "item_reference", "id": "msg_unknown"}]}
+    assert (await limited.client.post(path, json={"metadata": {}})).status_code == 429
     traces = {"data": [{"object": "trace", "id": "trace_x", "workflow_name": "x"}]}
     assert (await limited.client.post("/v1/traces/ingest", json=traces)).status_code == 429
     for where in ("/v1/conversations", f"{path}/items"):
