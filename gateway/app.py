@@ -48,23 +48,23 @@ class Gateway(RequestContext):
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
         app = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running()).app
-        proxies = _trusted_proxies(process)
-        authentication = Authentication(
+        proxies, settings = _trusted_proxies(process), process.foundation.settings
+        self.authentication = Authentication(
             app,
             process.access,
             routes,
+            requests_max=settings.server.connections_max,
             trusted_proxies=proxies,
-            reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
+            reads_per_minute=settings.rate_limits.reads_per_minute_max,
         )
         super().__init__(
-            authentication,
+            self.authentication,
             process.foundation.metrics,
             routes,
             tracing=process.foundation.tracing,
             trusted_proxies=proxies,
         )
         self.process = process
-        self.reads = authentication.reads
 
 
 class BrowserGateway(Gateway):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from gateway.cache import LruCache
-from gateway.errors import Leaving, RateLimited
-from gateway.held_bytes import SHARE_OF_FREE
+from gateway.errors import Leaving
+from gateway.fair_queue import FairPlaces
 from gateway.services.runs.history_source import History
 
 if TYPE_CHECKING:
@@ -122,7 +122,11 @@ class Sessions:
         metrics: Metrics,
         remembered_bytes_max: int = REMEMBERED_BYTES_MAX,
     ) -> None:
-        self.connections_max = connections_max
+        self.places = FairPlaces(
+            connections_max,
+            "The server has as many open connections as it takes. Please retry in a moment, or use "
+            "POST /v1/responses.",
+        )
         self._metrics = metrics
         self._remembered_bytes_max = remembered_bytes_max
         self._memories: dict[int, tuple[Hashable, Memory]] = {}
@@ -134,22 +138,15 @@ class Sessions:
         """Hold a place for a connection. Raises `RateLimited`, and `Leaving`."""
         if self.leaving.is_set():
             raise Leaving
-        left = self.connections_max - len(self._memories)
-        own = sum(one == tenant for one, _ in self._memories.values())
-        if left <= 0 or own >= SHARE_OF_FREE * left:
-            raise RateLimited(
-                "The server has as many open connections as it takes. Please retry in a moment, or "
-                "use POST /v1/responses.",
-                code="rate_limit_exceeded",
-            )
         memory = Memory(CONNECTION_BYTES_MAX)
-        self._memories[id(memory)] = tenant, memory
-        self._metrics.connection_opened()
-        try:
-            yield memory
-        finally:
-            del self._memories[id(memory)]
-            self._metrics.connection_closed()
+        with self.places.taken(tenant):
+            self._memories[id(memory)] = tenant, memory
+            self._metrics.connection_opened()
+            try:
+                yield memory
+            finally:
+                del self._memories[id(memory)]
+                self._metrics.connection_closed()
 
     def make_room(self) -> None:
         """Drop from the largest memories of the tenant that has most, until the rest fits."""
