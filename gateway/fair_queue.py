@@ -1,4 +1,4 @@
-"""Turns of tenants: a queue, slots, places, and gates of requests and reads on the event loop.
+"""Turns of tenants: a queue, slots, and gates of requests and reads on the event loop.
 
 The loop does all that has come before it looks for more: without gates, what one tenant sends at
 once would go before what another sends.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from contextlib import asynccontextmanager, contextmanager
+from collections import deque
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from gateway.errors import RateLimited
-from gateway.held_bytes import SHARE_OF_FREE
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+    from collections.abc import AsyncIterator, Callable, Hashable
 
 T = TypeVar("T")
 
@@ -31,30 +28,6 @@ BURST_BYTES: Final = 128 * 1024
 more, so an engine's step of a hundred streams should fit."""
 READ_BYTES: Final = 512
 """Fixed cost of a read, as bytes."""
-
-
-class FairPlaces:
-    """Places, of which a tenant alone gets four fifths. What finds none is refused."""
-
-    def __init__(self, places_max: int, refusal: str) -> None:
-        self.places_max = places_max
-        self._refusal = refusal
-        self._taken = 0
-        self._of_tenants: Counter[Hashable] = Counter()
-
-    @contextmanager
-    def taken(self, tenant: Hashable) -> Iterator[None]:
-        if self._of_tenants[tenant] >= SHARE_OF_FREE * (self.places_max - self._taken):
-            raise RateLimited(self._refusal, code="rate_limit_exceeded")
-        self._taken += 1
-        self._of_tenants[tenant] += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            self._of_tenants[tenant] -= 1
-            if not self._of_tenants[tenant]:
-                del self._of_tenants[tenant]
 
 
 class FairQueue(Generic[T]):

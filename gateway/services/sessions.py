@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from gateway.cache import LruCache
 from gateway.errors import Leaving
-from gateway.fair_queue import FairPlaces
+from gateway.held_bytes import FairPlaces
 from gateway.services.runs.history_source import History
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
-from gateway.fair_queue import FairPlaces, Turns
+from gateway.fair_queue import Turns
+from gateway.held_bytes import FairPlaces
 from gateway.limits.buckets import ReadPace
 from gateway.services.executor import WORKS_FOR
 from gateway.tenancy.permissions import may
