@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
 SHARE_OF_FREE: Final = 4
-"""Multiple of what is free that one tenant may hold: four fifths of all if it is alone."""
+"""Multiple of what is free that one tenant may hold (dynamic thresholds, Choudhury and Hahne): one
+alone has up to four fifths of all, two four ninths each."""
 
 
 class FairPlaces:
