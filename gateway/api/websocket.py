@@ -79,9 +79,8 @@ class WebSocketEndpoint:
         with self._sessions.connected(principal.tenant_id) as memory, connected:
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
-            connection = WebSocketConnection(
-                self._dependencies, scope, send, self._sessions, memory
-            )
+            leaving = self._sessions.leaving
+            connection = WebSocketConnection(self._dependencies, scope, send, leaving, memory)
             try:
                 await connection.serve(receive)
             finally:
@@ -137,19 +136,17 @@ class WebSocketConnection:
         dependencies: Dependencies,
         scope: Scope,
         send: Send,
-        sessions: Sessions,
+        leaving: asyncio.Event,
         memory: Memory,
     ) -> None:
         self._bodies = dependencies.bodies
         self._send = send
-        self._leaving = sessions.leaving
+        self._leaving = leaving
         self._request_id: str = scope["record"].request_id
         self._expires_at = asyncio.get_running_loop().time() + LIFETIME_S
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = ConnectionTurns(
-            dependencies, scope, self._send_text, memory, sessions.make_room
-        )
+        self.turns = ConnectionTurns(dependencies, scope, self._send_text, memory)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
@@ -282,18 +279,12 @@ class ConnectionTurns:
     """Handler of a connection's requests, which may also continue its unstored responses."""
 
     def __init__(
-        self,
-        dependencies: Dependencies,
-        scope: Scope,
-        send_text: SendText,
-        memory: Memory,
-        make_room: Callable[[], None],
+        self, dependencies: Dependencies, scope: Scope, send_text: SendText, memory: Memory
     ) -> None:
         self._dependencies = dependencies
         self._scope = scope
         self._send_text = send_text
         self._memory = memory
-        self._make_room = make_room
         self.count = 0
         """Refused requests included."""
         self.is_closed = False
@@ -411,7 +402,6 @@ class ConnectionTurns:
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
             self._memory.remember(frame.stream_id, generation.response_id, parent)
-            self._make_room()
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:

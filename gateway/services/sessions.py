@@ -15,7 +15,7 @@ from gateway.held_bytes import FairPlaces
 from gateway.services.runs.history_source import History
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from gateway.protocol.context_item import ContextItem
     from gateway.telemetry.metrics import Metrics
@@ -42,10 +42,12 @@ class Memory(Mapping[str, History]):
     nothing else to continue. Each counts in full, though those of one chain share items.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, make_room: Callable[[], None] = lambda: None) -> None:
+        # `make_room` is called when more is remembered.
         self.tool_values: LruCache[str, Any] = LruCache(size_max=bytes_max)
         """For unstored responses (pages shown in the browser), with an equal bound of their own."""
         self._bytes_max = bytes_max
+        self._make_room = make_room
         self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
         self._latest: dict[str | None, str] = {}
         self.size_bytes = 0
@@ -81,6 +83,7 @@ class Memory(Mapping[str, History]):
         self.size_bytes += size_bytes
         while self.size_bytes > self._bytes_max:
             self.drop_least_wanted()
+        self._make_room()
 
     def drop_least_wanted(self) -> None:
         """Drop a response; without any the values of tools."""
@@ -138,7 +141,7 @@ class Sessions:
         """Hold a place for a connection. Raises `RateLimited`, and `Leaving`."""
         if self.leaving.is_set():
             raise Leaving
-        memory = Memory(CONNECTION_BYTES_MAX)
+        memory = Memory(CONNECTION_BYTES_MAX, self._make_room)
         with self.places.taken(tenant):
             self._memories[id(memory)] = tenant, memory
             self._metrics.connection_opened()
@@ -148,8 +151,8 @@ class Sessions:
                 del self._memories[id(memory)]
                 self._metrics.connection_closed()
 
-    def make_room(self) -> None:
-        """Drop from the largest memories of the tenant that has most, until the rest fits."""
+    def _make_room(self) -> None:
+        # Drops from the largest memories of the tenant that has most, until the rest fits.
         memories = self._memories.values()
         while sum(memory.held_bytes for _, memory in memories) > self._remembered_bytes_max:
             of_tenants: Counter[Hashable] = Counter()
