@@ -48,23 +48,23 @@ class Gateway(RequestContext):
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
         app = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running()).app
-        proxies = _trusted_proxies(process)
-        authentication = Authentication(
+        proxies, settings = _trusted_proxies(process), process.foundation.settings
+        self.authentication = Authentication(
             app,
             process.access,
             routes,
+            requests_max=settings.server.connections_max,
             trusted_proxies=proxies,
-            reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
+            reads_per_minute=settings.rate_limits.reads_per_minute_max,
         )
         super().__init__(
-            authentication,
+            self.authentication,
             process.foundation.metrics,
             routes,
             tracing=process.foundation.tracing,
             trusted_proxies=proxies,
         )
         self.process = process
-        self.reads = authentication.reads
 
 
 class BrowserGateway(Gateway):
@@ -168,9 +168,9 @@ def routes(process: Process) -> list[BaseRoute]:
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
     responses = ResponseEndpoints(process.retrieval)
     create = generating(CreateRequest.parse)
-    connected = process.replica.limiter.connected
+    limiter = process.replica.limiter
     websocket = WebSocketEndpoint(
-        Dependencies(creation, connected, bodies, base.metrics, grace_s, base.tracing),
+        Dependencies(creation, limiter.connected, bodies, base.metrics, grace_s, base.tracing),
         base.sessions,
     )
     count = counting_endpoint(creation, bodies)
@@ -179,7 +179,7 @@ def routes(process: Process) -> list[BaseRoute]:
     conversations = ConversationEndpoints(process.conversations, bodies)
     chat = generating(ChatCreateRequest.parse)
     completions = generating(ChatCreateRequest.parse_completion)
-    traces = TracesEndpoint(process.keep_traces, bodies)
+    traces = TracesEndpoint(process.keep_traces, bodies, limiter.storing)
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)

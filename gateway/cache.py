@@ -25,7 +25,7 @@ class LruCache(Generic[K, V]):
 
     def __init__(self, *, size_max: int) -> None:
         self._size_max = size_max
-        self._size = 0
+        self.size = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
 
@@ -40,7 +40,7 @@ class LruCache(Generic[K, V]):
     def drop(self, key: K) -> None:
         with self._lock:
             _, freed = self._entries.pop(key, (None, 0))
-            self._size -= freed
+            self.size -= freed
 
     def put(self, key: K, value: V, *, size: int) -> None:
         """Keep a value, unless it is larger than `size_max`."""
@@ -48,8 +48,13 @@ class LruCache(Generic[K, V]):
             return
         with self._lock:
             _, replaced = self._entries.pop(key, (None, 0))
-            self._size += size - replaced
-            while self._size > self._size_max:
+            self.size += size - replaced
+            while self.size > self._size_max:
                 _, (_, freed) = self._entries.popitem(last=False)
-                self._size -= freed
+                self.size -= freed
             self._entries[key] = value, size
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self.size = 0

@@ -1,4 +1,4 @@
-"""Bytes of requests that a process holds at once, bounded and fair among tenants."""
+"""Bytes of requests that a process holds at once, and places, bounded and fair among tenants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
 SHARE_OF_FREE: Final = 4
-"""Multiple of the free bytes that one tenant may hold: four fifths of all if it is alone."""
+"""Multiple of what is free that one tenant may hold (dynamic thresholds, Choudhury and Hahne): one
+alone has up to four fifths of all, two four ninths each."""
+
+
+class FairPlaces:
+    """Places, of which a tenant alone gets four fifths. What finds none is refused."""
+
+    def __init__(self, places_max: int, refusal: str) -> None:
+        self.places_max = places_max
+        self._refusal = refusal
+        self._taken = 0
+        self._of_tenants: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def taken(self, tenant: Hashable) -> Iterator[None]:
+        if self._of_tenants[tenant] >= SHARE_OF_FREE * (self.places_max - self._taken):
+            raise RateLimited(self._refusal, code="rate_limit_exceeded")
+        self._taken += 1
+        self._of_tenants[tenant] += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._of_tenants[tenant] -= 1
+            if not self._of_tenants[tenant]:
+                del self._of_tenants[tenant]
 
 
 class HeldBytes:

@@ -28,7 +28,6 @@ from gateway.api.streaming import WRITE_TIMEOUT_S, Later
 from gateway.errors import Draining, GatewayError, InvalidRequest, Leaving, RateLimited
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer, read_turn
 from gateway.services.runs.run_builder import CreateCommand
-from gateway.services.sessions import Memory
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
     from gateway.protocol.stream_events import Event
     from gateway.services.creation import Creation, Generation
-    from gateway.services.sessions import Sessions
+    from gateway.services.sessions import Memory, Sessions
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.tracing import Tracing
     from gateway.tenancy import Principal
@@ -61,8 +60,6 @@ SERVICE_RESTART: Final = 1012
 
 _log = logs.EventLog(__name__)
 OK = 200
-REMEMBERED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Unstored responses that a connection can continue."""
 LANES_MAX: Final = 32
 """Named lanes."""
 IN_FLIGHT_MAX: Final = 16
@@ -77,13 +74,13 @@ class WebSocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope["record"]
         await receive()  # websocket.connect
-        connected = self._dependencies.connected(scope["principal"])
-        with self._sessions.connected(), connected:
+        principal: Principal = scope["principal"]
+        connected = self._dependencies.connected(principal)
+        with self._sessions.connected(principal.tenant_id) as memory, connected:
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
-            connection = WebSocketConnection(
-                self._dependencies, scope, send, self._sessions.leaving
-            )
+            leaving = self._sessions.leaving
+            connection = WebSocketConnection(self._dependencies, scope, send, leaving, memory)
             try:
                 await connection.serve(receive)
             finally:
@@ -135,7 +132,12 @@ def idle(idle_timeout_s: float) -> Ending:
 
 class WebSocketConnection:
     def __init__(
-        self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
+        self,
+        dependencies: Dependencies,
+        scope: Scope,
+        send: Send,
+        leaving: asyncio.Event,
+        memory: Memory,
     ) -> None:
         self._bodies = dependencies.bodies
         self._send = send
@@ -144,7 +146,7 @@ class WebSocketConnection:
         self._expires_at = asyncio.get_running_loop().time() + LIFETIME_S
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = ConnectionTurns(dependencies, scope, self._send_text)
+        self.turns = ConnectionTurns(dependencies, scope, self._send_text, memory)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
@@ -276,11 +278,13 @@ class Dependencies:
 class ConnectionTurns:
     """Handler of a connection's requests, which may also continue its unstored responses."""
 
-    def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
+    def __init__(
+        self, dependencies: Dependencies, scope: Scope, send_text: SendText, memory: Memory
+    ) -> None:
         self._dependencies = dependencies
         self._scope = scope
         self._send_text = send_text
-        self._memory = Memory(REMEMBERED_BYTES_MAX)
+        self._memory = memory
         self.count = 0
         """Refused requests included."""
         self.is_closed = False

@@ -149,11 +149,12 @@ def take_over(app: Gateway, servers: Sequence[Server], settings: Settings) -> No
     engine.run_time_max_s = limits.request_timeout_s
     archive.ownership = replace(archive.ownership, claim_wait_s=limits.request_timeout_s)
     replica.limiter.timing = settings.rate_limits.fill(type(replica.limiter.timing))
-    app.reads.per_minute = settings.rate_limits.reads_per_minute_max
+    app.authentication.reads.per_minute = settings.rate_limits.reads_per_minute_max
+    app.authentication.places.places_max = settings.server.connections_max
     replica.runs.claimed_max = background.running_max
     has_tools = replica.rooms.executor is not None
     replica.scheduler.limits = claim_limits(settings, has_tools=has_tools)
     process.access.defaults = process.federation.defaults = settings.tenant_policy
-    base.sessions.connections_max = settings.websockets.connections_max
+    base.sessions.places.places_max = settings.websockets.connections_max
     if base.pool.admission is not None:
         base.pool.admission.follow(settings.admission.fill(AdmissionPolicy))

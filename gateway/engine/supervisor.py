@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.concurrency import start_task
 from gateway.engine import outcome
 from gateway.errors import ClaimLost, RateLimited, StoreError
+from gateway.held_bytes import SHARE_OF_FREE
 from gateway.store.notices import Notice
 from gateway.telemetry.logs import EventLog
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
     Release = Callable[[Sequence[Claim]], Awaitable[None]]
-
-SHARE_OF_FREE: Final = 4
-"""Multiple of the free capacity that one tenant may use (dynamic thresholds, Choudhury and Hahne):
-one alone has up to four fifths of all, two four ninths each."""
 
 _log = EventLog(__name__)
 

@@ -91,7 +91,11 @@ class Charge:
             self.is_open = False
             self._books.settle(self, used)
             if self.stored is not None:
-                self.stored.end(used.input_tokens, used.output_tokens)
+                # Not `==`: a warm-up, or what was cancelled at once, uses nothing and is stored.
+                if used is NOTHING_USED:
+                    self.stored.give_back()
+                else:
+                    self.stored.generated(used.output_tokens)
 
     def hand_over(self) -> None:
         # Another process settles the charge; this one only releases its reservations.

@@ -85,12 +85,8 @@ class StoredCharge:
         self._size = size
         self._add(size)
 
-    def end(self, tokens_in: int, tokens_out: int) -> None:
-        # Without any tokens nothing of the request was stored.
-        if tokens_in or tokens_out:
-            self._add(TOKEN_BYTES * tokens_out)
-        else:
-            self.give_back()
+    def generated(self, tokens: int) -> None:
+        self._add(TOKEN_BYTES * tokens)
 
     def give_back(self) -> None:
         # Undo the constructor's count: the request stored nothing.

@@ -66,12 +66,15 @@ class Conversations:
         self, principal: Principal, new: NewConversation, *, body_bytes: int
     ) -> Conversation:
         require_storage(principal, "A conversation")
-        tenant_id = principal.tenant_id
-        items = await self._take_in(principal, new.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), new.metadata)
         async with self._storing(principal, body_bytes):
+            items = await self._take_in(principal, new.items, body_bytes=body_bytes)
             await rows.create(
-                self._database, tenant_id, conversation, items, project_id=principal.project
+                self._database,
+                principal.tenant_id,
+                conversation,
+                items,
+                project_id=principal.project,
             )
         return conversation
 
@@ -85,9 +88,10 @@ class Conversations:
     ) -> Conversation:
         require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
-        changed = await rows.set_metadata(
-            self._database_for(principal), principal.tenant_id, uuid, metadata
-        )
+        async with self._storing(principal, 0):
+            changed = await rows.set_metadata(
+                self._database_for(principal), principal.tenant_id, uuid, metadata
+            )
         return _require(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
@@ -116,12 +120,13 @@ class Conversations:
         """
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
+        database = self._database_for(principal)
         own = {item.id for item in new if item.id is not None}
-        before = await rows.find_items(self._database_for(principal), tenant_id, uuid, own)
-        items = await self._take_in(principal, new, before, body_bytes=body_bytes)
         async with self._storing(principal, body_bytes):
+            before = await rows.find_items(database, tenant_id, uuid, own)
+            items = await self._take_in(principal, new, before, body_bytes=body_bytes)
             exists = await rows.add_items(
-                self._database_for(principal), tenant_id, uuid, items, items_max=self._items_max
+                database, tenant_id, uuid, items, items_max=self._items_max
             )
             if not exists:
                 raise unknown_conversation(conversation_id)

@@ -374,7 +374,9 @@ class Creation:
         model = self._models.get(command.request.model, principal.policy, task="generate")
         charge = await self._limiter.enter(principal, model.id, "default")
         try:
-            tokens = await self._builder.count(command, model)
+            # MCP servers are asked, and backends of some formats: both may be slow.
+            with self._dependencies.supervisor.admitted(principal.tenant_id):
+                tokens = await self._builder.count(command, model)
         finally:
             if charge is not None:
                 charge.settle(NOTHING_USED)

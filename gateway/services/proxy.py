@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -17,22 +19,22 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.generation import TokenUsage
-from gateway.limits.accounting import Used
+from gateway.limits.accounting import NOTHING_USED, Used
 from gateway.protocol.proxied import PATHS
 from gateway.store.usage_lines import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.problems import code_of, message_of, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gateway.limits.accounting import Charge
     from gateway.limits.headers import Headers
-    from gateway.protocol.proxied import ProxiedRequest
+    from gateway.protocol.proxied import ProxiedKind, ProxiedRequest
+    from gateway.replication.durable_runs import RunDependencies
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
     from gateway.telemetry.metrics import Metrics
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
     from gateway.upstreams.pool import Pool
 
 _log = EventLog(__name__)
@@ -44,7 +46,7 @@ _PLACE: Final = re.compile(r"\S*/\S*")
 FRAME_BYTES_MAX: Final = 1 << 20
 """Bound of an answer's bytes beside the embeddings or ranking."""
 BYTES_PER_TOKEN: Final = 4
-"""Estimate until the server reports its tokens."""
+"""Estimate until the server reports its tokens, and where the client leaves before."""
 TOKENS_MAX: Final = 2**31 - 1
 """A larger count of a server is not believed, and no usage line could hold it."""
 
@@ -63,9 +65,10 @@ class Proxy:
         executor: ThreadExecutor,
         metrics: Metrics,
         limiter: Limiter,
-        book: Callable[[TenantId, UsageLine], None],
+        replica: RunDependencies,
     ) -> None:
-        self._book = book
+        self._admitted = replica.supervisor.admitted
+        self._book = replica.archive.book
         self._limiter = limiter
         self._pool = pool
         self._models = models
@@ -80,15 +83,35 @@ class Proxy:
         """
         model = self._models.get(request.model, principal.policy, task=request.kind)
         charge = await self._limiter.enter(principal, model.id, "default")
-        tokens = 0
+        note = partial(self._note_usage, principal, model, request.kind, charge)
         try:
             if charge is not None:
-                size = len(orjson.dumps(request.fields)) // BYTES_PER_TOKEN + 1
+                size = _estimate(request)
                 await self._limiter.reserve(charge, principal, tokens=size, most=0)
-            answer, tokens = await self._ask(model, request)
-        finally:
+            try:
+                with self._admitted(principal.tenant_id):
+                    answer, tokens = await self._ask(model, request)
+            except asyncio.CancelledError:
+                # The server has worked, or limits could be evaded by leaving before its answer.
+                note(_estimate(request))
+                raise
+        except BaseException:
             if charge is not None:
-                charge.settle(Used(input_tokens=tokens, is_whole=tokens > 0))
+                charge.settle(NOTHING_USED)
+            raise
+        note(tokens)
+        return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
+
+    def _note_usage(
+        self,
+        principal: Principal,
+        model: Model,
+        kind: ProxiedKind,
+        charge: Charge | None,
+        tokens: int,
+    ) -> None:
+        if charge is not None:
+            charge.settle(Used(input_tokens=tokens))
         line = UsageLine(
             response=ids.new_uuid(),
             key_id=principal.key_id,
@@ -96,13 +119,12 @@ class Proxy:
             model=model.id,
             at=datetime.now(UTC),
             tokens=TokenUsage(input_tokens=tokens),
-            metered=Metered(kind=request.kind),
+            metered=Metered(kind=kind),
         )
         self._book(principal.tenant_id, line)
         self._metrics.tenant_used(
             principal.tenant_id.hex, principal.tenant_name, input_tokens=tokens, output=0
         )
-        return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 
     async def _ask(self, model: Model, request: ProxiedRequest) -> tuple[bytes, int]:
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
@@ -130,6 +152,10 @@ class Proxy:
             seconds=time.perf_counter() - begun,
         )
         return answer, tokens
+
+
+def _estimate(request: ProxiedRequest) -> int:
+    return len(orjson.dumps(request.fields)) // BYTES_PER_TOKEN + 1
 
 
 class _Bulk(msgspec.Struct, gc=False):

@@ -253,7 +253,7 @@ class Admin(Section):
         description="Serve the admin API of tenants at server.port, too. Set it where tenants "
         "manage their projects with OpenAI's SDKs, which know one base URL.",
     )
-    key_lifetime_max_s: PositiveInt | None = Field(
+    key_lifetime_max_s: KeptSeconds | None = Field(
         None,
         description="Seconds after which a key ends that the admin API makes. Default: when it is "
         "deleted. Set it where a policy demands that keys are renewed.",
@@ -665,8 +665,8 @@ class Limits(Section):
     )
     responses_in_flight_max: PositiveInt = Field(
         1000,
-        description="Responses generated at once by this process; one more is answered 429. Size "
-        "it by the process's memory and CPU: see docs/sizing.md.",
+        description="Responses, embeddings and rankings made at once by this process; one more is "
+        "answered 429. Size it by the process's memory and CPU: see docs/sizing.md.",
     )
     request_timeout_s: PositiveFloat = Field(
         3600.0,
@@ -1080,8 +1080,8 @@ class WebSockets(Section):
 
     connections_max: PositiveInt = Field(
         1024,
-        description="Connections at once, in this process. Size it by its memory: each may "
-        "remember 64 MiB.",
+        description="Connections at once, in this process. Size it by its memory: one may "
+        "remember 64 MiB, all together 512 MiB.",
     )
     ping_interval_s: PositiveFloat = Field(
         20.0,

@@ -112,6 +112,8 @@ _FIND_ITEMS: Final = Statement(f"""
 SELECT {", ".join(ITEM)} FROM conversation_items
 WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
+  -- Only rows of conversations are seen by their project.
+  AND EXISTS (SELECT FROM conversations WHERE tenant_id = :tenant AND id = :conversation)
 """)  # noqa: S608 - constants only
 _FIND_ITEM: Final = Statement("""
 SELECT found.item, found.includable, found.item_id

@@ -68,7 +68,8 @@ class Slots:
         """Hold a slot. Raises `TooManyCalls`."""
         keys: _Keys = (("all", None), ("tenant", tenant))
         if server is not None:
-            keys = (*keys, ("server", server))
+            # Of each tenant apart: one must not keep others from a server that all may use.
+            keys = (*keys, ("server", (tenant, server)))
         if self._has_room(keys):
             self._taken.update(keys)
         else:

@@ -232,8 +232,8 @@ def _health(base: Foundation) -> Health:
 
 
 def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
-    book = replica.dependencies.archive.book
-    return Proxy(base.pool, models, base.executor, base.metrics, replica.limiter, book)
+    dependencies = replica.dependencies
+    return Proxy(base.pool, models, base.executor, base.metrics, replica.limiter, dependencies)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

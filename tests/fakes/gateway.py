@@ -78,7 +78,7 @@ async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
         # Where many tests run, a slow answer does not say that the database is away.
         for module in (limiter, exchange):
             patch.setattr(module, "WAIT_MAX_S", ANSWER_WITHIN_S)
-        async with serving(app) as url:
+        async with serving(app, connections_max=settings.server.connections_max) as url:
             yield RunningGateway(url, await new_key(settings, "acme"), app.process)
 
 

@@ -20,10 +20,11 @@ WEBSOCKETS: Final = Settings(limits=Limits(body_bytes_max=1 << 23))
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[str]:
+async def serving(app: ASGIApp, *, connections_max: int = 4096) -> AsyncIterator[str]:
     """The base URL of `app` while entered, on the gateway's own server; its lifespan runs."""
+    settings = ServerSettings(drain_grace_s=5, connections_max=connections_max)
     with listen("127.0.0.1", 0, 100) as listener:
-        server = Server(app, listener, ServerSettings(drain_grace_s=5), websockets=WEBSOCKETS)
+        server = Server(app, listener, settings, websockets=WEBSOCKETS)
         async with server:
             # Not a task group: a failing test should fail with what failed, not with a group of it.
             ticking = asyncio.create_task(server.main_loop())

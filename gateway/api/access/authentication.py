@@ -19,6 +19,7 @@ from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
 from gateway.fair_queue import Turns
+from gateway.held_bytes import FairPlaces
 from gateway.limits.buckets import ReadPace
 from gateway.services.executor import WORKS_FOR
 from gateway.tenancy.permissions import may
@@ -48,6 +49,10 @@ READS: Final = frozenset({"GET", "HEAD"})
 _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."
+)
+_NO_PLACE: Final = (
+    "The server has as many requests and connections of your organization as it takes. Please "
+    "retry in a moment."
 )
 _RESPONSE: Final = "/v1/responses/{response_id}"
 _CONVERSATION: Final = "/v1/conversations/{conversation_id}"
@@ -115,6 +120,7 @@ class Authentication:
         access: Access,
         routes: Sequence[BaseRoute],
         *,
+        requests_max: int,
         trusted_proxies: Sequence[Network] = (),
         reads_per_minute: int = 0,
     ) -> None:
@@ -124,6 +130,7 @@ class Authentication:
         self._trusted_proxies = trusted_proxies
         self._turns = Turns()
         self.reads = ReadPace(reads_per_minute)
+        self.places = FairPlaces(requests_max, _NO_PLACE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -143,13 +150,17 @@ class Authentication:
                 scope["principal"] = principal
                 WORKS_FOR.set(principal.tenant_id)
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
-                if (connection := connection_of(scope)) is not None:
-                    connection.trust()
-                if scope.get("method") in READS:
-                    self.reads.take(principal.key_id, time.monotonic())
-                if (turn := self._turns.begin(principal.tenant_id)) is not None:
-                    await turn
-            elif scope.get("method") != "OPTIONS" and is_served(path_of(scope), self._routes):
+                with self.places.taken(principal.tenant_id):
+                    # Only now: a connection without a place gives way to others.
+                    if (connection := connection_of(scope)) is not None:
+                        connection.trust()
+                    if scope.get("method") in READS:
+                        self.reads.take(principal.key_id, time.monotonic())
+                    if (turn := self._turns.begin(principal.tenant_id)) is not None:
+                        await turn
+                    await self._app(scope, receive, send)
+                return
+            if scope.get("method") != "OPTIONS" and is_served(path_of(scope), self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 

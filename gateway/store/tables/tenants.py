@@ -155,6 +155,7 @@ api_keys: Final = table(
     one_of("kind", "project", "admin"),
     one_of("owner_type", "service_account", "user"),
     index("tenant_id", "project_id"),
+    index("tenant_id", "replaced_by", where="replaced_by IS NOT NULL"),
     lifetime=SETTINGS,
     access=Access(
         app=f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
+from gateway.held_bytes import SHARE_OF_FREE
 from gateway.upstreams.admission.slots import WorkClass
 
 if TYPE_CHECKING:
@@ -221,8 +222,6 @@ GRANTS_MIN: Final = 4
 """Requests that leave before a drain rate is derived."""
 RATE_MIN_S: Final = 2.0
 """The first to leave the queue go to slots that were free anyway."""
-SHARE_OF_FREE: Final = 4
-"""Multiple of the queue's free places that a tenant may hold: alone, four fifths."""
 
 HEADS_TRIED_MAX: Final = 16
 """Fewer tenants have used up their share at any time."""

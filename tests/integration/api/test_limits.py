@@ -556,10 +556,24 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
     refused = await limited.client.post("/v1/conversations", json=items)
     statuses = [one.status_code for one in (made, added, answered, refused)]
     assert statuses == [200, 200, 200, 429]
+    # Before anything is read or made of its items: it would find out that one is unknown.
+    unknown = {"items": [{"type": "item_reference", "id": "msg_unknown"}]}
+    assert (await limited.client.post(path, json={"metadata": {}})).status_code == 429
+    traces = {"data": [{"object": "trace", "id": "trace_x", "workflow_name": "x"}]}
+    assert (await limited.client.post("/v1/traces/ingest", json=traces)).status_code == 429
+    for where in ("/v1/conversations", f"{path}/items"):
+        assert (await limited.client.post(where, json=unknown)).status_code == 429
     assert refused.json()["error"]["message"].startswith("Rate limit reached in organization ")
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
     assert (await limited.client.get(path)).status_code == 200
     assert (await limited.client.delete(path)).status_code == 200
+
+
+async def test_a_warm_up_is_stored_though_it_uses_no_tokens(limited: Limited) -> None:
+    await limited.set("stored_bytes", 30_000, 0)
+    warm = {"model": MODEL, "input": "x" * 12_000, "prompt_cache_options": {"prewarm": True}}
+    answers = [await limited.client.post("/v1/responses", json=warm) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
 
 
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
@@ -598,8 +612,10 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     )
     assert answers[2].headers["x-should-retry"] == "false"
     items = {"items": [{"role": "user", "content": "x" * 9_000}]}
+    trace = {"object": "trace", "id": "trace_x", "workflow_name": "x" * 9_000}
     for path, sent in {
         "/v1/conversations": items,
+        "/v1/traces/ingest": {"data": [trace]},
         "/v1/responses": {**body, "background": True},
     }.items():
         assert (await limited.client.post(path, json=sent)).status_code == 429, path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import orjson
@@ -106,6 +107,9 @@ async def test_requests_that_arrive_together_cannot_pass_the_bound_together(
             asking = [asyncio.create_task(ask("[[sim stall_after=4]] hello")) for _ in range(8)]
             for _ in range(6):
                 await refused.acquire()
+            counted = {"model": MODEL, "input": "hello"}
+            answer = await client.post("/v1/responses/input_tokens", json=counted)
+            assert answer.status_code == 429
         assert sum(task.done() for task in asking) == 6
         for task in asking:
             task.cancel()
@@ -113,6 +117,33 @@ async def test_requests_that_arrive_together_cannot_pass_the_bound_together(
         async with asyncio.timeout(30):
             while await ask("hello") != 200:  # until both are known to have hung up
                 pass
+
+
+@pytest.mark.slow
+async def test_a_tenant_with_slow_requests_leaves_connections_to_others(
+    shared_database_url: str, backends: Backends
+) -> None:
+    server = {"connections_max": 10, "drain_grace_s": 1}
+    settings = gateway_settings(shared_database_url, backends.urls, server=server)
+    async with running_gateway(settings) as few, AsyncExitStack() as stack:
+        host, port = few.url.removeprefix("http://").split(":")
+        head = (
+            f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {few.key}\r\n"
+            "content-length: 100\r\n\r\n{"
+        )
+        others = await new_key(settings, "others")
+        async with http_client(few.url, headers=few.headers) as client:
+            assert (await client.get("/v1/models")).status_code == 200  # its key is looked up
+        answers = []
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            writer.write(head.encode())
+            answers.append(reader)
+        for reader in answers[8:]:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        async with http_client(few.url, headers={"authorization": f"Bearer {others}"}) as client:
+            assert (await client.get("/v1/models")).status_code == 200
 
 
 async def test_a_failure_told_as_an_http_status_is_stored_as_failed(

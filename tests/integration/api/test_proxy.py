@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ class Embedder:
     status: int = 200
     message: str = "no"
     answer: Any = None
+    gate: asyncio.Event | None = None
     bodies: list[Json] = field(default_factory=list)
 
     def app(self) -> Starlette:
@@ -55,6 +57,9 @@ class Embedder:
 
     async def _embed(self, request: Request) -> Response:
         self.bodies.append(await request.json())
+        if self.gate is not None:
+            self.gate.set()
+            await request.receive()  # the disconnect
         if self.status != 200:
             error = {"message": self.message, "type": "x", "param": None, "code": self.status}
             return JSONResponse({"error": error}, status_code=self.status)
@@ -143,6 +148,50 @@ async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
     query = "SELECT kind, model, input_tokens FROM usage ORDER BY at"
     rows = await postgres.fetch(query, url=database_url)
     assert [tuple(row) for row in rows] == [("embeddings", "emb", 7), ("embeddings", "emb", 0)]
+
+
+@pytest.mark.slow
+async def test_work_for_a_client_that_leaves_is_charged(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    embedder = Embedder(gate=asyncio.Event())
+    assert embedder.gate is not None
+    async with serving(embedder.app()) as url:
+        models = (Model(id="emb", served_as="maker/emb", tasks=("embeddings",)),)
+        settings = gateway_settings(database_url, []).model_copy(
+            update={"backends": (Backend(name="e0", url=url),), "models": models}
+        )
+        async with (
+            running_gateway(settings) as running,
+            httpx2.AsyncClient(
+                base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
+            ) as client,
+        ):
+            asked = {"model": "emb", "input": "a" * 4_000}
+            leaving = asyncio.create_task(client.post("/v1/embeddings", json=asked))
+            await embedder.gate.wait()
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+    (row,) = await postgres.fetch("SELECT kind, input_tokens FROM usage", url=database_url)
+    assert row["kind"] == "embeddings"
+    assert 1_000 <= row["input_tokens"] <= 1_010
+
+
+@pytest.mark.slow
+async def test_embeddings_count_among_what_a_process_makes_at_once(
+    postgres: PostgresServer, template: str
+) -> None:
+    embedder = Embedder(gate=asyncio.Event())
+    assert embedder.gate is not None
+    async with site(postgres, template, embedder) as where:
+        where.running.process.replica.dependencies.supervisor.in_flight_max = 1
+        first = asyncio.create_task(where.embed())
+        await embedder.gate.wait()
+        refused = await where.embed()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert len(embedder.bodies) == 1
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ CHANGED: dict[str, tuple[Any, Callable[[Gateway, Server], object]]] = {
         17.0,
         lambda app, _: app.process.replica.limiter.timing.stale_max_s,
     ),
-    "rate_limits.reads_per_minute_max": (18, lambda app, _: app.reads.per_minute),
+    "rate_limits.reads_per_minute_max": (18, lambda app, _: app.authentication.reads.per_minute),
     "background.running_max": (19, lambda app, _: app.process.replica.runs.claimed_max),
     "background.tenant_running_max": (
         20,
@@ -234,7 +234,7 @@ CHANGED: dict[str, tuple[Any, Callable[[Gateway, Server], object]]] = {
     ),
     "websockets.connections_max": (
         22,
-        lambda app, _: app.process.foundation.sessions.connections_max,
+        lambda app, _: app.process.foundation.sessions.places.places_max,
     ),
     "log.level": ("error", lambda *_: logging.getLevelName(outlet.least).lower()),
     "log.format": ("json", lambda app, _: app.process.foundation.settings.log.format),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway import ids
-from gateway.store import messages, responses
+from gateway.protocol.conversation_bodies import Conversation
+from gateway.store import conversations, messages, responses
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import ProjectId, default_project
@@ -78,3 +80,13 @@ async def test_an_item_is_found_in_the_project_of_its_response_alone(single: Dat
     await responses.insert(single, tenant, new)
     assert await messages.find_items(single.within(project), tenant, ["held"])
     assert await messages.find_items(single.within(other), tenant, ["held"]) == {}
+
+
+async def test_an_item_is_found_in_the_project_of_its_conversation_alone(single: Database) -> None:
+    tenant = await new_tenant(single)
+    project, other = (ProjectId(ids.new_uuid()) for _ in range(2))
+    new = Conversation(ids.new_uuid(), datetime.now(UTC), {})
+    await conversations.create(single, tenant, new, [item("held")], project_id=project)
+    for view, found in ((single.within(project), {"held"}), (single.within(other), set())):
+        assert (await conversations.find_items(view, tenant, new.uuid, ["held"])).keys() == found
+        assert (await messages.find_items(view, tenant, ["held"])).keys() == found

@@ -47,7 +47,7 @@ async def routed(path: str, key: Dialect = "openai", **fields: Any) -> Scope:
     access: Any = SimpleNamespace(cached=lambda *_: principal, authenticate=nothing)
     headers = [(b"authorization", b"Bearer sk-1")]
     asked = {"type": "http", "path": path, "headers": headers, **fields}
-    await Authentication(app, access, [])(asked, nothing, nothing)
+    await Authentication(app, access, [], requests_max=1)(asked, nothing, nothing)
     return seen[0]
 
 

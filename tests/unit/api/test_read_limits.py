@@ -27,7 +27,7 @@ def authentication(reads_per_minute: int) -> Authentication:
         for number, key in enumerate("ab")
     }
     access: Any = SimpleNamespace(cached=lambda key, _: keys[key], authenticate=nothing)
-    return Authentication(nothing, access, [], reads_per_minute=reads_per_minute)
+    return Authentication(nothing, access, [], requests_max=100, reads_per_minute=reads_per_minute)
 
 
 async def test_a_key_reads_as_often_as_it_may_and_stops_what_it_likes() -> None:

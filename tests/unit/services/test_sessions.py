@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,9 +110,41 @@ def test_it_never_holds_more_than_it_may(
 
 def test_there_are_so_many_connections_and_no_more() -> None:
     sessions = Sessions(connections_max=1, metrics=Metrics())
-    with sessions.connected(), pytest.raises(RateLimited), sessions.connected():
+    with sessions.connected("a"), pytest.raises(RateLimited), sessions.connected("b"):
         pass
-    with sessions.connected():
+    with sessions.connected("a"):
         sessions.close()
-    with pytest.raises(Leaving), sessions.connected():
+    with pytest.raises(Leaving), sessions.connected("a"):
         pass
+
+
+def test_one_tenant_leaves_connections_to_others() -> None:
+    sessions = Sessions(connections_max=10, metrics=Metrics())
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(sessions.connected("a"))
+        with pytest.raises(RateLimited), sessions.connected("a"):
+            pass
+        stack.enter_context(sessions.connected("b"))
+    with sessions.connected("a"):
+        pass
+
+
+def test_all_memories_together_are_bounded_by_dropping_what_the_largest_tenant_has() -> None:
+    most = 4 * ITEM_BYTES
+    sessions = Sessions(connections_max=10, metrics=Metrics(), remembered_bytes_max=most)
+    with (
+        sessions.connected("a") as first,
+        sessions.connected("a") as second,
+        sessions.connected("b") as other,
+    ):
+        for memory, name in ((first, "1"), (first, "2"), (second, "3"), (other, "4")):
+            memory.remember(None, name, parent())
+        assert [list(first), list(second), list(other)] == [["1", "2"], ["3"], ["4"]]
+        other.remember(None, "5", parent())
+        assert [list(first), list(second), list(other)] == [["2"], ["3"], ["4", "5"]]
+        # Pages that were shown count, too, and go when nothing else is left.
+        first.tool_values.put("page", object(), size=3 * ITEM_BYTES)
+        second.remember(None, "6", parent())
+        assert first.held_bytes == 0
+        assert [list(second), list(other)] == [["3", "6"], ["4", "5"]]

@@ -221,6 +221,7 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
         ("backends: [{name: 1, url: 'http://a'}]", "backends[0].name: expected text; put it into"),
         ("models: [{id: a, reasoning_effort: hihg}]", "'medium' or 'high'; did you mean high?"),
         ("retention: {response_s: 3153600000}", "response_s: expected 2147483647 or less"),
+        ("admin: {key_lifetime_max_s: 3153600000}", "lifetime_max_s: expected 2147483647 or less"),
         ("ledger: {lines_s: 3153600000}", "ledger.lines_s: expected 2147483647 or less"),
         ("background: {lease_s: .inf}", "background.lease_s: expected a number"),
         ("database: {listen: maybe}", "database.listen: expected true or false"),

@@ -19,7 +19,7 @@ async def take(slots: Slots, tenant: str, server: str, stack: AsyncExitStack) ->
     [
         (ToolLimits(running_max=2, slot_wait_s=0.0), ("c", "z")),
         (ToolLimits(tenant_running_max=2, slot_wait_s=0.0), ("a", "z")),
-        (ToolLimits(server_running_max=2, slot_wait_s=0.0), ("c", "x")),
+        (ToolLimits(server_running_max=2, slot_wait_s=0.0), ("a", "x")),
     ],
 )
 async def test_no_more_run_than_may(bounds: ToolLimits, others: tuple[str, str]) -> None:
@@ -64,7 +64,7 @@ async def test_who_leaves_the_queue_takes_no_place() -> None:
         await take(slots, "c", "z", stack)
 
 
-async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_other_tools() -> None:
+async def test_calls_at_a_server_that_hangs_leave_places_for_other_tools_and_tenants() -> None:
     bounds = ToolLimits(slot_wait_s=0.0)
     slots = Slots(bounds)
     async with AsyncExitStack() as stack:
@@ -73,6 +73,7 @@ async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_othe
         with pytest.raises(TooManyCalls):
             await take(slots, "a", "hangs", stack)
         await take(slots, "a", "answers", stack)
+        await take(slots, "b", "hangs", stack)
         await stack.enter_async_context(slots.taken("a", None))
     assert not slots._taken
 

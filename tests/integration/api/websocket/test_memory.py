@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.api import websocket
+from gateway.services import sessions
 from tests.fakes.gateway import running_gateway
 from tests.fakes.stream import texts
 from tests.fakes.websocket import Peer, connected
@@ -166,7 +166,7 @@ async def test_items_of_a_remembered_response_are_referred_to(peer: Peer) -> Non
 async def test_the_memory_is_bounded_and_keeps_the_latest_of_a_lane(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "REMEMBERED_BYTES_MAX", 4096)
+    monkeypatch.setattr(sessions, "CONNECTION_BYTES_MAX", 4096)
     async with (
         running_gateway(settings) as gateway,
         connected(gateway.url, gateway.key) as peer,
