@@ -125,7 +125,7 @@ async def check_data(
         log_s=gateway.settings.retention.log_s,
         lines_s=gateway.settings.ledger.lines_s,
     )
-    selected = [await tenants.tenant_named(database, tenant)] if tenant else None
+    selected = [await tenants.tenant_named(database, tenant, is_purged=True)] if tenant else None
     findings = [await _schema(database), await _partitions(database)]
     violations = []
     counts = dict.fromkeys(CHECKS, 0)

@@ -105,6 +105,18 @@ def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
     (removed,) = json.loads(printed("data", "purge", "--json"))
     assert (removed["tenant"], removed["rows"]["api_keys"]) == ("acme", 1)
     assert json.loads(printed("keys", "list", "--json")) == []
+    for refused in (
+        ("data", "retention", "acme", "none"),
+        ("data", "delete", "acme"),
+        ("projects", "create", "acme", "web"),
+        ("keys", "create", "acme"),
+        ("tenants", "set", "acme", "--share-weight", "200"),
+        ("limits", "set", "acme", "--requests-per-minute", "1"),
+        ("prices", "set", "m", "--input", "1", "--tenant", "acme"),
+    ):
+        with pytest.raises(InvalidRequest, match="was deleted and purged"):
+            printed(*refused)
+    assert "harmony.tenant.purged" in printed("audit", "list", "--tenant", "acme")
     (left,) = json.loads(printed("tenants", "list", "--json"))
     assert left["purged_at"] > left["deleted_at"]
     assert left["held_at"] is None
