@@ -203,6 +203,8 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
         printed("encryption", "reseal", "acme", "--destroy-older")
     assert "not sealed any more" in printed("encryption", "disable", "acme")
     assert {one["state"] for one in keys()} == {"opens"}
+    with pytest.raises(InvalidRequest, match="is not sealed"):
+        printed("encryption", "rotate", "acme")
     assert told("encryption", "shred", "acme")[0] == 2
     printed("data", "hold", "acme")
     with pytest.raises(DataHeld):
