@@ -167,7 +167,8 @@ def _show_check(
 async def _schema(database: Database) -> Finding:
     lacking = await missing(database)
     if not lacking:
-        return Finding("schema", ok=True, detail=f"at {REVISION}, nothing is missing")
+        revision = await database.revision()
+        return Finding("schema", ok=True, detail=f"at {revision}, nothing is missing")
     remedy = "Run: harmony-gateway db upgrade"
     return Finding("schema", False, f"it lacks: {summary(lacking)}", remedy)
 

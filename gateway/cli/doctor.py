@@ -29,7 +29,6 @@ from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.diagnostics import server_facts
 from gateway.store.migration.verification import missing, summary
-from gateway.store.schema import REVISION
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
@@ -192,7 +191,7 @@ async def _database(subject: Subject) -> AsyncIterator[Finding]:
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
             facts = await server_facts(database)
-            detail = f"{kind}, PostgreSQL {facts.version}, schema at {REVISION}"
+            detail = f"{kind}, PostgreSQL {facts.version}, schema at {await database.revision()}"
             yield Finding(looking_at, ok=True, detail=detail)
             for finding in await _shortcomings(database):
                 yield finding
