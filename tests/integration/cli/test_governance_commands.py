@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gateway import ids
 from gateway.cli.commands import commands
-from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound
+from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound, StoreError
 from gateway.metering import Metering, end_user_of
 from gateway.settings import load_settings
 from gateway.store import usage_lines
@@ -25,10 +25,13 @@ from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.key_services import sealing
+from tests.fakes.logins import SERVING, make_roles
 from tests.fakes.stored import COMPLETED, USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.fakes.postgres import PostgresServer
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +223,21 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
 def keys() -> list[dict[str, str]]:
     found: list[dict[str, str]] = json.loads(printed("encryption", "status", "acme", "--json"))
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("sealed")
+def test_who_does_not_own_the_tables_may_list_keys(
+    database_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed("encryption", "enable", "acme")
+    make_roles(database_url)
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    monkeypatch.setenv("DATABASE_URL", postgres.database_url(name, user=SERVING))
+    assert [one["state"] for one in keys()] == ["seals"]
+    result = CliRunner().invoke(commands, ("encryption", "status", "acme"))
+    assert isinstance(result.exception, StoreError), "the progress"
+    assert result.stdout == "", "all of it or nothing"
 
 
 @pytest.mark.slow
