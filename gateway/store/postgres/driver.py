@@ -106,10 +106,13 @@ def _ports(hosts: Sequence[str]) -> list[str]:
 
 def _is_host(text: str) -> bool:
     # As it is encoded for a look-up; a folder of a socket is not.
+    if text.lower().startswith(("/", "%2f")):
+        return True
     try:
-        return text.startswith(("/", "%2F")) or text.partition(":")[0].encode("idna") is not None
+        text.partition(":")[0].encode("idna")
     except UnicodeError:
         return False
+    return True
 
 
 def _is_port(text: str) -> bool:

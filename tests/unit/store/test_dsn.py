@@ -21,7 +21,7 @@ def test_every_usual_scheme_is_understood(scheme: str) -> None:
         ("postgresql://[::1]:5432/d", "postgresql://[::1]:5432/d"),
         ("postgresql://h:/d", "postgresql://h:/d"),
         ("postgresql://h.:1/d", "postgresql://h.:1/d"),
-        (f"postgresql://%2F{'a' * 64}/d", f"postgresql://%2F{'a' * 64}/d"),
+        (f"postgresql://%2f{'a' * 64}/d", f"postgresql://%2f{'a' * 64}/d"),
         ("postgresql://u@[::1],h2:5433/d", "postgresql://u@[::1],h2:5433/d"),
         ("postgres://h/d?ssl=require", "postgresql://h/d?sslmode=require"),
         ("postgres://h/d?sslmode=verify-full", "postgresql://h/d?sslmode=verify-full"),
