@@ -42,7 +42,7 @@ async def list_entries(
     database = await gateway.database()
     chain: UUID = EVERYONE
     if tenant is not None:
-        chain = (await tenants.tenant_named(database, tenant)).id
+        chain = (await tenants.tenant_named(database, tenant, is_purged=True)).id
     logs = AuditLogs(database)
     page = await logs.list_entries(chain, AuditQuery(limit=limit), names_operators=True)
     terminal.listing(

@@ -32,6 +32,7 @@ def check(config: command.Config = None, json_: command.Json = False) -> None:
     """
     settings = load_settings(config)
     require_complete(settings)
+    command.run(_require_buildable(settings))
     configured = {
         "models": [model.id for model in settings.models],
         "backends": [backend.name for backend in settings.backends],
@@ -106,6 +107,18 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
                 driver_url(url.get_secret_value())
         except StartupError as error:
             yield ConfigError(str(error), where=where, remedy=error.remedy)
+
+
+async def _require_buildable(settings: Settings) -> None:
+    # `serve` builds these, too, before it connects to anything.
+    from gateway.app import AdminGateway, create_app
+
+    if settings.database.url is None:
+        settings = settings.with_database_url("postgresql:///").with_pepper("of the data folder")
+    process = create_app(settings).process
+    if settings.admin.port is not None:
+        AdminGateway(process)
+    await process.foundation.close()
 
 
 def _meet(settings: Settings) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -12,7 +13,7 @@ from gateway.errors import StartupError
 from gateway.protocol.admin_bodies import DisplayName
 from gateway.protocol.base import WireModel
 from gateway.protocol.request_errors import validated
-from gateway.settings.console import PrivateUrl
+from gateway.settings.console import PrivateUrl, is_loopback
 from gateway.settings.http_urls import listener_url
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 
@@ -25,7 +26,6 @@ commands = typer.Typer(no_args_is_help=True)
 class LoginLink(WireModel):
     name: DisplayName
     role: OperatorRole
-    url: PrivateUrl
 
 
 @command(commands, "login-link")
@@ -40,8 +40,11 @@ async def login_link(
         typer.Option(help=f"One of {len(OPERATOR_ROLES)}: see docs/admin-api.md."),
     ] = "owner",
     url: Annotated[
-        str | None,
-        typer.Option(help="Origin of the console. Default: console.public_url, else admin.port."),
+        PrivateUrl | None,
+        typer.Option(
+            metavar="URL",
+            help="Origin of the console. Default: console.public_url, else admin.port.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -51,11 +54,10 @@ async def login_link(
     operate the gateway.
     """
     origin = url or _origin(gateway.settings)
-    fields = {"name": name or user_name(), "role": role, "url": origin}
-    wanted = validated(LoginLink, fields)
+    wanted = validated(LoginLink, {"name": name or user_name(), "role": role})
     access = await gateway.access()
     sessions = Sessions(await gateway.database(), access.peppers)
-    link = login_url(wanted.url, await sessions.create_link(wanted.name, wanted.role))
+    link = login_url(origin, await sessions.create_link(wanted.name, wanted.role))
     if json_:
         terminal.show(json.dumps({"url": link, "expires_in_s": LINK_S}))
         return
@@ -77,4 +79,10 @@ def _origin(settings: Settings) -> str:
             f"admin.port is 0, so the address before {LOGIN} is not known here",
             remedy="Give the address that the gateway's log names by --url.",
         )
-    return listener_url(settings.admin.host, settings.admin.port)
+    origin = listener_url(settings.admin.host, settings.admin.port)
+    if not is_loopback(urlsplit(origin).hostname or ""):
+        raise StartupError(
+            f"the console answers at addresses of this machine only, not at {origin}",
+            remedy="Set console.public_url to the origin that browsers see, with https.",
+        )
+    return origin

@@ -125,7 +125,7 @@ async def check_data(
         log_s=gateway.settings.retention.log_s,
         lines_s=gateway.settings.ledger.lines_s,
     )
-    selected = [await tenants.tenant_named(database, tenant)] if tenant else None
+    selected = [await tenants.tenant_named(database, tenant, is_purged=True)] if tenant else None
     findings = [await _schema(database), await _partitions(database)]
     violations = []
     counts = dict.fromkeys(CHECKS, 0)
@@ -167,7 +167,8 @@ def _show_check(
 async def _schema(database: Database) -> Finding:
     lacking = await missing(database)
     if not lacking:
-        return Finding("schema", ok=True, detail=f"at {REVISION}, nothing is missing")
+        revision = await database.revision()
+        return Finding("schema", ok=True, detail=f"at {revision}, nothing is missing")
     remedy = "Run: harmony-gateway db upgrade"
     return Finding("schema", False, f"it lacks: {summary(lacking)}", remedy)
 

@@ -13,10 +13,11 @@ from gateway import ids
 from gateway.cli import backends, chat_probes, mcp_registry, terminal
 from gateway.cli.chat_probes import Heard
 from gateway.cli.command import Config, Json, run
+from gateway.cli.config import require_complete
 from gateway.cli.deployment_checks import DATABASE_CHECKS, admin_listener, proxy
 from gateway.cli.engine_checks import engine_findings
 from gateway.cli.findings import Finding, Subject, failed, show
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.provision import connected, prepared_keys, provisioned
 from gateway.cli.terminal import FAILED
 from gateway.constraints.output_rules import OutputRules
 from gateway.errors import StartupError, StoreError, UpstreamError, installation
@@ -29,7 +30,6 @@ from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.diagnostics import server_facts
 from gateway.store.migration.verification import missing, summary
-from gateway.store.schema import REVISION
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
@@ -122,7 +122,7 @@ def doctor(
 
 
 async def examine(config: Path | None, **options: Any) -> list[Finding]:
-    """Run all checks; an error in the configuration hides the rest.
+    """Run all checks; a configuration that cannot be read hides the rest.
 
     `options` are fields of the `Subject`.
     """
@@ -130,7 +130,11 @@ async def examine(config: Path | None, **options: Any) -> list[Finding]:
         subject = Subject(load_settings(config), **options)
     except StartupError as error:
         return [failed("config", error)]
-    findings = [Finding("config", ok=True, detail="no mistakes")]
+    try:
+        require_complete(subject.settings)
+        findings = [Finding("config", ok=True, detail="no mistakes")]
+    except StartupError as error:
+        findings = [failed("config", error)]
     for check in CHECKS:
         findings += [finding async for finding in check(subject)]
     return findings
@@ -192,7 +196,7 @@ async def _database(subject: Subject) -> AsyncIterator[Finding]:
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
             facts = await server_facts(database)
-            detail = f"{kind}, PostgreSQL {facts.version}, schema at {REVISION}"
+            detail = f"{kind}, PostgreSQL {facts.version}, schema at {await database.revision()}"
             yield Finding(looking_at, ok=True, detail=detail)
             for finding in await _shortcomings(database):
                 yield finding
@@ -203,6 +207,10 @@ async def _database(subject: Subject) -> AsyncIterator[Finding]:
             for check in DATABASE_CHECKS if settings.database.url else ():
                 async for finding in check(subject, facts):
                     yield finding
+            if settings.encryption.is_on:
+                looking_at = "encryption"
+                async with prepared_keys(complete):
+                    yield Finding(looking_at, ok=True, detail="the database of keys answers")
             looking_at = "mcp servers"
             for finding in await _mcp_servers(complete, database):
                 yield finding
@@ -295,9 +303,6 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
     for name, (ok, detail) in (await backends.examine(settings)).items():
         remedy = "" if ok else "See docs/backends.md; harmony-gateway backends list asks again."
         yield Finding(f"source {name}", ok=ok, detail=detail, remedy=remedy)
-    if not settings.backends and not settings.discovery:
-        remedy = "Name one in gateway.yaml: see gateway.example.yaml."
-        yield Finding("backends", ok=False, detail="none is configured", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)

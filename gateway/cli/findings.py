@@ -63,11 +63,11 @@ def failed(name: str, error: GatewayError) -> Finding:
         remedy = terminal.remedy_for(error)
     else:
         remedy = "Is the server running, and are its url and api_key right?"
-    return Finding(name, ok=False, detail=str(error), remedy=remedy)
+    return Finding(name, ok=False, detail="; ".join(str(error).splitlines()), remedy=remedy)
 
 
 def show(findings: Iterable[Finding]) -> None:
     for finding in findings:
         terminal.step(_MARKS[finding.level], finding.name, finding.detail)
-        if finding.remedy:
-            terminal.show(f"      {finding.remedy}")
+        for line in finding.remedy.splitlines():
+            terminal.show(f"      {line.strip()}")

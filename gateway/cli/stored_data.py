@@ -215,6 +215,7 @@ async def disable(gateway: Installation, name: TenantName) -> None:
 async def status(gateway: Installation, name: TenantName, json_: Json = False) -> None:
     """List the keys of a tenant: which seals, which only open, which were destroyed."""
     sealing, tenant_id = await _encryption_of(gateway, name)
+    progress = "" if json_ else await sealing.progress(tenant_id)
     terminal.listing(
         [
             {
@@ -233,8 +234,7 @@ async def status(gateway: Installation, name: TenantName, json_: Json = False) -
         },
         as_json=json_,
     )
-    progress = await sealing.progress(tenant_id)
-    if progress and not json_:
+    if progress:
         terminal.show(progress)
 
 

@@ -169,7 +169,7 @@ class TenantData:
         await self._change(_MARK, tenant_id, event)
 
     async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> None:
-        tenant_id = (await tenants.tenant_named(self._database, name)).id
+        tenant_id = (await tenants.tenant_named(self._database, name, is_purged=True)).id
         event = author.event("harmony.tenant.restored", str(tenant_id))
         if not await self._change(_RESTORE, tenant_id, event, window_s=RESTORE_S):
             raise InvalidRequest(
@@ -183,7 +183,7 @@ class TenantData:
 
         On return the change is in effect at all replicas.
         """
-        tenant_id = (await tenants.tenant_named(self._database, name)).id
+        tenant_id = (await tenants.tenant_named(self._database, name, is_purged=True)).id
         event = author.event(
             "harmony.tenant.updated", str(tenant_id), changes_requested={"held": is_held}
         )
@@ -249,7 +249,7 @@ class TenantData:
 
         The audit log records it before anything can be read.
         """
-        tenant = await tenants.tenant_named(self._database, name)
+        tenant = await tenants.tenant_named(self._database, name, is_purged=True)
         await self._database.keyring.ready([tenant.id])
         data = {"content": with_content}
         await self._record(

@@ -56,9 +56,9 @@ def listen(
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:  # the latter of an empty or long label
         raise StartupError(
-            f"cannot listen on {host}: {error.strerror}",
+            f"cannot listen on {host}: {getattr(error, 'strerror', error)}",
             remedy=f"Give an address of this machine with {host_by}, such as 127.0.0.1 or 0.0.0.0.",
         ) from error
     listener = socket.socket(family, kind, proto)

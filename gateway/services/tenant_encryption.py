@@ -24,7 +24,7 @@ from gateway.store.resealing import KEYS, ResealPlace
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from gateway.audit import AuditEvent, Author
     from gateway.encryption.keyring import WrappedKey
@@ -69,15 +69,16 @@ class TenantEncryption:
 
     async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal writes from now on."""
-        if any(
-            key.retired_at is None and key.destroyed_at is None
-            for key in await self.keys(tenant_id)
-        ):
+        if _is_sealing(await self.keys(tenant_id)):
             raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
         return await self._add_key(tenant_id, "harmony.encryption.enabled", author)
 
     async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
-        # Older keys stay, to open what they sealed.
+        # Older keys stay, to open what they sealed. One that sealing gives a key at its first use
+        # may get it here.
+        kept = await self.keys(tenant_id)
+        if not _is_sealing(kept) and (kept or not self._database.keyring.policy.seals_all):
+            raise InvalidRequest("What this tenant writes is not sealed: enable encryption first.")
         return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
@@ -163,6 +164,10 @@ class TenantEncryption:
         # Keys are in a database of their own, so this cannot be in one transaction with them.
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)
+
+
+def _is_sealing(keys: Sequence[WrappedKey]) -> bool:
+    return any(key.retired_at is None and key.destroyed_at is None for key in keys)
 
 
 async def _reseal_flushes(database: Database, tenant_id: TenantId) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -425,6 +426,15 @@ class Model(Section):
         description="What its backends do. Set it for models that embed or rank, which servers do "
         "not report.",
     )
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _is_json(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            orjson.dumps(kwargs, option=orjson.OPT_SORT_KEYS)
+        except TypeError as error:
+            raise ValueError(f"it is sent as JSON: {error}") from error
+        return kwargs
 
 
 class Prefill(Section):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.audit import COMMAND_LINE
-from gateway.errors import ResourceNotFound, shown
+from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.store import audit_log
 from gateway.store.callers import DEFAULT_DIALECT, key_terms, own_policy
 from gateway.store.postgres.statements import Statement
@@ -141,8 +141,17 @@ async def all_tenants(database: Database) -> list[Tenant]:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
-async def tenant_named(database: Database, name: str) -> Tenant:
-    return (await find_policy(database, name))[0]
+async def tenant_named(database: Database, name: str, *, is_purged: bool = False) -> Tenant:
+    """Return a tenant. One that was purged, whose later rows nothing would remove, is refused
+    unless `is_purged`.
+    """
+    tenant, _ = await find_policy(database, name)
+    if tenant.purged_at is not None and not is_purged:
+        raise InvalidRequest(
+            f"Tenant {name!r} was deleted and purged; its name cannot be used again.",
+            param="tenant",
+        )
+    return tenant
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]:

@@ -79,8 +79,24 @@ def test_the_origin_is_the_one_that_browsers_see(environ: pytest.MonkeyPatch) ->
 
 def test_where_the_console_is_off_there_is_no_link(environ: pytest.MonkeyPatch) -> None:
     assert isinstance(ran().exception, StartupError)
-    for odd in (("--name", "a\nb"), ("--url", "http://[x"), ("--url", "http://console.example")):
-        assert isinstance(ran("--url", "https://x", *odd).exception, InvalidRequest)
+    odd = ran("--url", "https://x", "--name", "a\nb")
+    assert isinstance(odd.exception, InvalidRequest)
+
+
+def test_an_origin_that_the_console_would_refuse_is_refused_here(
+    environ: pytest.MonkeyPatch,
+) -> None:
+    for url, mistake in {
+        "http://[x": "Invalid IPv6 URL",
+        "foo": ": expected a URL such as",
+        "http://console.example": ": sessions need https outside of this machine",
+    }.items():
+        refused = ran("--url", url)
+        assert (refused.exit_code, mistake in " ".join(refused.output.split())) == (2, True)
+    environ.setenv("GATEWAY_ADMIN__HOST", "192.0.2.7")
+    environ.setenv("GATEWAY_ADMIN__PORT", "9100")
+    environ.setenv("GATEWAY_CONSOLE__ENABLED", "true")
+    assert "http://192.0.2.7:9100" in str(ran().exception)
 
 
 @pytest.mark.parametrize(

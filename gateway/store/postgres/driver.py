@@ -8,13 +8,16 @@ https://www.postgresql.org/docs/18/errcodes-appendix.html.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg import exceptions as asyncpg_errors
 
 from gateway.errors import StartupError, StoreConflict, StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SCHEMES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
 _RENAMED: Final = {"ssl": "sslmode"}
@@ -54,8 +57,12 @@ def driver_url(url: str) -> str:
             remedy="Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
         )
     options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
-    ports = _ports(parts.netloc)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    ports = _ports(hosts)
+    hosts += [host for name, value in options if name == "host" for host in value.split(",")]
     ports += [port for name, value in options if name == "port" for port in value.split(",")]
+    if not all(map(_is_host, hosts)):
+        raise StartupError("a host in the database URL has an empty or long label", remedy=_ENCODED)
     if not all(map(_is_port, ports)):
         raise StartupError(
             f"a port in the database URL is no number from 1 to {_PORT_MAX}", remedy=_ENCODED
@@ -91,11 +98,21 @@ def _parts(url: str) -> SplitResult:
     return parts
 
 
-def _ports(netloc: str) -> list[str]:
+def _ports(hosts: Sequence[str]) -> list[str]:
     # An IPv6 address has colons of its own.
-    hosts = netloc.rpartition("@")[2].split(",")
     ports = (host.rpartition("]")[2].partition(":") for host in hosts)
     return [port for _, _, port in ports if port]
+
+
+def _is_host(text: str) -> bool:
+    # As it is encoded for a look-up; a folder of a socket is not.
+    if text.lower().startswith(("/", "%2f")):
+        return True
+    try:
+        text.partition(":")[0].encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_port(text: str) -> bool:

@@ -191,6 +191,9 @@ async def test_the_command_says_what_is_wrong_by_its_exit_code(
     code, told = await check(database_url)
     assert (code, told["ok"], told["violations"]) == (0, True, [])
     assert told["rows"]["responses"] == 4
+    await damage(postgres, database_url, "UPDATE alembic_version SET version_num = 'newer'")
+    _, told = await check(database_url)
+    assert told["findings"][0]["detail"] == "at newer, nothing is missing"
     days = "SELECT relname FROM pg_class WHERE relname ~ '^events_[0-9]+$'"
     names = [row[0] for row in await postgres.fetch(days, url=database_url)]
     await damage(postgres, database_url, f"DROP TABLE {max(names)}")

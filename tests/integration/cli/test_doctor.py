@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.cli.doctor import examine
+from tests.fakes.key_services import sealing
 from tests.fakes.serving import serving
 from tests.fakes.text_server import TextServer, text
 from tests.fakes.wayward_engine.engine import create_simulator
@@ -226,7 +227,26 @@ async def test_a_database_that_is_behind_is_found(
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
     findings = by_name(await examine(None))
     assert findings["database"].remedy == "Run: harmony-gateway db upgrade"
-    assert not findings["backends"].ok
+    assert findings["config"].detail == "backends: no backend is configured"
+
+
+@pytest.mark.slow
+async def test_what_serve_would_refuse_is_found(
+    monkeypatch: pytest.MonkeyPatch, database_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    with_backends(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.setenv("GATEWAY_ADMIN__PORT", "8000")
+    section = sealing(tmp_path, empty_database_url)
+    monkeypatch.setenv("GATEWAY_ENCRYPTION__PROVIDER", section["provider"])
+    monkeypatch.setenv("GATEWAY_ENCRYPTION__FILE__PATH", section["file"]["path"])
+    monkeypatch.setenv("GATEWAY_ENCRYPTION__KEYS_URL", empty_database_url)
+    findings = by_name(await examine(None))
+    assert findings["config"].detail.startswith("admin.port: the admin API would listen")
+    assert findings["encryption"].ok
+    # The same database, by another URL.
+    monkeypatch.setenv("GATEWAY_ENCRYPTION__KEYS_URL", f"{database_url}&application_name=x")
+    finding = by_name(await examine(None))["encryption"]
+    assert "in the database of the content" in finding.detail
 
 
 @pytest.mark.slow
@@ -235,12 +255,18 @@ def test_the_exit_code_tells_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     told: dict[str, Any] = json.loads(result.stdout)
     assert told["ok"] is False
-    assert told["findings"][-1]["name"] == "backends"
+    assert (told["findings"][0]["name"], told["findings"][0]["ok"]) == ("config", False)
 
     monkeypatch.setenv("GATEWAY_NO_SUCH", "1")
     result = CliRunner().invoke(commands, ["doctor"])
     assert result.exit_code == 1
     assert result.stdout.startswith("  ✗ config ")
+
+    monkeypatch.delenv("GATEWAY_NO_SUCH")
+    monkeypatch.delenv("GATEWAY_AUTH__KEY_PEPPER")
+    config, *remedies = CliRunner().invoke(commands, ["doctor"]).stdout.splitlines()[:3]
+    assert "no backend is configured; auth.key_pepper: no secret" in config
+    assert all(line.startswith("      ") for line in remedies), "one for each mistake"
 
 
 @pytest.mark.slow

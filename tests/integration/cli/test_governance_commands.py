@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gateway import ids
 from gateway.cli.commands import commands
-from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound
+from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound, StoreError
 from gateway.metering import Metering, end_user_of
 from gateway.settings import load_settings
 from gateway.store import usage_lines
@@ -25,10 +25,13 @@ from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.key_services import sealing
+from tests.fakes.logins import SERVING, make_roles
 from tests.fakes.stored import COMPLETED, USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.fakes.postgres import PostgresServer
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +108,18 @@ def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
     (removed,) = json.loads(printed("data", "purge", "--json"))
     assert (removed["tenant"], removed["rows"]["api_keys"]) == ("acme", 1)
     assert json.loads(printed("keys", "list", "--json")) == []
+    for refused in (
+        ("data", "retention", "acme", "none"),
+        ("data", "delete", "acme"),
+        ("projects", "create", "acme", "web"),
+        ("keys", "create", "acme"),
+        ("tenants", "set", "acme", "--share-weight", "200"),
+        ("limits", "set", "acme", "--requests-per-minute", "1"),
+        ("prices", "set", "m", "--input", "1", "--tenant", "acme"),
+    ):
+        with pytest.raises(InvalidRequest, match="was deleted and purged"):
+            printed(*refused)
+    assert "harmony.tenant.purged" in printed("audit", "list", "--tenant", "acme")
     (left,) = json.loads(printed("tenants", "list", "--json"))
     assert left["purged_at"] > left["deleted_at"]
     assert left["held_at"] is None
@@ -191,6 +206,8 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
         printed("encryption", "reseal", "acme", "--destroy-older")
     assert "not sealed any more" in printed("encryption", "disable", "acme")
     assert {one["state"] for one in keys()} == {"opens"}
+    with pytest.raises(InvalidRequest, match="is not sealed"):
+        printed("encryption", "rotate", "acme")
     assert told("encryption", "shred", "acme")[0] == 2
     printed("data", "hold", "acme")
     with pytest.raises(DataHeld):
@@ -206,6 +223,21 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
 def keys() -> list[dict[str, str]]:
     found: list[dict[str, str]] = json.loads(printed("encryption", "status", "acme", "--json"))
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("sealed")
+def test_who_does_not_own_the_tables_may_list_keys(
+    database_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed("encryption", "enable", "acme")
+    make_roles(database_url)
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    monkeypatch.setenv("DATABASE_URL", postgres.database_url(name, user=SERVING))
+    assert [one["state"] for one in keys()] == ["seals"]
+    result = CliRunner().invoke(commands, ("encryption", "status", "acme"))
+    assert isinstance(result.exception, StoreError), "the progress"
+    assert result.stdout == "", "all of it or nothing"
 
 
 @pytest.mark.slow

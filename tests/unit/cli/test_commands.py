@@ -186,6 +186,25 @@ def test_what_serve_refuses_the_check_refuses_in_the_same_words(
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "mistake"),
+    [
+        ("MODELS", '[{"id": "m", "format": "foo"}]', "there is no format 'foo'"),
+        ("MODELS", '[{"id": "m", "format": "chat"}]', "needs the tokenizer of its servers"),
+        ("TOOLS__PYTHON__REMOTE_URL", "http://127.0.0.1:9", "needs a server of containers"),
+    ],
+)
+def test_what_a_gateway_cannot_be_built_with_does_not_pass_the_check(
+    name: str, value: str, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_BACKENDS", BACKEND)
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENABLED", "true")
+    assert ran("config", "check").exit_code == 0
+    monkeypatch.setenv(f"GATEWAY_{name}", value)
+    with pytest.raises(ConfigError, match=mistake):
+        CliRunner().invoke(commands, ["config", "check"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
     ("host", "port"), [("127.0.0.2", "8000"), ("127.0.0.1", "8001"), ("127.0.0.1", "0")]
 )
 def test_listeners_that_do_not_meet_pass_the_check(

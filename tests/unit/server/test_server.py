@@ -87,7 +87,7 @@ async def test_a_taken_port_is_told_before_anything_starts() -> None:
             listen(HOST, port, 10)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "a..b"])
 async def test_an_address_that_is_not_here_is_told(host: str) -> None:
     with pytest.raises(StartupError, match="cannot listen on"):
         listen(host, 0, 10)

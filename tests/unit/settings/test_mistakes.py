@@ -60,6 +60,7 @@ def written(folder: Path, text: str) -> Path:
         ("ledger: {sinks: [{name: s, url: 'http://h', secret: \u00fc}]}\n", 1, "one line of ASCII"),
         ("tools: {python: {remote_token: \u00fc}}\n", 1, "one line of ASCII"),
         ("server:\n  port: !!int ''\n", 2, "not a value"),
+        ("models: [{id: m, chat_template_kwargs: {a: !!binary aGk=}}]\n", 1, "it is sent as JSON"),
         ("database:\n  url: mysql://h/d\n", 2, "database.url: expected a URL such as postgresql"),
         ("log:\n\n  level: loud\n", 3, "log.level: expected 'debug', 'info'"),
         ("auth:\n  key_pepper: short\n", 2, "auth.key_pepper: expected 16 characters or more"),

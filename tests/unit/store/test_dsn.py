@@ -20,6 +20,8 @@ def test_every_usual_scheme_is_understood(scheme: str) -> None:
         ("postgresql://u:p%40@h1:1,h2:2/d", "postgresql://u:p%40@h1:1,h2:2/d"),
         ("postgresql://[::1]:5432/d", "postgresql://[::1]:5432/d"),
         ("postgresql://h:/d", "postgresql://h:/d"),
+        ("postgresql://h.:1/d", "postgresql://h.:1/d"),
+        (f"postgresql://%2f{'a' * 64}/d", f"postgresql://%2f{'a' * 64}/d"),
         ("postgresql://u@[::1],h2:5433/d", "postgresql://u@[::1],h2:5433/d"),
         ("postgres://h/d?ssl=require", "postgresql://h/d?sslmode=require"),
         ("postgres://h/d?sslmode=verify-full", "postgresql://h/d?sslmode=verify-full"),
@@ -53,6 +55,8 @@ def test_another_kind_of_url_is_refused_without_its_password(url: str) -> None:
         "postgresql://u:canary@h1:5432,h2:x/d",
         "postgresql://u:canary@[::1]:x/d",
         "postgresql:///d?host=/run&password=canary&port=x",
+        "postgresql://u:canary@h1:5432,db..internal/d",
+        f"postgresql:///d?host={'h' * 64}&password=canary",
         "postgresql:///d?host=h1,h2&password=canary&port=5432,99999",
     ],
 )
