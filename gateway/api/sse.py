@@ -17,6 +17,7 @@ import orjson
 
 from gateway.json_lines import one_line
 from gateway.protocol.responses import open_responses
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,7 +99,7 @@ def writes(
 ) -> Iterator[bytes]:
     """Join frames into writes of about `bytes_max` bytes."""
     frames = list(map(encode, events))
-    if events and events[-1].is_terminal:
+    if events and events[-1].type in TERMINAL_TYPES:
         frames.append(DONE)
     begin = 0
     size = 0
