@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gateway.errors import StoreUnavailable
@@ -162,7 +163,7 @@ class Batcher(Generic[Row, Done]):
             return
         outcomes: Mapping[int, Done] = {}
         try:
-            outcomes = await self._commit_all([row for row, _ in calls])
+            outcomes = await self._commit_all(list(map(itemgetter(0), calls)))
         except StoreUnavailable as error:
             _fail(calls, str(error))
         except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from starlette.responses import Response
 
-from gateway.api import dialects
+from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest, RateLimited
@@ -53,7 +53,7 @@ class CreateRequest:
         return cls(parse_create(body, limits=limits, strict=strict, served=served))
 
     def encoder(self, scope: Scope) -> Encoder:
-        return dialects.encoder(scope, obfuscate=self.request.obfuscated)
+        return sse.encoder_of(scope["dialect"], obfuscate=self.request.obfuscated)
 
     def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
         # A failed response is an answer, too: status 200.
@@ -94,7 +94,8 @@ class CreateEndpoint:
         body = await self._bodies.read(scope, receive)
         policy = scope["principal"].policy
         with CancelOnDisconnect(connection_of(scope)):
-            create = await self._bodies.parse_request(body, self._parse, policy)
+            served = self._bodies.served(policy)
+            create = await self._bodies.parse(body, self._parse, served=served)
             places = create.places
             work = self._answer(scope, receive, send, create, body)
             # Release the long values once the prompt is built: an answer may take minutes.

@@ -6,27 +6,18 @@ responses of the other.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.api import sse
 from gateway.protocol.responses import open_responses
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from gateway.protocol.stream_events import Deltas, Event
+    from gateway.protocol.stream_events import Event
 
 BASE_PATH: Final = "/openresponses"
-
-
-def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
-    encoder = sse.OBFUSCATED if obfuscate else sse.PLAIN
-    if scope["dialect"] == "openai":
-        return encoder
-    return sse.Encoder(partial(_event, encoder), partial(_run, encoder))
 
 
 def body(scope: Scope, content: bytes) -> bytes:
@@ -42,14 +33,3 @@ def data(scope: Scope, event: Event) -> bytes:
         return event.data
     shown = open_responses.shown(event)
     return shown.data if shown else b""
-
-
-def _event(encoder: sse.Encoder, event: Event) -> bytes:
-    # Events that Open Responses lacks become comments, which still show that the response goes on.
-    shown = open_responses.shown(event)
-    return encoder.event(shown) if shown else sse.COMMENT
-
-
-def _run(encoder: sse.Encoder, deltas: Deltas) -> bytes:
-    shown = open_responses.shown_deltas(deltas)
-    return encoder.run(shown) if shown else sse.COMMENT * len(deltas)

@@ -14,7 +14,6 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.content_encoding import check_unencoded
-from gateway.api.request_body import declared_bytes
 from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.held_bytes import HeldBytes
 from gateway.protocol.base import presentable
@@ -90,7 +89,8 @@ class FormReader:
                 "Send the file as multipart/form-data, in the field 'file'.",
                 code="invalid_content_type",
             )
-        if declared_bytes(request.headers.raw) > self.file_bytes_max + FORM_BYTES:
+        # Of a chunked body the length is unknown.
+        if int(request.headers.get("content-length", 0)) > self.file_bytes_max + FORM_BYTES:
             raise self._too_large()
         with self.held.one(WORKS_FOR.get()) as count:
             form = await self._parse(request, count)

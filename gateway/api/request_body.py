@@ -14,7 +14,7 @@ from gateway.held_bytes import HeldBytes
 from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable
+    from collections.abc import Callable, Collection, Coroutine
 
     from starlette.types import Receive, Scope
 
@@ -71,9 +71,12 @@ class BodyReader:
         body stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` if too many arrive
         at once or too much work waits for threads.
         """
-        coding = content_encoding.coding_of(scope["headers"])
-        if declared_bytes(scope["headers"]) > self.bytes_max:
-            raise self.too_large("request body")
+        coding = None
+        for name, value in scope["headers"]:
+            if name == b"content-encoding":
+                coding = content_encoding.coding_of(scope["headers"])
+            elif name == b"content-length" and int(value) > self.bytes_max:
+                raise self.too_large("request body")
         try:
             async with asyncio.timeout(self.bounds.timeout_s):
                 content = await self._whole(receive)
@@ -83,7 +86,8 @@ class BodyReader:
                 "send it again."
             ) from None
         if coding is None:
-            content_encoding.check_plain(content)
+            if not content.startswith(b"{"):
+                content_encoding.check_plain(content)
             return content
         size_bytes = max(TYPICAL_RATIO * len(content), self.executor.inline_bytes_max + 1)
         decode = partial(content_encoding.decoded, coding, content, self.bytes_max)
@@ -121,24 +125,17 @@ class BodyReader:
         scope["record"].note_ignored(fields.ignored)
         return fields, len(body)
 
-    def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
-        """Return `parse(body, limits=…, strict=…)`, run in a thread if the body is long."""
-        parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
-        return self.executor.run(parsing, size_bytes=len(body))
-
-    def parse_request(
-        self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
+    def parse(
+        self, body: bytes, parse: Callable[..., T], **terms: object
     ) -> Coroutine[Any, Any, T]:
-        # Requests may offer only the tools that the tenant's policy allows.
-        return self.parse(body, partial(parse, served=self.served(policy)))
+        """Return `parse(body, limits=…, strict=…)`, run in a thread if the body is long; `terms`
+        are passed on.
+        """
+        parsing = partial(parse, body, limits=self.input_limits, strict=self.strict, **terms)
+        return self.executor.run(parsing, size_bytes=len(body))
 
     def too_large(self, what: str) -> PayloadTooLarge:
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."
         )
-
-
-def declared_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    # 0: the length is unknown, as of a chunked body.
-    return next((int(size) for name, size in headers if name == b"content-length"), 0)

@@ -100,7 +100,7 @@ class RequestContext:
         logs.bind_anew(request_id=record.request_id)
         self._metrics.requests_in_flight += 1
         if self._tracing is not None:
-            record.span = self._begin_span(self._tracing, scope)
+            record.span = self._begin_span(self._tracing, scope, record.method)
         try:
             _note_client_request_id(scope, record)
             await self._app(scope, receive, send)
@@ -117,17 +117,12 @@ class RequestContext:
             # Break the reference cycle: it would last until the next garbage collection.
             del scope["record"]
 
-    def _begin_span(self, tracing: Tracing, scope: Scope) -> OtelSpan | None:
+    def _begin_span(self, tracing: Tracing, scope: Scope, method: str) -> OtelSpan | None:
         # Probes are not traced.
         if f"{BASE}/" not in scope["path"]:
             return None
         trusts_parent = is_from_proxy(scope, self._trusted_proxies)
-        return tracing.request(_method(scope), scope["headers"], trusts_parent=trusts_parent)
-
-
-def _method(scope: Scope) -> str:
-    method: str = scope.get("method", WEBSOCKET)
-    return method
+        return tracing.request(method, scope["headers"], trusts_parent=trusts_parent)
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,12 +164,15 @@ class RequestRecord:
     metric label.
     """
 
-    __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "span", "status")
+    __slots__ = (
+        "_is_finished", "_scope", "began", "facts", "method", "request_id", "span", "status",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._is_finished = False
         self.began = time.perf_counter()
+        self.method: str = scope.get("method", WEBSOCKET)
         self.request_id = ids.new_request_id()
         self.status = CLIENT_GONE
         self.facts: Facts = {}
@@ -239,7 +237,7 @@ class RequestRecord:
             self.facts["ignored_parameters"] = loggable_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
-            method=_method(self._scope),
+            method=self.method,
             path=self.path,
             status=self.status,
             seconds=round(seconds, 4),
@@ -252,7 +250,7 @@ class RequestRecord:
 
     def _describe(self, span: OtelSpan) -> None:
         # Use the route's path: clients may write content into theirs.
-        method, route = _method(self._scope), self._scope.get("route")
+        method, route = self.method, self._scope.get("route")
         described: dict[str, str | int] = {
             "http.request.method": method,
             "http.response.status_code": self.status,

@@ -71,7 +71,7 @@ class ResponseEndpoints:
             return _head_of_stream()
 
         async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
-            encode = dialects.encoder(scope, obfuscate=obfuscate)
+            encode = sse.encoder_of(scope["dialect"], obfuscate=obfuscate)
             stream = EventStream(scope, send, encode)
             with CancelOnDisconnect(connection_of(scope)):
                 await stream.write(source, comments=True)
@@ -113,9 +113,9 @@ class SubsetEndpoint:
         if self._parameters is COMPACTION:
             refuse_key(scope["headers"])  # a summary is generated, and paid for
         body = await self._bodies.read(scope, receive)
-        policy = scope["principal"].policy
+        served = self._bodies.served(scope["principal"].policy)
         with CancelOnDisconnect(connection_of(scope)):
-            request = await self._bodies.parse_request(body, self._parse, policy)
+            request = await self._bodies.parse(body, self._parse, served=served)
             command = CreateCommand(scope["principal"], request, None, len(body), 0.0)
             content, headers = await self._answer(scope, command)
             scope["record"].note_ignored(request.ignored)

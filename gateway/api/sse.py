@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 from gateway.json_lines import one_line
+from gateway.protocol.responses import open_responses
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,7 +99,7 @@ def writes(
 ) -> Iterator[bytes]:
     """Join frames into writes of about `bytes_max` bytes."""
     frames = list(map(encode, events))
-    if events and events[-1].is_terminal:
+    if events and events[-1].type in TERMINAL_TYPES:
         frames.append(DONE)
     begin = 0
     size = 0
@@ -156,6 +158,24 @@ def obfuscated_run(deltas: Deltas) -> bytes:
 
 PLAIN: Final = Encoder(plain, plain_run)
 OBFUSCATED: Final = Encoder(obfuscated, obfuscated_run)
+
+
+def encoder_of(dialect: str, *, obfuscate: bool) -> Encoder:
+    encoder = OBFUSCATED if obfuscate else PLAIN
+    if dialect == "openai":
+        return encoder
+    return Encoder(partial(_event, encoder), partial(_run, encoder))
+
+
+def _event(encoder: Encoder, event: Event) -> bytes:
+    # Events that Open Responses lacks become comments, which still show that the response goes on.
+    shown = open_responses.shown(event)
+    return encoder.event(shown) if shown else COMMENT
+
+
+def _run(encoder: Encoder, deltas: Deltas) -> bytes:
+    shown = open_responses.shown_deltas(deltas)
+    return encoder.run(shown) if shown else COMMENT * len(deltas)
 
 
 def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes:

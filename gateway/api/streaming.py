@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from gateway.api import sse
 from gateway.api.client_connection import CancelOnDisconnect, ClientDisconnected, connection_of
-from gateway.protocol.stream_events import Deltas
+from gateway.protocol.stream_events import TERMINAL_TYPES, Deltas
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -144,7 +144,7 @@ class EventStream:
             frames = self._encode(events[0])
             return self._write(frames) if frames else None
         chunks = sse.writes(events, self._encode, bytes_max=self._limits.write_bytes_max)
-        if not events or events[-1].is_terminal:
+        if not events or events[-1].type in TERMINAL_TYPES:
             *before, self._last = chunks if events else [sse.DONE]
             return self._write_all(iter(before))
         return self._write_all(chunks)

@@ -344,8 +344,9 @@ class ConnectionTurns:
     async def _generate(self, frame: ClientFrame, record: RequestRecord) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
         principal = self._scope["principal"] = await self._scope["authenticate"](self._scope)
-        bodies, policy = self._dependencies.bodies, principal.policy
-        turn = await bodies.parse_request(frame.text, read_turn, policy)
+        bodies = self._dependencies.bodies
+        served = bodies.served(principal.policy)
+        turn = await bodies.parse(frame.text, read_turn, served=served)
         generation = await self._dependencies.creation.create(
             CreateCommand(
                 principal=principal,

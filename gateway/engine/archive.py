@@ -137,7 +137,10 @@ class Archive:
         """
         ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(
-            spec, owner=ours.owner, lease_s=ours.lease_s, approvals=self._approvals(spec)
+            spec,
+            owner=ours.owner,
+            lease_s=ours.lease_s,
+            approvals=self._approvals(spec) if spec.approvals else (),
         )
         await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, FIRST_EPOCH)

@@ -4,6 +4,7 @@ import hashlib
 from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -26,9 +27,10 @@ from gateway.entries import (
     pack,
     packed_entry,
 )
+from gateway.eventlog.fold.hosted_calls import NO_CALLS
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.protocol.call_items import approval_request_of, approval_tool, call_of
-from gateway.protocol.context_item import ContextItem, Kind, StoredItem
+from gateway.protocol.context_item import CALL_KINDS, ContextItem, Kind, StoredItem
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
@@ -356,7 +358,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         ids=None if rendered.ids is None else array("I", rendered.ids),
         includable=None if rendered.includable is None else lasting_json(rendered.includable),
     )
-    if context.is_call:
+    if context.kind in CALL_KINDS:
         return replace(context, name=call_of(cast("CallItem", context.item())).name)
     if context.kind not in _APPROVAL_KINDS:
         return context
@@ -368,7 +370,7 @@ _APPROVAL_KINDS: Final = frozenset({"mcp_approval_request", "mcp_call"})
 
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
-    return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
+    return list(map(StoredItem, count(position), repeat(is_output), context))
 
 
 def _finished_row(
@@ -388,7 +390,7 @@ def _finished_row(
         tokens=booked(finished.status, fold),
         # A request that failed before any output may be repeated under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
-        tool_state=fold.hosted.state_json(),
+        tool_state=None if fold.hosted is NO_CALLS else fold.hosted.state_json(),
         timeline=fold.timeline.packed(),
         **fields,
     )

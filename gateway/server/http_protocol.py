@@ -383,25 +383,19 @@ class PartWrites:
 
     def __init__(self) -> None:
         self._parts: list[tuple[asyncio.Transport, bytes]] = []
-        self._is_due = False
 
     def add(self, transport: asyncio.Transport, part: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self.flush, context=Context())
         self._parts.append((transport, part))
         if len(self._parts) >= PARTS_TOGETHER:
             self.flush()
-        elif not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._end_turn, context=Context())
 
     def flush(self) -> None:
         parts, self._parts = self._parts, []
         for transport, part in parts:
             if not transport.is_closing():
                 transport.write(part)
-
-    def _end_turn(self) -> None:
-        self._is_due = False
-        self.flush()
 
 
 class Cycle(RequestResponseCycle):

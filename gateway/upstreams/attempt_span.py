@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.telemetry.trace_context import PROVIDER, recorded
+from gateway.telemetry.trace_context import PROVIDER
 
 if TYPE_CHECKING:
     from gateway.generation import Sampling, TokenChunk, TokenRequest, TokenSink
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend
 
 
-def begin_call(backend: Backend, operation: str, model: str) -> Span | None:
-    """Begin and enter the span of a request, if the current one is recorded."""
-    parent = recorded()
-    if parent is None:
-        return None
+def begin_call(parent: Span, backend: Backend, operation: str, model: str) -> Span:
+    """Begin and enter the span of a request."""
     address = urlsplit(backend.base_url)
     described: dict[str, Any] = {
         "gen_ai.operation.name": operation,

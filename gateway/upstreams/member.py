@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
+from gateway.telemetry.trace_context import recorded
 from gateway.upstreams.attempt_span import Attempt, begin_call
 from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import LATE, NO_LOAD, CheckOutcome
@@ -296,8 +297,10 @@ class Member:
         started_at = self._clock()
         trial = self._begin(started_at)
         outcome, request, failure = "cancelled", placed.request, None
-        span = begin_call(self.backend, "chat", request.model)
-        attempt = None if span is None else Attempt(span, request, placed.sink)
+        attempt = None
+        if (parent := recorded()) is not None:
+            span = begin_call(parent, self.backend, "chat", request.model)
+            attempt = Attempt(span, request, placed.sink)
 
         def finish() -> None:
             nonlocal outcome
@@ -350,7 +353,9 @@ class Member:
         """
         trial = self._begin(self._clock())
         outcome = "cancelled"
-        span = begin_call(self.backend, path.rpartition("/")[2], model)
+        span = None
+        if (parent := recorded()) is not None:
+            span = begin_call(parent, self.backend, path.rpartition("/")[2], model)
         try:
             answer = await self._server.ask(path, body, bytes_max=bytes_max)
             outcome = "ok"

@@ -16,7 +16,7 @@ from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
-from gateway.api.urls import is_served, path_of
+from gateway.api.urls import is_served
 from gateway.errors import AuthenticationError, PermissionDenied, shown
 from gateway.fair_queue import Turns
 from gateway.held_bytes import FairPlaces
@@ -134,19 +134,20 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
-            base = scope.get("root_path", "") + BASE_PATH
-            is_below = scope["path"].startswith(f"{base}/v1/")
+            root = scope.get("root_path", "")
+            is_below = scope["path"].startswith(f"{root}{BASE_PATH}/v1/")
             if is_below:
                 # Routing uses the rest of the path; logs and errors show all of it.
-                scope["root_path"] = base
+                scope["root_path"] = root = root + BASE_PATH
+            path = scope["path"].removeprefix(root)
             credentials = credentials_of(scope)
             if credentials.secret is not None:
                 if scope["type"] == "websocket":
-                    scope["authenticate"] = partial(self._reauthenticate, credentials)
+                    scope["authenticate"] = partial(self._reauthenticate, credentials, path)
                 lookup = (credentials.secret, credentials.organization)
                 cached = self._access.cached(*lookup)
                 principal = cached or await self._access.authenticate(*lookup)
-                self._check(principal, credentials, scope)
+                self._check(principal, credentials, path, scope)
                 scope["principal"] = principal
                 WORKS_FOR.set(principal.tenant_id)
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
@@ -160,18 +161,20 @@ class Authentication:
                         await turn
                     await self._app(scope, receive, send)
                 return
-            if scope.get("method") != "OPTIONS" and is_served(path_of(scope), self._routes):
+            if scope.get("method") != "OPTIONS" and is_served(path, self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 
-    async def _reauthenticate(self, credentials: Credentials, scope: Scope) -> Principal:
+    async def _reauthenticate(self, credentials: Credentials, path: str, scope: Scope) -> Principal:
         assert credentials.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(credentials.secret, credentials.organization)
-        self._check(principal, credentials, scope)
+        self._check(principal, credentials, path, scope)
         return principal
 
-    def _check(self, principal: Principal, credentials: Credentials, scope: Scope) -> None:
-        key, path = principal.key, path_of(scope)
+    def _check(
+        self, principal: Principal, credentials: Credentials, path: str, scope: Scope
+    ) -> None:
+        key = principal.key
         if path.startswith(ADMIN_PATHS) and is_served(path, self._routes):
             require_admin(principal)
         elif key.kind != "project":

@@ -390,7 +390,7 @@ class Builder:
             shown=_SHOWN_LATER.get(segment.kind),
         )
         item.hosted_before = self._hosted_before
-        events += [self._emit(name, item.fields(name)) for name in envelope.opening]
+        events += map(self._emit, envelope.opening, map(item.fields, envelope.opening))
         self._item = item
         self.flowing = None if item.is_summarized or self._cited is not None else item
         self._note_shown(segment)
@@ -430,7 +430,7 @@ class Builder:
         self.breaks_off = False
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
-        events += [self._emit(name, item.fields(name)) for name in closing]
+        events += map(self._emit, closing, map(item.fields, closing))
         if summary := item.summary:
             names = SUMMARY_CLOSING_EVENTS
             events += [self._emit(name, item.summary_fields(name, summary)) for name in names]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import orjson
@@ -80,22 +81,18 @@ class Moment(NamedTuple):
     number: int = 0
 
 
-_NOTED: Final[Mapping[type, Callable[..., tuple[Kind, str, int]]]] = {
-    Mark: lambda entry: (
-        (entry.step, "", int(entry.place))
-        if entry.step == "commit"
-        else (entry.step, entry.place, 0)
-    ),
-    Queued: lambda _: ("queued", "", 0),
-    TurnStarted: lambda entry: ("turn", "", entry.input_tokens),
-    TurnEnded: lambda entry: ("turn_ended", entry.finish.value, entry.cached_tokens),
-    Hop: lambda entry: ("hop", entry.reason, entry.recomputed_tokens),
-    Repair: lambda entry: ("repair", entry.rule, entry.voided),
-    ToolStarted: lambda entry: ("tool", "", entry.ordinal),
-    ToolEnded: lambda entry: ("tool_ended", entry.outcome, entry.ordinal),
-    Finished: lambda entry: ("finished", entry.status, 0),
+_NOTED: Final[Mapping[type, tuple[Kind, Callable[..., str] | None, Callable[..., int] | None]]] = {
+    Queued: ("queued", None, None),
+    TurnStarted: ("turn", None, attrgetter("input_tokens")),
+    TurnEnded: ("turn_ended", attrgetter("finish.value"), attrgetter("cached_tokens")),
+    Hop: ("hop", attrgetter("reason"), attrgetter("recomputed_tokens")),
+    Repair: ("repair", attrgetter("rule"), attrgetter("voided")),
+    ToolStarted: ("tool", None, attrgetter("ordinal")),
+    ToolEnded: ("tool_ended", attrgetter("outcome"), attrgetter("ordinal")),
+    Finished: ("finished", attrgetter("status"), None),
 }
-NOTED: Final = frozenset(_NOTED)
+"""Kind, name and number of the moment."""
+NOTED: Final = frozenset({Mark, *_NOTED})
 
 
 class Timeline:
@@ -108,18 +105,25 @@ class Timeline:
 
     def note(self, entry: Entry, tokens: int) -> None:
         # Clocks of two replicas differ.
-        if isinstance(entry, Mark | Finished):
-            at_ms = entry.at_ms if isinstance(entry, Mark) else entry.at * 1000
-            self._clock_ms = max(self._clock_ms, at_ms)
-        if isinstance(entry, Mark) and entry.step == "clock":
-            return
-        if isinstance(entry, Mark) and entry.step == "commit":
-            self._commits_left -= 1
-            if self._commits_left < 0:
+        kind: Kind
+        if isinstance(entry, Mark):
+            self._clock_ms = max(self._clock_ms, entry.at_ms)
+            if entry.step == "clock":
                 return
+            kind, name, number = entry.step, entry.place, 0
+            if kind == "commit":
+                self._commits_left -= 1
+                if self._commits_left < 0:
+                    return
+                name, number = "", int(entry.place)
+        else:
+            if isinstance(entry, Finished):
+                self._clock_ms = max(self._clock_ms, entry.at * 1000)
+            kind, name_of, number_of = _NOTED[type(entry)]
+            name = name_of(entry) if name_of else ""
+            number = number_of(entry) if number_of else 0
         if len(self.moments) < MOMENTS_MAX or isinstance(entry, Finished):
-            kind, name, count = _NOTED[type(entry)](entry)
-            self.moments.append(Moment(kind, self._clock_ms, tokens, name, count))
+            self.moments.append(Moment(kind, self._clock_ms, tokens, name, number))
 
     def packed(self) -> bytes:
         return orjson.dumps(list(map(tuple, self.moments)))

@@ -162,7 +162,10 @@ class OpenItem:
 
     def body(self) -> dict[str, Any]:
         envelope = self.envelope
-        start = {"id": self.item_id, "type": envelope.item_type, "status": self._shown_status}
+        status: str = self.status
+        if self.is_running and status == "in_progress":
+            status = RUNNING_STATUSES.get(envelope.item_type, status)
+        start = {"id": self.item_id, "type": envelope.item_type, "status": status}
         if envelope.text_field:
             return {**start, **self._call, envelope.text_field: self.text, **self._shown}
         if envelope.completed:
@@ -175,12 +178,6 @@ class OpenItem:
         # Open Responses wants it absent rather than null.
         seal = {} if sealed is None else {"encrypted_content": sealed}
         return {**start, "summary": summary, "content": content, **seal}
-
-    @property
-    def _shown_status(self) -> str:
-        if self.is_running and self.status == "in_progress":
-            return RUNNING_STATUSES.get(self.envelope.item_type, self.status)
-        return self.status
 
     def fields(self, event_type: str) -> dict[str, Any]:
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}

@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic import BeforeValidator, Field, InstanceOf, ValidationError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import (
@@ -66,10 +66,10 @@ from gateway.protocol.request_errors import (
     invalid,
     missing,
     mutually_exclusive,
+    refusal_of,
     unknown,
     unsupported,
     unsupported_value,
-    validated,
     wrong_value,
 )
 from gateway.protocol.responses.request_checks import (
@@ -362,15 +362,16 @@ def parse_create(
 def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
     # The refusal points out tools and choices in the shape of Chat Completions.
     try:
-        return validated(CreateResponse, document, served)
-    except InvalidRequest as error:
+        return CreateResponse.model_validate(document, context=served)
+    except ValidationError as fault:
+        error = refusal_of(fault)
         match = _NAME_OF_TOOL.fullmatch(error.param or "")
         if match is None or error.code != "missing_required_parameter":
-            raise
+            raise error from None
         tool = document["tool_choice"] if match[1] is None else document["tools"][int(match[1])]
         kind = tool["type"]
         if not isinstance(tool.get(kind), dict):
-            raise
+            raise error from None
         hint = f"Here what stands within '{kind}' stands beside 'type': move it up one level."
         raise missing(match[0], hint) from None
 

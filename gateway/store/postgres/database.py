@@ -551,6 +551,8 @@ async def usable_groups(
     others.
     """
     groups = by_tenant(rows)
+    if not database.keyring.is_on:
+        return groups
     usable = await database.keyring.usable([tenant_id for tenant_id, _ in groups])
     return [group for group in groups if group[0] in usable]
 

@@ -169,7 +169,11 @@ class MemberSlots:
         return Slot(self, self._round, used, prompt, is_background, is_extra)
 
     def answered(self, slot: Slot, seconds: float) -> None:
-        self._learn_usual(slot, seconds)
+        usual_s = seconds if self._usual_s is None else self._usual_s
+        alpha = SOONER_ALPHA
+        if seconds >= usual_s:
+            alpha = LATER_ALPHA if slot.used < BUSY_SHARE else CROWDED_ALPHA
+        self._usual_s = usual_s + alpha * (seconds - usual_s)
         if slot.round != self._round or slot.used < BUSY_SHARE:
             return
         self._seen += 1
@@ -187,13 +191,6 @@ class MemberSlots:
     def refused(self, slot: Slot) -> None:
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
-
-    def _learn_usual(self, slot: Slot, seconds: float) -> None:
-        usual_s = seconds if self._usual_s is None else self._usual_s
-        alpha = SOONER_ALPHA
-        if seconds >= usual_s:
-            alpha = LATER_ALPHA if slot.used < BUSY_SHARE else CROWDED_ALPHA
-        self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
         """Return after how long without a first token a request must be queued at the backend.

@@ -86,7 +86,7 @@ async def test_the_path_says_more_than_the_key() -> None:
 
 
 def test_openai_s_dialect_is_what_there_is() -> None:
-    encoder = dialects.encoder(scope(), obfuscate=True)
+    encoder = sse.encoder_of("openai", obfuscate=True)
     assert encoder.event(THOUGHT) == sse.obfuscated(THOUGHT)
     assert dialects.body(scope(), BODY) is BODY
     assert dialects.data(scope(), UNKNOWN) is UNKNOWN.data
@@ -94,7 +94,8 @@ def test_openai_s_dialect_is_what_there_is() -> None:
 
 def test_the_other_dialect_has_its_names_and_the_same_padding() -> None:
     asked = scope("openresponses")
-    name, data = dialects.encoder(asked, obfuscate=True).event(THOUGHT).decode().split("\n", 1)
+    encoder = sse.encoder_of("openresponses", obfuscate=True)
+    name, data = encoder.event(THOUGHT).decode().split("\n", 1)
     assert name == "event: response.reasoning.delta"
     _, padding = sse.obfuscated(THOUGHT).split(b"obfuscation")
     assert data.encode().endswith(b"obfuscation" + padding)
@@ -111,11 +112,11 @@ def test_a_run_of_deltas_is_written_as_each_of_them_is(
 ) -> None:
     head = b'{"type":"%b","sequence_number":' % kind.encode()
     deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 998, ("a", "bc", '"', "ä"))
-    encoder = dialects.encoder(scope(named), obfuscate=obfuscate)
+    encoder = sse.encoder_of(named, obfuscate=obfuscate)
     assert encoder.run(deltas) == b"".join(map(encoder.event, deltas))
 
 
 def test_what_is_left_out_of_a_stream_is_a_comment() -> None:
     asked = scope("openresponses")
-    assert dialects.encoder(asked, obfuscate=True).event(UNKNOWN) == sse.COMMENT
+    assert sse.encoder_of(asked["dialect"], obfuscate=True).event(UNKNOWN) == sse.COMMENT
     assert dialects.data(asked, UNKNOWN) == b""
