@@ -121,13 +121,15 @@ class TurnReader:
 
     @property
     def violation(self) -> RuleViolation | None:
-        if self.screen is None:
+        screen = self.screen
+        if screen is None or (screen.fault is None and screen.preamble_start is None):
             return None
-        if self.screen.fault is None:
-            start, is_over = self.screen.preamble_start, self.parser.place.where is Where.OVER
-            return None if start is None or not is_over else RuleViolation("not_json", start)
-        start = self.screen.fault_start
-        return RuleViolation(self.screen.fault, self.parser.place.start if start is None else start)
+        if screen.fault is not None:
+            start = screen.fault_start
+            return RuleViolation(screen.fault, self.parser.place.start if start is None else start)
+        if self.parser.place.where is Where.OVER and screen.preamble_start is not None:
+            return RuleViolation("not_json", screen.preamble_start)
+        return None
 
     @property
     def seen(self) -> int:

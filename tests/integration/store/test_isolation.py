@@ -147,6 +147,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     "responses.delete": (responses.delete, False),
     "endings.finish": (write_over, None),
     "endings.conclude": (conclude, None),
+    "endings.end_sealed": (endings.end_sealed, False),
     "endings.deposit": (
         lambda db, who, uuid: endings.deposit(
             db, who, finished(uuid, [item("x")], body=b"planted")
