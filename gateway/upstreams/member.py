@@ -239,9 +239,9 @@ class Member:
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self.slots: MemberSlots | None = None
-        """None without admission."""
+        """Slots for requests; None without admission."""
         self.load: MemberLoad | None = None
-        """None without a router."""
+        """Load as the router counts it; None without one."""
         self.reported = NO_LOAD
         """Nothing while it does not answer."""
         self._reported_at = 0.0

@@ -135,7 +135,7 @@ class State:
     is_direct: bool = False
     """No pooler is in between: settings of the session stay."""
     is_for_runs: bool = False
-    """It has the role and limits of `Database.runs_transaction` for good."""
+    """Connection that has the role and limits of `Database.runs_transaction` for good."""
     is_new: bool = True
     """No transaction succeeded on it yet: if it is lost, so is the server."""
     session: str = ""

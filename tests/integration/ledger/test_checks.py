@@ -192,16 +192,21 @@ async def test_keys_that_took_each_other_s_place_spend_together(
     assert (corrected.recorded, corrected.truth) == (0, 30)
 
 
-@pytest.mark.slow
-async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
-    database: Database, tenant: TenantId
-) -> None:
+async def set_endless_budget(database: Database, tenant: TenantId) -> None:
+    """An hour ago."""
     await SpendLimits(database).set_budget(
         LimitOwner.of_tenant(tenant), 10**9, unit="tokens", interval="none"
     )
     async with database.owner_transaction() as connection:
         older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
         await connection.execute(Statement(older))
+
+
+@pytest.mark.slow
+async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
+    database: Database, tenant: TenantId
+) -> None:
+    await set_endless_budget(database, tenant)
     now = datetime.now(UTC)
     await usage_lines.record_all(database, [(tenant, line(now))])
     assert await correct_spending(database, now) == []
@@ -223,12 +228,7 @@ async def waiting(database: Database) -> int:
 async def test_what_a_gone_process_spent_is_not_lost_to_a_correction_at_the_same_time(
     database: Database, tenant: TenantId
 ) -> None:
-    await SpendLimits(database).set_budget(
-        LimitOwner.of_tenant(tenant), 10**9, unit="tokens", interval="none"
-    )
-    async with database.owner_transaction() as connection:
-        older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
-        await connection.execute(Statement(older))
+    await set_endless_budget(database, tenant)
     now = datetime.now(UTC)
     at = now - timedelta(minutes=2)
     await usage_lines.record_all(database, [(tenant, line(at))])
