@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from starlette.exceptions import HTTPException
 
 from gateway import ids
+from gateway.api.access.authentication import OPERATION_PATHS
 from gateway.api.access.client_address import is_from_proxy
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
@@ -98,7 +99,8 @@ class RequestContext:
         scope["record"] = record = RequestRecord(scope)
         send = partial(record.send, send)
         logs.bind_anew(request_id=record.request_id)
-        self._metrics.requests_in_flight += 1
+        record.is_counted = scope["path"] not in OPERATION_PATHS
+        self._metrics.requests_in_flight += record.is_counted
         if self._tracing is not None:
             record.span = self._begin_span(self._tracing, scope, record.method)
         try:
@@ -165,12 +167,14 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "_is_finished", "_scope", "began", "facts", "method", "request_id", "span", "status",
+        "_is_finished", "_scope", "began", "facts", "is_counted", "method", "request_id", "span",
+        "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._is_finished = False
+        self.is_counted = True
         self.began = time.perf_counter()
         self.method: str = scope.get("method", WEBSOCKET)
         self.request_id = ids.new_request_id()
@@ -221,11 +225,16 @@ class RequestRecord:
             return
         self._is_finished = True
         seconds = time.perf_counter() - self.began
-        model = self.facts.get("model", "")
-        trace_id = "" if self.span is None else self.span.trace_id
-        metrics.request_finished(
-            status=self.status, model=model, seconds=seconds, trace_id=trace_id
-        )
+        log = _log.info
+        if self.is_counted:
+            model = self.facts.get("model", "")
+            trace_id = "" if self.span is None else self.span.trace_id
+            metrics.request_finished(
+                status=self.status, model=model, seconds=seconds, trace_id=trace_id
+            )
+        else:
+            # Probes come each second, and a replica that drains answers them with 503.
+            log = _log.debug
         if "principal" in self._scope:
             principal = self._scope["principal"]
             self.facts["tenant"] = principal.tenant_name
@@ -235,7 +244,7 @@ class RequestRecord:
                 self.facts.pop("client_request_id", None)
         if "ignored_parameters" in self.facts:
             self.facts["ignored_parameters"] = loggable_names(self.facts["ignored_parameters"])
-        _log.info(
+        log(
             "request",
             method=self.method,
             path=self.path,

@@ -95,9 +95,12 @@ def date_skew_s(date: str | None) -> float | None:
 async def connections(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
     settings = subject.settings.database
     each = settings.pool_size_max + CONNECTIONS_BESIDE_POOL
-    replicas = subject.replicas or max(1, facts.replicas)
+    detail = f"{each} for each replica"
+    # Replicas report only while a limit binds them together.
+    if replicas := subject.replicas or facts.replicas:
+        detail = f"{replicas} replicas with {each} each: {replicas * each}"
+    replicas = max(1, replicas)
     wanted = replicas * each
-    detail = f"{replicas} replicas with {each} each: {wanted}"
     if not facts.is_direct:
         yield _pooled(subject, f"{detail} through a pooler")
         return

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 EXCHANGE_PATH: Final = "/oauth/token"
 """Path without a key: the credentials are in the body."""
-PUBLIC_PATHS: Final = PROBES | {
-    *("/", "/version", "/metrics", "/openapi.json", "/docs"),
-    EXCHANGE_PATH,
-}
+OPERATION_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
+"""Paths of monitoring and browsers. They are no use of the API, and are not counted as such."""
+PUBLIC_PATHS: Final = OPERATION_PATHS | {EXCHANGE_PATH}
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
 """Admin keys open these and nothing else."""
 READS: Final = frozenset({"GET", "HEAD"})

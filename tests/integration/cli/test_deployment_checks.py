@@ -102,6 +102,7 @@ async def test_roles_of_tenants_that_may_more_are_an_error(postgres: Any) -> Non
 async def test_more_connections_than_the_server_allows_are_found() -> None:
     (finding,) = await found("connections")
     assert finding.level == "ok"
+    assert finding.detail.startswith("17 for each replica of ")
     (finding,) = await found("connections", replicas=20)
     assert finding.level == "error"
     assert "20 replicas with 17 each: 340 of " in finding.detail

@@ -62,7 +62,7 @@ def test_what_was_foreseen_is_no_error_of_ours() -> None:
 
 def test_an_answer_that_has_begun_is_not_begun_again() -> None:
     with captured_logs() as logged:
-        client_of(raising(RuntimeError("x"), started=True)).get("/")
+        client_of(raising(RuntimeError("x"), started=True)).get("/v1/models")
     assert [(line["event"], line.get("status")) for line in logged] == [
         ("unexpected error", None),
         ("request", 200),
@@ -72,7 +72,7 @@ def test_an_answer_that_has_begun_is_not_begun_again() -> None:
 @pytest.mark.requirement("error.client-gone")
 def test_nobody_is_answered_who_has_gone() -> None:
     with captured_logs() as logged, pytest.raises(AssertionError):
-        client_of(raising(ClientDisconnected())).get("/")
+        client_of(raising(ClientDisconnected())).get("/v1/models")
     (request,) = logged
     assert (request["status"], request["reason"]) == (499, "the client left")
 
@@ -84,9 +84,21 @@ def test_whose_key_it_is_stands_in_the_answer_and_in_the_log() -> None:
 
     headers = {"OpenAI-Organization": "another", "X-Client-Request-Id": "mine"}
     with captured_logs() as logged:
-        answer = client_of(app).get("/", headers=headers)
+        answer = client_of(app).get("/v1/models", headers=headers)
     assert answer.headers["openai-organization"] == "acme"
     assert (logged[0]["tenant"], logged[0]["client_request_id"]) == ("acme", "mine")
+
+
+def test_probes_are_not_counted_as_requests_of_the_api() -> None:
+    metrics = Metrics()
+    client = TestClient(RequestContext(PlainTextResponse("no", 503), metrics))
+    with captured_logs() as logged:
+        for path in ("/readyz", "/healthz", "/metrics", "/version", "/v1/models"):
+            client.get(path)
+    assert [line["path"] for line in logged if line["level"] == "info"] == ["/v1/models"]
+    exposed = metrics.exposition().decode()
+    assert 'gateway_requests_total{model="",status="503"} 1.0' in exposed
+    assert "gateway_requests_in_flight 0.0" in exposed
 
 
 async def keeping_nothing(scope: Scope, _receive: Receive, _send: Send) -> None:
