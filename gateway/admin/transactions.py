@@ -71,10 +71,16 @@ class Transactions:
         """Open a transaction for one change at a time of the tenant: its reads still hold at the
         commit.
         """
+        async with self.adding(tenant_id) as connection:
+            yield connection
+        self._forget()
+
+    @asynccontextmanager
+    async def adding(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
+        """Open such a transaction for what changes nothing of keys that were looked up."""
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
             yield connection
-        self._forget()
 
     @asynccontextmanager
     async def owning(self, remedy: str) -> AsyncIterator[Connection]:

@@ -17,6 +17,7 @@ from selectolax.lexbor import LexborHTMLParser as HTMLParser
 from gateway import ids
 from gateway.admin.data_retention import DataRetentionUpdate
 from gateway.admin.limits import LimitOwner
+from gateway.admin.responses import Reveal
 from gateway.admin.transactions import AdminCaller
 from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
@@ -531,7 +532,7 @@ async def revealed(playing: Playing, browser: Browser, response_id: str) -> None
     session = await playing.site.sessions.find(secret)
     assert session is not None
     author = replace(COMMAND_LINE, actor=session.actor)
-    await stored.reveal(author, response_id, "a test")
+    await stored.reveal(author, response_id, Reveal(reason="a test"))
 
 
 async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada: Browser) -> None:

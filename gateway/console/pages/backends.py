@@ -26,19 +26,19 @@ class BackendsView:
 
 
 async def read(services: Services) -> BackendsView:
-    fleet = fleet_of(await services.operator.live.snapshots())
-    backends = await services.operator.backends.list()
+    fleet = fleet_of(await services.operator.fleet.snapshots())
+    backends = await services.operator.fleet.backends()
     drained = {one["name"]: one["drained"] for one in backends if one["drained"]}
     return BackendsView(fleet, drained, await services.ownership.is_owner())
 
 
 async def drain(call: Call) -> str:
-    await call.services.operator.backends.drain(call.author, call.path["name"])
+    await call.services.operator.fleet.drain(call.author, call.path["name"])
     return PATH
 
 
 async def undrain(call: Call) -> str:
-    await call.services.operator.backends.undrain(call.author, call.path["name"])
+    await call.services.operator.fleet.undrain(call.author, call.path["name"])
     return PATH
 
 

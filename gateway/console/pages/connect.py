@@ -6,9 +6,9 @@ from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
 
-from gateway.admin.inspection import search
 from gateway.admin.keys import project_key_body
 from gateway.admin.projects import project_body
+from gateway.admin.responses import search
 from gateway.console.page import Page
 from gateway.console.snippets import snippets
 from gateway.errors import InvalidRequest

@@ -13,7 +13,7 @@ PATH: Final = "/now"
 
 
 async def read(services: Services) -> Fleet:
-    return fleet_of(await services.operator.live.snapshots())
+    return fleet_of(await services.operator.fleet.snapshots())
 
 
 PAGE: Final = Page(

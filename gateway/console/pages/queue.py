@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.admin.live import QUEUE_ROWS_MAX
+from gateway.admin.fleet import QUEUE_ROWS_MAX
 from gateway.console.fleet import fleet_of
 from gateway.console.page import Act, Page
 
@@ -41,8 +41,8 @@ class QueueView:
 
 
 async def read(services: Services) -> QueueView:
-    fleet = fleet_of(await services.operator.live.snapshots())
-    rows = await services.operator.live.queue()
+    fleet = fleet_of(await services.operator.fleet.snapshots())
+    rows = await services.operator.fleet.queue()
     by_tenant: dict[str, list[Json]] = {}
     for row in rows:
         by_tenant.setdefault(row["tenant"], []).append(row)

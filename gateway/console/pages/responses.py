@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from gateway import ids
-from gateway.admin.inspection import STATUSES, search
+from gateway.admin.responses import STATUSES, search
 from gateway.console.page import Act, Page, Rendered
 from gateway.errors import InvalidRequest, RequestError
 

@@ -31,12 +31,12 @@ class SystemView:
 
 async def view(call: Call) -> SystemView:
     services = call.services.operator
-    system = await services.system.get()
-    settings = (await services.backends.settings())["settings"]
+    system = await services.fleet.system()
+    settings = (await services.fleet.settings())["settings"]
     return SystemView(
         system=system,
         is_current=system["schema_revision"] == REVISION,
-        replicas=await services.backends.replicas(),
+        replicas=await services.fleet.replicas(),
         tables=system["tables"][:TABLES_SHOWN],
         settings=list(_flat(settings)),
     )
