@@ -1,4 +1,5 @@
-"""The Playground's way to the API.
+"""The Playground: its form as the body of a request, forks of stored responses, and its way to the
+API.
 
 A request goes through the application that clients reach, with the same checks, limits and usage.
 Its key stays in this process: no page and no cookie has it.
@@ -10,20 +11,22 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 from starlette.responses import Response
 from typing_extensions import override
 
 from gateway import ids
 from gateway.admin.keys import AccountKeyCreate
 from gateway.api.client_connection import EXTENSION, connection_of
-from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.errors import InvalidRequest, PermissionDenied, ResourceNotFound
+from gateway.protocol.pages import PageParams
 from gateway.telemetry import logs
 from gateway.tools.python.container_pool import IMAGE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import ClientConnection, OnDisconnect
     from gateway.console.answer_lines import AnswerLines
     from gateway.console.login_sessions import Session
+    from gateway.console.page import Call
+    from gateway.protocol.admin_bodies import Json
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.tenancy.policy import TenantPolicy
 
@@ -244,3 +249,164 @@ def _typed(head: Message, begins: bytes) -> Message:
     kinds = (kind for magic, kind in IMAGE_KINDS.items() if begins.startswith(magic))
     kept = [one for one in head["headers"] if one[0] in _FILE_HEADERS]
     return {**head, "headers": [*kept, (b"content-type", next(kinds, DOWNLOAD).encode())]}
+
+
+OUTPUT: Final = "output:"
+"""Before a call's id: the name of the field with its output."""
+APPROVAL: Final = "approval:"
+"""Before an approval's id: the name of the field with the answer."""
+HOSTED: Final[dict[HostedFamily, Json]] = {
+    "web_search": {"type": "web_search"},
+    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+}
+"""With a box in the form."""
+SHOWN: Final[dict[HostedFamily, str]] = {
+    "web_search": "web_search_call.action.sources",
+    "code_interpreter": "code_interpreter_call.outputs",
+}
+"""Values of `include`."""
+SCHEMA_NAME: Final = "answer"
+DIGITS_MAX: Final = 15
+"""All such numbers can be written as JSON."""
+TEXTS: Final = ("model", "instructions", "service_tier")
+"""Parameters as they stand."""
+
+
+def input_of(form: Mapping[str, str]) -> list[Json]:
+    items: list[Json] = [
+        {"type": "function_call_output", "call_id": name.removeprefix(OUTPUT), "output": value}
+        for name, value in form.items()
+        if name.startswith(OUTPUT)
+    ]
+    items += [
+        {
+            "type": "mcp_approval_response",
+            "approval_request_id": name.removeprefix(APPROVAL),
+            "approve": value == "approve",
+        }
+        for name, value in form.items()
+        if name.startswith(APPROVAL) and value in {"approve", "refuse"}
+    ]
+    if question := form.get("question", ""):
+        items.append({"role": "user", "content": question})
+    if not items:
+        raise InvalidRequest("There is no question. Write one, and send it.", param="question")
+    return items
+
+
+def number(text: str, param: str, refusal: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise InvalidRequest(refusal, param=param)
+    return int(text)
+
+
+def body_of(form: Mapping[str, str], context: Mapping[str, Any], items: Sequence[Json]) -> Json:
+    """Return the request; `context` has parameters to continue something with."""
+    body: Json = {name: form[name] for name in TEXTS if form.get(name)}
+    if effort := form.get("effort"):
+        body["reasoning"] = {"effort": effort}
+    if most := form.get("max_output_tokens"):
+        body["max_output_tokens"] = number(most, "max_output_tokens", "'Max tokens' is no number.")
+    if (schema := _json(form, "schema")) is not None:
+        form_of_answer = {"type": "json_schema", "name": SCHEMA_NAME, "strict": True}
+        body["text"] = {"format": {**form_of_answer, "schema": schema}}
+    if tools := list(_tools(form)):
+        body["tools"] = tools
+    if include := [field for family, field in SHOWN.items() if form.get(family)]:
+        body["include"] = include
+    return {**body, **context, "input": list(items)}
+
+
+def _tools(form: Mapping[str, str]) -> Iterator[Json]:
+    yield from (tool for family, tool in HOSTED.items() if form.get(family))
+    more = _json(form, "tools")
+    if more is not None:
+        yield from more if isinstance(more, list) else [more]
+
+
+def _json(form: Mapping[str, str], name: str) -> Any:
+    # None: the field is empty.
+    if not (text := form.get(name, "")):
+        return None
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"'{name}' is no JSON: {error}. Correct it, or leave it empty.", param=name
+        ) from None
+    if not isinstance(value, dict | list):
+        raise InvalidRequest(f"'{name}' is no object. Begin it with '{{'.", param=name)
+    return value
+
+
+ITEMS_MAX: Final = 1000
+"""Items that a request refers to."""
+PAGE_ITEMS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Response that is continued behind output item `item`; None: behind the last."""
+
+    response_id: str
+    item: int | None
+    tenant: str
+    project_id: str
+    model: str
+
+
+async def find_fork(call: Call, response_id: str, item: str) -> Fork:
+    """Raise `PermissionDenied` unless the response is revealed to the operator."""
+    if not call.may("content.read"):
+        raise PermissionDenied(
+            "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
+            "owner of this gateway.",
+            code="insufficient_permissions",
+        )
+    index = number(item, "item", "'item' is no number of an output item.") if item else None
+    stored = call.services.operator.responses
+    record = await stored.get(call.author, response_id)
+    if record["content"]["revealed_until"] is None:
+        raise PermissionDenied(
+            "A fork shows what the response says, which is not revealed to you, or no longer. "
+            "Reveal the response on its page, with a reason, and fork it from there.",
+            code="content_not_revealed",
+        )
+    return Fork(
+        response_id,
+        index,
+        record["tenant"]["name"],
+        record["project_id"],
+        record["model"],
+    )
+
+
+async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
+    """Return parameters and items of a request that goes on from the fork.
+
+    Behind the last item it continues the response itself; before it, it refers to each item of the
+    context, which the API copies.
+    """
+    stored = call.services.operator.responses
+    page = PageParams(limit=PAGE_ITEMS, order="asc")
+    content = await stored.items(call.author, fork.response_id, page)
+    output = (content["response"] or {}).get("output") or []
+    if fork.item is None or fork.item == len(output) - 1:
+        return {"previous_response_id": fork.response_id}, []
+    if fork.item >= len(output):
+        raise InvalidRequest(
+            f"The response has {len(output)} output items, counted from 0.", param="item"
+        )
+    items: list[Json] = list(content["input"])
+    while content["has_more"]:
+        if len(items) >= ITEMS_MAX:
+            raise InvalidRequest(
+                f"The context before this item has more than {ITEMS_MAX} items. Fork the response "
+                "behind its last item: that continues it as it is stored.",
+                param="item",
+            )
+        page = PageParams(limit=PAGE_ITEMS, order="asc", after=items[-1]["id"])
+        content = await stored.items(call.author, fork.response_id, page)
+        items += content["input"]
+    copied = [*items, *output[: fork.item + 1]]
+    return {}, [{"type": "item_reference", "id": item["id"]} for item in copied]

@@ -9,10 +9,17 @@ import orjson
 
 from gateway.admin.projects import project_body
 from gateway.console.answer_lines import FILE, AnswerLines
-from gateway.console.forks import context_of, find_fork
 from gateway.console.page import Act, Page
-from gateway.console.playground import Cancellation, FileAnswer, StreamedAnswer
-from gateway.console.questions import HOSTED, body_of, input_of
+from gateway.console.playground import (
+    HOSTED,
+    Cancellation,
+    FileAnswer,
+    StreamedAnswer,
+    body_of,
+    context_of,
+    find_fork,
+    input_of,
+)
 from gateway.console.snippets import request_snippets
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import EFFORTS, ServiceTier, literal_values
@@ -23,7 +30,6 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from gateway.console.forks import Fork
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
 
@@ -44,21 +50,7 @@ class Choice:
     tenants: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlaygroundView:
-    """The form; `ends_at` is the end of the session's key."""
-
-    choice: Choice
-    model: str
-    models: Sequence[str]
-    efforts: Sequence[str]
-    tiers: Sequence[str]
-    ends_at: float | None
-    fork: Fork | None
-    is_file_gone: bool
-
-
-async def view(call: Call) -> PlaygroundView:
+async def view(call: Call) -> Json:
     fork = None
     if response_id := call.query.get("fork"):
         fork = await find_fork(call, response_id, call.query.get("item", ""))
@@ -66,16 +58,16 @@ async def view(call: Call) -> PlaygroundView:
     project_id = fork.project_id if fork else call.query.get("project", "")
     choice = await _choice(call, tenant, project_id)
     key = call.services.playground.keys.find(call.session, project_id)
-    return PlaygroundView(
-        choice=choice,
-        model=fork.model if fork else call.query.get("model", ""),
-        models=call.services.models(),
-        efforts=EFFORTS,
-        tiers=TIERS,
-        ends_at=None if key is None else key.ends_at,
-        fork=fork,
-        is_file_gone="gone" in call.query,
-    )
+    return {
+        "choice": choice,
+        "model": fork.model if fork else call.query.get("model", ""),
+        "models": call.services.models(),
+        "efforts": EFFORTS,
+        "tiers": TIERS,
+        "ends_at": None if key is None else key.ends_at,
+        "fork": fork,
+        "is_file_gone": "gone" in call.query,
+    }
 
 
 async def _choice(call: Call, tenant: str, project_id: str) -> Choice:
