@@ -17,7 +17,7 @@ from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import PROJECTS, TENANTS, required_project
 from gateway.admin.routes import AuditedAs, audited, changed, read
 from gateway.protocol.base import WireModel
-from gateway.tenancy.retention_types import NONE, ORGANIZATION_DEFAULT, check_type
+from gateway.tenancy.policy import DEFAULT_RETENTION, ORGANIZATION_DEFAULT, check_retention_type
 
 if TYPE_CHECKING:
     from gateway.admin.routes import AdminRoute
@@ -49,7 +49,7 @@ class DataRetentionUpdate(WireModel):
 
 
 def organization_body(type_: str | None) -> Json:
-    return {"object": "organization.data_retention", "type": type_ or NONE}
+    return {"object": "organization.data_retention", "type": type_ or DEFAULT_RETENTION}
 
 
 def project_body(type_: str | None) -> Json:
@@ -79,7 +79,7 @@ class RetentionControls:
             return retention_type
 
     async def set_of_organization(self, caller: AdminCaller, body: DataRetentionUpdate) -> str:
-        check_type(body.retention_type, of_project=False)
+        check_retention_type(body.retention_type, of_project=False)
         tenant_id = caller.tenant_id
         remedy = "Ask the operator of this server to run: harmony-gateway data retention."
         async with self._transactions.owning(remedy) as connection:
@@ -103,7 +103,7 @@ class RetentionControls:
     async def set_of_project(
         self, caller: AdminCaller, project_id: str, body: DataRetentionUpdate
     ) -> str:
-        check_type(body.retention_type, of_project=True)
+        check_retention_type(body.retention_type, of_project=True)
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)

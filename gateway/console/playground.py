@@ -1,5 +1,4 @@
-"""The Playground: its form as the body of a request, forks of stored responses, and its way to the
-API.
+"""The Playground: its form as the body of a request, and its way to the API.
 
 A request goes through the application that clients reach, with the same checks, limits and usage.
 Its key stays in this process: no page and no cookie has it.
@@ -20,8 +19,7 @@ from typing_extensions import override
 from gateway import ids
 from gateway.admin.keys import AccountKeyCreate
 from gateway.api.client_connection import EXTENSION, connection_of
-from gateway.errors import InvalidRequest, PermissionDenied, ResourceNotFound
-from gateway.protocol.pages import PageParams
+from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.telemetry import logs
 from gateway.tools.python.container_pool import IMAGE_KINDS
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import ClientConnection, OnDisconnect
     from gateway.console.answer_lines import AnswerLines
     from gateway.console.login_sessions import Session
-    from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.tenancy.policy import TenantPolicy
@@ -337,76 +334,3 @@ def _json(form: Mapping[str, str], name: str) -> Any:
     if not isinstance(value, dict | list):
         raise InvalidRequest(f"'{name}' is no object. Begin it with '{{'.", param=name)
     return value
-
-
-ITEMS_MAX: Final = 1000
-"""Items that a request refers to."""
-PAGE_ITEMS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Response that is continued behind output item `item`; None: behind the last."""
-
-    response_id: str
-    item: int | None
-    tenant: str
-    project_id: str
-    model: str
-
-
-async def find_fork(call: Call, response_id: str, item: str) -> Fork:
-    """Raise `PermissionDenied` unless the response is revealed to the operator."""
-    if not call.may("content.read"):
-        raise PermissionDenied(
-            "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
-            "owner of this gateway.",
-            code="insufficient_permissions",
-        )
-    index = number(item, "item", "'item' is no number of an output item.") if item else None
-    stored = call.services.operator.responses
-    record = await stored.get(call.author, response_id)
-    if record["content"]["revealed_until"] is None:
-        raise PermissionDenied(
-            "A fork shows what the response says, which is not revealed to you, or no longer. "
-            "Reveal the response on its page, with a reason, and fork it from there.",
-            code="content_not_revealed",
-        )
-    return Fork(
-        response_id,
-        index,
-        record["tenant"]["name"],
-        record["project_id"],
-        record["model"],
-    )
-
-
-async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
-    """Return parameters and items of a request that goes on from the fork.
-
-    Behind the last item it continues the response itself; before it, it refers to each item of the
-    context, which the API copies.
-    """
-    stored = call.services.operator.responses
-    page = PageParams(limit=PAGE_ITEMS, order="asc")
-    content = await stored.items(call.author, fork.response_id, page)
-    output = (content["response"] or {}).get("output") or []
-    if fork.item is None or fork.item == len(output) - 1:
-        return {"previous_response_id": fork.response_id}, []
-    if fork.item >= len(output):
-        raise InvalidRequest(
-            f"The response has {len(output)} output items, counted from 0.", param="item"
-        )
-    items: list[Json] = list(content["input"])
-    while content["has_more"]:
-        if len(items) >= ITEMS_MAX:
-            raise InvalidRequest(
-                f"The context before this item has more than {ITEMS_MAX} items. Fork the response "
-                "behind its last item: that continues it as it is stored.",
-                param="item",
-            )
-        page = PageParams(limit=PAGE_ITEMS, order="asc", after=items[-1]["id"])
-        content = await stored.items(call.author, fork.response_id, page)
-        items += content["input"]
-    copied = [*items, *output[: fork.item + 1]]
-    return {}, [{"type": "item_reference", "id": item["id"]} for item in copied]

@@ -29,7 +29,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from gateway.tenancy import default_project
-from gateway.tenancy.retention_types import ZERO
+from gateway.tenancy.policy import ZERO_RETENTION
 from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
 from tests.console.hostile_site import HOSTILE, check
@@ -430,7 +430,7 @@ async def test_an_answer_that_is_not_stored_is_not_continued(
     tenants = playing.site.services.tenants
     await tenants.create(COMMAND_LINE, "secretive")
     tenant = (await tenants.get("secretive")).tenant.id
-    zero = DataRetentionUpdate(retention_type=ZERO)
+    zero = DataRetentionUpdate(retention_type=ZERO_RETENTION)
     retention = playing.site.console._services.tenant.retention
     await retention.set_of_organization(AdminCaller(tenant), zero)
     project = ids.project_id(default_project(tenant))
