@@ -17,7 +17,8 @@ from sqlalchemy import bindparam, func, update
 from typing_extensions import override
 
 from gateway import ids
-from gateway.admin.core import (
+from gateway.admin.routes import changed, deleted, listed, read
+from gateway.admin.transactions import (
     CoreStatement,
     ResourceRows,
     insert_row,
@@ -25,7 +26,6 @@ from gateway.admin.core import (
     of_tenant,
     update_by_id,
 )
-from gateway.admin.routes import changed, deleted, listed, read
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import (
     DisplayName,

@@ -10,7 +10,6 @@ from pydantic import Field
 from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, ResourceRows, in_seconds, named, of_tenant
 from gateway.admin.limits import KeyLimits, LimitOwner, set_limits
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
@@ -27,6 +26,7 @@ from gateway.admin.routes import (
 from gateway.admin.service_accounts import ALL as ACCOUNTS
 from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
+from gateway.admin.transactions import CoreStatement, ResourceRows, in_seconds, named, of_tenant
 from gateway.api.query import choice, list_body
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import (

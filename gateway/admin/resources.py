@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.admin import (
     audit_log,
-    content_access,
-    data_retention,
+    data_controls,
     federation_rules,
     fleet,
     identity_providers,
@@ -29,8 +28,7 @@ from gateway.admin import (
 )
 
 if TYPE_CHECKING:
-    from gateway.admin.content_access import ContentAccess
-    from gateway.admin.data_retention import RetentionControls
+    from gateway.admin.data_controls import DataControls
     from gateway.admin.federation_rules import FederationRules
     from gateway.admin.fleet import Fleet
     from gateway.admin.identity_providers import IdentityProviders
@@ -63,8 +61,7 @@ class AdminServices:
     spend_limits: SpendLimits
     usage: UsageReports
     audit: AuditLogs
-    retention: RetentionControls
-    content_access: ContentAccess
+    data_controls: DataControls
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +90,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *spend_limits.routes(services.spend_limits, services.limits),
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
-        *data_retention.routes(services.retention),
-        *content_access.routes(services.content_access),
+        *data_controls.routes(services.data_controls),
         *roles.routes(services.projects),
     ]
 

@@ -18,7 +18,7 @@ import orjson
 from pydantic import StringConstraints
 
 from gateway import ids
-from gateway.admin.content_access import find_access
+from gateway.admin.data_controls import find_access
 from gateway.admin.routes import PAGE, AdminRoute, audited, changed, read
 from gateway.api.query import integer, list_body, several, values_of
 from gateway.engine.run_spec import head_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import QueryParams
 
-    from gateway.admin.content_access import OperatorAccess
+    from gateway.admin.data_controls import OperatorAccess
     from gateway.admin.routes import AdminCall
     from gateway.audit import AuditEvent, Author
     from gateway.entries import Portion

@@ -16,12 +16,18 @@ from sqlalchemy import bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.limits import LimitOwner, upsert
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.routes import ORDERED_PAGE, AdminRoute, page_params
 from gateway.admin.tenants import ONE as TENANT
-from gateway.admin.transactions import Transactions
+from gateway.admin.transactions import (
+    CoreStatement,
+    ResourceRows,
+    Transactions,
+    insert_row,
+    named,
+    of_tenant,
+)
 from gateway.api.access.own_key import budget_body, limit_body
 from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, shown

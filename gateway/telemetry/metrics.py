@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Counting = Callable[..., None]
     Encoder = Callable[[CollectorRegistry], bytes]
-    from collections.abc import Callable
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 UPSTREAM: Final = "upstream"

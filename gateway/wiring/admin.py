@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.admin.content_access import ContentAccess
-from gateway.admin.data_retention import RetentionControls
+from gateway.admin.data_controls import DataControls
 from gateway.admin.federation_rules import FederationRules
 from gateway.admin.fleet import Fleet
 from gateway.admin.identity_providers import IdentityProviders
@@ -61,8 +60,7 @@ def admin_services(
         spend_limits=SpendLimits(database, access.forget),
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
-        retention=RetentionControls(transactions),
-        content_access=ContentAccess(transactions),
+        data_controls=DataControls(transactions),
     )
 
 

@@ -15,7 +15,7 @@ from playwright.async_api import expect
 from selectolax.lexbor import LexborHTMLParser as HTMLParser
 
 from gateway import ids
-from gateway.admin.data_retention import DataRetentionUpdate
+from gateway.admin.data_controls import DataRetentionUpdate
 from gateway.admin.limits import LimitOwner
 from gateway.admin.responses import Reveal
 from gateway.admin.transactions import AdminCaller
@@ -431,8 +431,8 @@ async def test_an_answer_that_is_not_stored_is_not_continued(
     await tenants.create(COMMAND_LINE, "secretive")
     tenant = (await tenants.get("secretive")).tenant.id
     zero = DataRetentionUpdate(retention_type=ZERO_RETENTION)
-    retention = playing.site.console._services.tenant.retention
-    await retention.set_of_organization(AdminCaller(tenant), zero)
+    controls = playing.site.console._services.tenant.data_controls
+    await controls.set_of_organization(AdminCaller(tenant), zero)
     project = ids.project_id(default_project(tenant))
     answer = await playing.ask(ada, "[[sim say=a]]", tenant="secretive", project=project)
     assert "Not stored" in first(answer.ending, ".notice").text()
