@@ -27,12 +27,7 @@ from gateway.admin.transactions import (
     update_by_id,
 )
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
-from gateway.protocol.admin_bodies import (
-    DisplayName,
-    Json,
-    ShortText,
-    seconds_of,
-)
+from gateway.protocol.admin_bodies import DisplayName, Json, ShortText, seconds_of
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
 from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row

@@ -10,10 +10,7 @@ import orjson
 
 from gateway import ids
 from gateway.cli import backends
-from gateway.cli.deployment_checks import (
-    clock_finding,
-    date_skew_s,
-)
+from gateway.cli.deployment_checks import clock_finding, date_skew_s
 from gateway.cli.findings import Finding, Subject, failed
 from gateway.constraints.output_rules import OutputRules
 from gateway.errors import UpstreamError, UpstreamRejected
