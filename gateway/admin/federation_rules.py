@@ -11,12 +11,6 @@ from pydantic import Discriminator, Field, StringConstraints
 from sqlalchemy import Uuid, bindparam, or_
 
 from gateway import ids
-from gateway.admin.core import (
-    ResourceRows,
-    insert_row,
-    mark_by_id,
-    update_by_id,
-)
 from gateway.admin.identity_providers import (
     ATTRIBUTES_MAX,
     ONE,
@@ -29,6 +23,7 @@ from gateway.admin.identity_providers import (
 from gateway.admin.projects import required_project
 from gateway.admin.routes import changed, deleted, listed, read
 from gateway.admin.service_accounts import required_account, unknown_account
+from gateway.admin.transactions import ResourceRows, insert_row, mark_by_id, update_by_id
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin_bodies import DisplayName, Json, ShortText, scopes_of, seconds_of
 from gateway.protocol.base import Many, WireModel

@@ -17,7 +17,8 @@ from sqlalchemy import bindparam, func, update
 from typing_extensions import override
 
 from gateway import ids
-from gateway.admin.core import (
+from gateway.admin.routes import changed, deleted, listed, read
+from gateway.admin.transactions import (
     CoreStatement,
     ResourceRows,
     insert_row,
@@ -25,14 +26,8 @@ from gateway.admin.core import (
     of_tenant,
     update_by_id,
 )
-from gateway.admin.routes import changed, deleted, listed, read
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
-from gateway.protocol.admin_bodies import (
-    DisplayName,
-    Json,
-    ShortText,
-    seconds_of,
-)
+from gateway.protocol.admin_bodies import DisplayName, Json, ShortText, seconds_of
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
 from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row

@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from typing_extensions import override
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, ResourceRows, mark_by_id
 from gateway.admin.identity_providers import (
     ATTRIBUTES_MAX,
     EVENT,
@@ -32,7 +31,7 @@ from gateway.admin.identity_providers import (
 from gateway.admin.routes import changed, deleted, read, whole_page
 from gateway.admin.tenants import ONE as TENANT_PATH
 from gateway.admin.tenants import check_name
-from gateway.admin.transactions import owning
+from gateway.admin.transactions import CoreStatement, ResourceRows, mark_by_id, owning
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import DisplayName, Json, NoBody, ShortText, scopes_of
 from gateway.protocol.base import Many

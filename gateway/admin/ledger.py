@@ -9,14 +9,7 @@ from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.api.query import choice, integer
 from gateway.api.streaming import TimedResponse
 from gateway.errors import ResourceNotFound, shown
-from gateway.ledger.records import (
-    MEDIA_TYPES,
-    PAGE_LINES_MAX,
-    VERSION,
-    Format,
-    export,
-    place_of,
-)
+from gateway.ledger.records import MEDIA_TYPES, PAGE_LINES_MAX, VERSION, Format, export, place_of
 from gateway.protocol.admin_bodies import Json, NoBody, seconds_of
 from gateway.protocol.base import WireModel
 from gateway.store import audit_log

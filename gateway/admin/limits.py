@@ -9,16 +9,10 @@ from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, named, of_tenant
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import (
-    PAGE,
-    AdminRoute,
-    cut,
-    page_params,
-)
-from gateway.admin.transactions import Transactions
+from gateway.admin.routes import PAGE, AdminRoute, cut, page_params
+from gateway.admin.transactions import CoreStatement, Transactions, named, of_tenant
 from gateway.api.query import list_body
 from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown

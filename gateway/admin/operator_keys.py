@@ -12,9 +12,8 @@ from uuid import UUID
 from sqlalchemy import bindparam, func, insert, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.routes import OPERATOR_BASE, audited, changed, read, whole_page
-from gateway.admin.transactions import owning
+from gateway.admin.transactions import CoreStatement, in_seconds, named, owning
 from gateway.api.access.authentication import (
     ADMIN_PATHS,
     PUBLIC_PATHS,

@@ -12,10 +12,9 @@ from pydantic import Field
 from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, named
 from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.admin.tenants import check_name
-from gateway.admin.transactions import owning
+from gateway.admin.transactions import CoreStatement, named, owning
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import ANY_TIER, COMPONENTS, NANO, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import (

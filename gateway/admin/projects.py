@@ -9,8 +9,14 @@ from sqlalchemy import Boolean, Text, bindparam, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, ResourceRows, insert_row, mark_by_id, update_by_id
 from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, deleted, listed, read
+from gateway.admin.transactions import (
+    CoreStatement,
+    ResourceRows,
+    insert_row,
+    mark_by_id,
+    update_by_id,
+)
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import (
     MODELS_MAX,
@@ -288,7 +294,7 @@ class Projects:
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
         body.check_supported()
         tenant_id = caller.tenant_id
-        async with self._transactions.changing(tenant_id) as connection:
+        async with self._transactions.adding(tenant_id) as connection:
             await _add_default(connection, tenant_id)
             count = await _ROWS.count(connection, tenant=tenant_id, include_archived=True)
             if count >= PROJECTS_MAX:

@@ -16,7 +16,7 @@ import orjson
 from pydantic import Field
 
 from gateway import ids
-from gateway.admin.responses import ONE
+from gateway.admin.responses import ONE, place_of
 from gateway.admin.routes import AdminRoute
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import integer
@@ -90,15 +90,8 @@ def routes(replays: Replays) -> list[AdminRoute]:
             return await replays.replay(call.author, call.path["response_id"], body)
 
     async def prompt(call: AdminCall) -> Json:
-        query = call.request.query_params
-        after = integer(query, "after", minimum=-1)
-        limit = integer(query, "limit", minimum=1, maximum=MESSAGES_MAX) or MESSAGES_DEFAULT
-        return await replays.prompt(
-            call.author,
-            call.path["response_id"],
-            after=-1 if after is None else after,
-            limit=limit,
-        )
+        bounds = place_of(call.request.query_params, MESSAGES_DEFAULT, MESSAGES_MAX)
+        return await replays.prompt(call.author, call.path["response_id"], **bounds)
 
     async def corpus(call: AdminCall) -> Json:
         turn = integer(call.request.query_params, "turn", minimum=0, maximum=TURN_MAX) or 0

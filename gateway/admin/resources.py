@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING
 
 from gateway.admin import (
     audit_log,
-    backends,
-    content_access,
-    data_retention,
+    data_controls,
     federation_rules,
+    fleet,
     identity_providers,
-    inspection,
     issuers,
     keys,
     ledger,
-    limit_states,
     limits,
-    live,
     operator_keys,
     prices,
     projects,
@@ -27,23 +23,19 @@ from gateway.admin import (
     roles,
     service_accounts,
     spend_limits,
-    system,
     tenants,
     usage,
 )
 
 if TYPE_CHECKING:
-    from gateway.admin.backends import Backends
-    from gateway.admin.content_access import ContentAccess
-    from gateway.admin.data_retention import RetentionControls
+    from gateway.admin.data_controls import DataControls
     from gateway.admin.federation_rules import FederationRules
+    from gateway.admin.fleet import Fleet
     from gateway.admin.identity_providers import IdentityProviders
     from gateway.admin.issuers import OperatorIssuers
     from gateway.admin.keys import Keys
     from gateway.admin.ledger import Ledger
-    from gateway.admin.limit_states import LimitStates
     from gateway.admin.limits import Limits
-    from gateway.admin.live import Live
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
@@ -51,8 +43,7 @@ if TYPE_CHECKING:
     from gateway.admin.responses import StoredResponses
     from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
-    from gateway.admin.spend_limits import SpendLimits
-    from gateway.admin.system import System
+    from gateway.admin.spend_limits import LimitStates, SpendLimits
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
     from gateway.services.audit_logs import AuditLogs
@@ -70,20 +61,17 @@ class AdminServices:
     spend_limits: SpendLimits
     usage: UsageReports
     audit: AuditLogs
-    retention: RetentionControls
-    content_access: ContentAccess
+    data_controls: DataControls
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorServices:
     tenants: Tenants
-    backends: Backends
+    fleet: Fleet
     operators: Operators
     issuers: OperatorIssuers
     prices: Prices
     ledger: Ledger
-    system: System
-    live: Live
     limit_states: LimitStates
     database: Database
     responses: StoredResponses
@@ -102,8 +90,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *spend_limits.routes(services.spend_limits, services.limits),
         *usage.routes(services.usage),
         *audit_log.routes(services.audit),
-        *data_retention.routes(services.retention),
-        *content_access.routes(services.content_access),
+        *data_controls.routes(services.data_controls),
         *roles.routes(services.projects),
     ]
 
@@ -111,16 +98,13 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
 def operator_routes(services: OperatorServices) -> list[AdminRoute]:
     return [
         *tenants.routes(services.tenants),
-        *backends.routes(services.backends),
+        *fleet.routes(services.fleet),
         *operator_keys.routes(services.operators),
         *issuers.routes(services.issuers),
         *prices.routes(services.prices),
         *ledger.routes(services.ledger),
-        *system.routes(services.system),
-        *live.routes(services.live),
-        *limit_states.routes(services.limit_states),
-        *inspection.routes(services.database),
-        *responses.routes(services.responses),
+        *spend_limits.operator_routes(services.limit_states),
+        *responses.routes(services.responses, services.database),
         *replays.routes(services.replays),
         *audit_log.operator_routes(services.audit, services.tenants),
     ]

@@ -1,4 +1,4 @@
-"""`/admin/v1/responses/{id}`: the timeline of a stored response and, once revealed, its content.
+"""`/admin/v1/responses`: stored responses of all tenants, and the timeline and content of one.
 
 Without a reveal no statement reads a column with content. A reveal takes the permission
 `content.read`, a reason, and that the tenant allows it (`content_access`). Its audit entry lets the
@@ -18,18 +18,18 @@ import orjson
 from pydantic import StringConstraints
 
 from gateway import ids
-from gateway.admin.content_access import find_access
-from gateway.admin.inspection import COLUMNS, OUTER_COLUMNS, record_body
-from gateway.admin.routes import AdminRoute, changed
-from gateway.api.query import integer, list_body
+from gateway.admin.data_controls import find_access
+from gateway.admin.routes import PAGE, AdminRoute, audited, changed, read
+from gateway.api.query import integer, list_body, several, values_of
 from gateway.engine.run_spec import head_of
 from gateway.entries import FOLD_VERSIONS, Singles, portions
 from gateway.errors import InvalidRequest, PermissionDenied, RateLimited
 from gateway.eventlog.fold.execution import PHASES, execution_of, unpacked_timeline
 from gateway.eventlog.fold_slices import READ_BYTES_MAX, SLICE_S
-from gateway.protocol.admin_bodies import NoBody
+from gateway.protocol.admin_bodies import NoBody, moment_of, seconds_of
 from gateway.protocol.base import WireModel
 from gateway.protocol.pages import PageParams
+from gateway.protocol.request_errors import wrong_value
 from gateway.services.retrieval import ENDED, not_found
 from gateway.services.token_view import LogView, TokenView
 from gateway.store import audit_log, content, flushes, messages
@@ -38,7 +38,7 @@ from gateway.store.events import day_of
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import RUNNING
+from gateway.store.schema import RUNNING, TERMINAL
 from gateway.store.tables.ledger import COUNTS
 from gateway.tenancy import ProjectId, TenantId
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import QueryParams
 
-    from gateway.admin.content_access import OperatorAccess
-    from gateway.admin.routes import AdminCall, Endpoint
+    from gateway.admin.data_controls import OperatorAccess
+    from gateway.admin.routes import AdminCall
     from gateway.audit import AuditEvent, Author
     from gateway.entries import Portion
     from gateway.eventlog.feed import Feed
@@ -64,6 +64,119 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
 
     Cancel = Callable[[TenantId, UUID], Awaitable[StoredResponse | None]]
+
+STATUSES: Final = (*RUNNING, *TERMINAL)
+SPAN_MAX: Final = timedelta(days=31)
+_CLOCKS_DIFFER_S: Final = 3600
+PAGE_DEFAULT: Final = 20
+PAGE_MAX: Final = 100
+QUERY: Final = (
+    *(*PAGE, "before", "id", "tenant", "project_id", "api_key_id", "conversation_id", "model"),
+    *("created_at[gte]", "created_at[lt]", *several("status")),
+)
+
+_NAMES: Final = (
+    *("tenant_id", "id", "project_id", "key_id", "model", "status", "background", "streamed"),
+    *("created_at", "completed_at", "parent_id", "conversation_id", "owner", "attempts"),
+)
+COLUMNS: Final = ", ".join(("t.name AS tenant_name", *(f"r.{name}" for name in _NAMES)))
+"""Columns for `record_body`; none has content."""
+OUTER_COLUMNS: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
+"""The same of a subquery `one`."""
+# No index has `created_at`. Ids begin with the time at which they were made, so that the primary
+# key finds the newest ones of a range of time, tenant by tenant.
+_SEARCH: Final = Statement(f"""
+SELECT {OUTER_COLUMNS} FROM tenants AS t CROSS JOIN LATERAL (
+    SELECT {COLUMNS} FROM responses AS r
+    WHERE r.tenant_id = t.id AND r.id > :above AND r.id < :below
+      AND (CAST(:id AS uuid) IS NULL OR r.id = CAST(:id AS uuid))
+      AND (CAST(:project AS uuid) IS NULL
+           OR coalesce(r.project_id, r.tenant_id) = CAST(:project AS uuid))
+      AND (CAST(:key AS uuid) IS NULL OR r.key_id = CAST(:key AS uuid))
+      AND (CAST(:conversation AS uuid) IS NULL OR r.conversation_id = CAST(:conversation AS uuid))
+      AND (CAST(:model AS text) IS NULL OR r.model = CAST(:model AS text))
+      AND (CAST(:statuses AS text[]) IS NULL OR r.status = ANY (CAST(:statuses AS text[])))
+      AND r.created_at >= :from_at AND r.created_at < :until_at
+    ORDER BY r.id DESC
+    LIMIT :rows_max
+) AS one
+WHERE CAST(:tenant AS text) IS NULL OR t.name = CAST(:tenant AS text)
+ORDER BY one.id DESC
+LIMIT :rows_max
+""")  # noqa: S608 - constants only
+
+
+async def search(database: Database, query: QueryParams) -> Json:
+    limit = integer(query, "limit", minimum=1, maximum=PAGE_MAX) or PAGE_DEFAULT
+    parameters = {**_parameters(query), "rows_max": limit + 1}
+    # The role that may not read content.
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_SEARCH, parameters)
+    return list_body([record_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+
+def _parameters(query: QueryParams) -> Json:
+    # Raises `InvalidRequest`, also for a longer period than `SPAN_MAX`, the default.
+    statuses = values_of(query, "status")
+    for status in statuses:
+        if status not in STATUSES:
+            raise wrong_value("status", status, STATUSES)
+    until_s = integer(query, "created_at[lt]", minimum=0)
+    from_s = integer(query, "created_at[gte]", minimum=0)
+    until = datetime.now(UTC) + timedelta(minutes=1) if until_s is None else moment_of(until_s)
+    begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
+    if until - begin > SPAN_MAX:
+        raise InvalidRequest(
+            f"Ask for {SPAN_MAX.days} days at most.",
+            code="invalid_value",
+            param="created_at[gte]",
+        )
+    after, before = (_parsed(query, name, ids.parse_response_id) for name in ("after", "before"))
+    above = ids.first_uuid(begin.timestamp() - _CLOCKS_DIFFER_S)
+    below = ids.first_uuid(until.timestamp() + _CLOCKS_DIFFER_S)
+    return {
+        "above": above if before is None else max(above, before),
+        "below": below if after is None else min(below, after),
+        "from_at": begin,
+        "until_at": until,
+        "tenant": query.get("tenant"),
+        "id": _parsed(query, "id", ids.parse_response_id),
+        "project": _parsed(query, "project_id", ids.parse_project_id),
+        "key": _parsed(query, "api_key_id", ids.parse_api_key_id),
+        "conversation": _parsed(query, "conversation_id", ids.parse_conversation_id),
+        "model": query.get("model"),
+        "statuses": list(statuses) or None,
+    }
+
+
+def _parsed(query: QueryParams, name: str, parse: Callable[[str], UUID | None]) -> UUID | None:
+    if (text := query.get(name)) is None:
+        return None
+    if (id_ := parse(text)) is None:
+        raise InvalidRequest(f"'{name}' is no such id.", code="invalid_value", param=name)
+    return id_
+
+
+def record_body(row: Row) -> Json:
+    tenant_id = TenantId(row.tenant_id)
+    return {
+        "id": ids.response_id(row.id),
+        "object": "response.record",
+        "tenant": {"id": ids.tenant_id(tenant_id), "name": row.tenant_name},
+        "project_id": ids.project_id(ProjectId(row.project_id or row.tenant_id)),
+        "api_key_id": ids.api_key_id(row.key_id),
+        "model": row.model,
+        "status": row.status,
+        "background": row.background,
+        "stream": row.streamed,
+        "created_at": seconds_of(row.created_at),
+        "completed_at": seconds_of(row.completed_at),
+        "previous_response_id": row.parent_id and ids.response_id(row.parent_id),
+        "conversation_id": row.conversation_id and ids.conversation_id(row.conversation_id),
+        "replica": row.owner,
+        "attempts": row.attempts,
+    }
+
 
 ONE: Final = "/responses/{response_id}"
 REVEALED: Final = "harmony.content.revealed"
@@ -160,31 +273,18 @@ class Reveal(WireModel):
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, max_length=1000)]
 
 
-def routes(stored: StoredResponses) -> list[AdminRoute]:
+def routes(stored: StoredResponses, database: Database) -> list[AdminRoute]:
     reads: Final = "responses.read"
     reads_content: Final = "content.read"
+
+    async def listed(call: AdminCall) -> Json:
+        return await search(database, call.request.query_params)
 
     async def one(call: AdminCall) -> Json:
         return await stored.get(call.author, call.path["response_id"])
 
-    async def reveal(call: AdminCall) -> Json:
-        body = await call.body(Reveal)
-        return await stored.reveal(call.author, call.path["response_id"], body.reason)
-
-    def of(use_case: Callable[[str], Any]) -> Endpoint:
-        async def endpoint(call: AdminCall) -> Json:
-            answer: Json = await use_case(*call.path.values())
-            return answer
-
-        return endpoint
-
-    def place(query: QueryParams, default: int, most: int) -> dict[str, int]:
-        after = integer(query, "after", minimum=-1)
-        limit = integer(query, "limit", minimum=1, maximum=most) or default
-        return {"after": -1 if after is None else after, "limit": limit}
-
     async def events(call: AdminCall) -> Json:
-        bounds = place(call.request.query_params, EVENTS_DEFAULT, EVENTS_MAX)
+        bounds = place_of(call.request.query_params, EVENTS_DEFAULT, EVENTS_MAX)
         return await stored.events(call.author, call.path["response_id"], **bounds)
 
     async def items(call: AdminCall) -> Json:
@@ -197,32 +297,32 @@ def routes(stored: StoredResponses) -> list[AdminRoute]:
         after = call.request.query_params.get("after")
         return await stored.conversation(call.path["conversation_id"], after=after)
 
-    page = ("after", "limit")
-
     async def tokens(call: AdminCall) -> Json:
         query = call.request.query_params
-        return await stored.tokens(
-            call.author,
-            call.path["response_id"],
-            **place(query, TOKENS_DEFAULT, TOKENS_MAX),
-            seen=integer(query, "seen", minimum=0),
-        )
+        bounds = place_of(query, TOKENS_DEFAULT, TOKENS_MAX)
+        seen = integer(query, "seen", minimum=0)
+        return await stored.tokens(call.author, call.path["response_id"], **bounds, seen=seen)
 
+    page, turns = ("after", "limit"), "/conversations/{conversation_id}/responses"
     return [
+        AdminRoute("GET", "/responses", reads, listed, query=QUERY),
         AdminRoute("GET", ONE, reads, one),
-        AdminRoute("GET", f"{ONE}/execution", reads, of(stored.execution)),
-        AdminRoute("GET", f"{ONE}/log", reads, of(stored.log)),
-        AdminRoute("GET", f"{ONE}/chain", reads, of(stored.chain)),
-        AdminRoute(
-            "GET", "/conversations/{conversation_id}/responses", reads, conversation,
-            query=("after",),
-        ),
+        read(f"{ONE}/execution", reads, stored.execution, dict),
+        read(f"{ONE}/log", reads, stored.log, dict),
+        read(f"{ONE}/chain", reads, stored.chain, dict),
+        AdminRoute("GET", turns, reads, conversation, query=("after",)),
         changed(f"{ONE}/cancel", "responses.cancel", stored.cancel, dict, NoBody),
-        AdminRoute("POST", f"{ONE}/reveal", reads_content, reveal, Reveal),
+        changed(f"{ONE}/reveal", reads_content, stored.reveal, dict, Reveal),
         AdminRoute("GET", f"{ONE}/items", reads_content, items, query=page),
         AdminRoute("GET", f"{ONE}/tokens", reads_content, tokens, query=(*page, "seen")),
         AdminRoute("GET", f"{ONE}/events", reads_content, events, query=page),
-    ]  # fmt: skip
+    ]
+
+
+def place_of(query: QueryParams, default: int, most: int) -> dict[str, int]:
+    after = integer(query, "after", minimum=-1)
+    limit = integer(query, "limit", minimum=1, maximum=most) or default
+    return {"after": -1 if after is None else after, "limit": limit}
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +475,7 @@ class StoredResponses:
         async with self._database.transaction(tenant_id) as connection:
             await audit_log.record(connection, tenant_id, _event(author, row, type_, data=data))
 
-    async def reveal(self, author: Author, response_id: str, reason: str) -> Json:
+    async def reveal(self, author: Author, response_id: str, body: Reveal) -> Json:
         row = await self._find(response_id)
         tenant_id = TenantId(row.tenant_id)
         parameters = _reveals(author, row, within_s=3600.0)
@@ -388,7 +488,7 @@ class StoredResponses:
                     f"You have revealed {REVEALS_MAX} responses of this tenant within an hour.",
                     code="rate_limit_exceeded",
                 )
-            event = _event(author, row, REVEALED, data={"reason": reason})
+            event = _event(author, row, REVEALED, data=audited(body))
             entry = await audit_log.record(connection, tenant_id, event)
         until = entry.at + timedelta(seconds=REVEAL_S)
         return {

@@ -14,12 +14,7 @@ from starlette.routing import Route
 
 from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
-from gateway.api.query import (
-    boolean,
-    list_body,
-    page_query,
-    without_index,
-)
+from gateway.api.query import boolean, list_body, page_query, without_index
 from gateway.audit import Actor, Author
 from gateway.errors import PermissionDenied, shown
 from gateway.protocol.admin_bodies import Json, NoBody, deleted_body

@@ -8,7 +8,10 @@ from sqlalchemy import Uuid, any_, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from gateway import ids
-from gateway.admin.core import (
+from gateway.admin.projects import ONE as PROJECT
+from gateway.admin.projects import required_project
+from gateway.admin.routes import audited, changed, deleted, listed, read
+from gateway.admin.transactions import (
     CoreStatement,
     ResourceRows,
     insert_row,
@@ -16,9 +19,6 @@ from gateway.admin.core import (
     of_tenant,
     update_by_id,
 )
-from gateway.admin.projects import ONE as PROJECT
-from gateway.admin.projects import required_project
-from gateway.admin.routes import audited, changed, deleted, listed, read
 from gateway.errors import RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import DisplayName, Json, seconds_of
 from gateway.protocol.base import NullableModel

@@ -16,15 +16,23 @@ from sqlalchemy import bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.limits import LimitOwner, upsert
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.routes import ORDERED_PAGE, AdminRoute, page_params
-from gateway.admin.transactions import Transactions
+from gateway.admin.tenants import ONE as TENANT
+from gateway.admin.transactions import (
+    CoreStatement,
+    ResourceRows,
+    Transactions,
+    insert_row,
+    named,
+    of_tenant,
+)
+from gateway.api.access.own_key import budget_body, limit_body
 from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import CENT, begins
-from gateway.limits.rules import Budget
+from gateway.limits.rules import Budget, Terms
 from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel
 from gateway.store.limits import alerts, key_terms
@@ -34,13 +42,14 @@ from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from uuid import UUID
 
     from sqlalchemy import ColumnElement, Table
 
     from gateway.admin.limits import Limits
     from gateway.admin.routes import AdminCall
+    from gateway.limits.accounting import Figures
     from gateway.limits.rules import Interval, Mode, Unit
     from gateway.protocol.pages import Page, PageParams
     from gateway.store.postgres.database import Connection, Database
@@ -78,6 +87,15 @@ def routes(spend_limits: SpendLimits, limits: Limits) -> list[AdminRoute]:
             AdminRoute("DELETE", one, may_write, spending.delete_alert),
         ]
     return every_route
+
+
+def operator_routes(states: LimitStates) -> list[AdminRoute]:
+    async def of_tenant(call: AdminCall) -> Json:
+        project_id = call.request.query_params.get("project_id")
+        return _states_body(await states.named(call.path["name"], project_id))
+
+    query = ("project_id",)
+    return [AdminRoute("GET", f"{TENANT}/limits", "tenants.read", of_tenant, query=query)]
 
 
 def _printable(text: str) -> str:
@@ -480,3 +498,42 @@ async def _add_alert(connection: Connection, owner: LimitOwner, new: SpendAlert)
 async def _remove_alert(connection: Connection, owner: LimitOwner, alert_id: UUID) -> None:
     await connection.execute(_REMOVE_ALERT, owner.row | {"id": alert_id})
     await owner.note(connection, f"{ALERT_EVENT}.deleted", ids.spend_alert_id(alert_id))
+
+
+class LimitStates:
+    """What is used of limits and budgets now, over all replicas."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        spend_limits: SpendLimits,
+        figures: Callable[[TenantId, Terms], Awaitable[Figures]],
+    ) -> None:
+        self._limits = limits
+        self._spend_limits = spend_limits
+        self._figures = figures
+
+    async def named(self, tenant: str, project_id: str | None) -> Figures:
+        tenant_id = await self._limits.tenant(tenant)
+        if project_id is None:
+            return await self.of(LimitOwner.of_tenant(tenant_id))
+        return await self.of(await self._limits.of_project(tenant_id, project_id))
+
+    async def of(self, owner: LimitOwner) -> Figures:
+        # Of those that are its own, not of the ones around it.
+        limits = filter(owner.has, await self._limits.limits(owner.tenant_id))
+        budgets = await self._spend_limits.of(owner)
+        return await self._figures(owner.tenant_id, Terms(tuple(limits), tuple(budgets)))
+
+
+def _states_body(figures: Figures) -> Json:
+    now = datetime.now(UTC)
+    budgets = []
+    for one in figures.budgets:
+        at = one.runs_out_at(now)
+        budgets.append({**budget_body(one), "runs_out_at": at and int(at.timestamp())})
+    return {
+        "object": "limits",
+        "limits": list(map(limit_body, figures.limits)),
+        "budgets": budgets,
+    }

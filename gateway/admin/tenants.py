@@ -16,15 +16,7 @@ from pydantic import StringConstraints
 
 from gateway import ids
 from gateway.admin.keys import ShownKey, admin_key_body
-from gateway.admin.routes import (
-    PAGE,
-    AdminRoute,
-    changed,
-    check_permission,
-    cut,
-    page_params,
-    read,
-)
+from gateway.admin.routes import PAGE, AdminRoute, changed, check_permission, cut, page_params, read
 from gateway.admin.transactions import owned
 from gateway.api.query import list_body
 from gateway.api.streaming import TimedResponse

@@ -111,7 +111,7 @@ PANELS: Final = {
     },
     "Operators and stored data": {
         "operators": Entry("operators", "commands", "Create, list and disable keys of operators."),
-        "console": Entry("console", "commands", "Sign in to the pages for operators."),
+        "console": Entry("operators", "console", "Sign in to the pages for operators."),
         "operator-issuers": Entry(
             "issuers",
             "operator_commands",

@@ -146,8 +146,8 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
+    from gateway.simulator.completion_wire import SimulatorOptions
     from gateway.simulator.simulated_server import create_simulator
-    from gateway.simulator.simulator_options import SimulatorOptions
 
     details: Step = terminal.step if examples else _silent
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")

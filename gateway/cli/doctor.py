@@ -1,63 +1,36 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
-import orjson
 import typer
 
-from gateway import ids
-from gateway.cli import backends, chat_probes, mcp_registry, terminal
-from gateway.cli.chat_probes import Heard
+from gateway.cli import backends, mcp_registry, terminal
+from gateway.cli.backend_checks import inference_servers
 from gateway.cli.command import Config, Json, run
 from gateway.cli.config import require_complete
 from gateway.cli.deployment_checks import DATABASE_CHECKS, admin_listener, proxy
-from gateway.cli.engine_checks import engine_findings
 from gateway.cli.findings import Finding, Subject, failed, show
 from gateway.cli.provision import connected, prepared_keys, provisioned
 from gateway.cli.terminal import FAILED
-from gateway.constraints.output_rules import OutputRules
-from gateway.errors import StartupError, StoreError, UpstreamError, installation
-from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
-from gateway.models.format import SEES
-from gateway.protocol.context_item import ContextItem
-from gateway.protocol.items import InputText, Message
-from gateway.protocol.proxied import PATHS
-from gateway.services.models import GENERATES
+from gateway.errors import StartupError, StoreError, installation
 from gateway.settings import load_settings
 from gateway.store.diagnostics import server_facts
 from gateway.store.migration.verification import missing, summary
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
-from gateway.text_ids import TEXT_STATE
-from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.http.client import build_client
-from gateway.upstreams.inference_server import InferenceServer
-from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
-from gateway.upstreams.probe import describe
-from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
-from gateway.upstreams.tokenization import render
 from gateway.wiring import foundation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from gateway.cli.findings import Check
-    from gateway.generation import TokenSink
-    from gateway.models.format import Formats, ModelFormat
-    from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.engines import InferenceEngine, Unusable
-    from gateway.upstreams.http.client import Client
 
-PROBE_TIMEOUT_S = 30.0
 _SEARCH_REMEDY = (
     "Are its url and api_key in tools.web.providers right? SearXNG has to allow the format json."
 )
@@ -68,28 +41,6 @@ _PYTHON_REMEDY = (
     "docs/python.md says what each engine needs. Until one passes, no request gets this tool."
 )
 NOBODY = TenantId(UUID(int=0))
-_HELLO = ContextItem(
-    "message",
-    "",
-    b"",
-    role="user",
-    parsed=Message(role="user", content=(InputText(text="Hello"),)),
-)
-_BOUND_WORDS = "Qx7"
-_BOUND = Constraint(Literal(_BOUND_WORDS))
-_PROXIED: dict[ProxiedKind, dict[str, object]] = {
-    "embeddings": {"input": "Hello"},
-    "rerank": {"query": "Hello", "documents": ["Hello"]},
-}
-_ANSWER_BYTES_MAX = 1 << 22
-_NO_RULES = OutputRules(tools={}, allowed=frozenset())
-_MISFIT_REMEDY = (
-    "Set tokenizer, reasoning and calls of the model as its servers need them: docs/models.md."
-)
-_UNBOUND_REMEDY = (
-    "Start vLLM without --reasoning-parser: with one, grammars wait for the end of a thought. The "
-    "gateway reads thoughts and calls itself, so it needs no parser of the server."
-)
 
 
 def doctor(
@@ -305,246 +256,6 @@ async def _sources(subject: Subject) -> AsyncIterator[Finding]:
         yield Finding(f"source {name}", ok=ok, detail=detail, remedy=remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Probed:
-    backend: Backend
-    engine: InferenceEngine
-    listed: Mapping[str, Listed]
-    served: Mapping[str, ServedModel]
-    unusable: Unusable | None
-    tasks: Mapping[str, Sequence[str]]
-    """By the public id of a declared model."""
-
-    @property
-    def generating(self) -> list[str]:
-        return [name for name in self.served if "generate" in self.tasks_of(name)]
-
-    def tasks_of(self, model: str) -> Sequence[str]:
-        parent = self.served[model].parent or model
-        return self.tasks.get(model, self.tasks.get(parent, GENERATES))
-
-    @property
-    def models(self) -> dict[str, int | None]:
-        lengths = self.backend.context_lengths
-        return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
-
-
-async def _backends(subject: Subject) -> AsyncIterator[Finding]:
-    if subject.formats is None:
-        return
-    async with build_client() as client:
-        for finding in await _probed(subject.settings, client, subject.formats):
-            yield finding
-
-
-async def _probed(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
-    probes: dict[str, _Probed | UpstreamError] = {}
-    for backend in (await backends.current_members(settings)).backends.values():
-        try:
-            probes[backend.name] = await _look(settings, backend, client)
-        except UpstreamError as error:
-            probes[backend.name] = error
-    answered = [probe for probe in probes.values() if isinstance(probe, _Probed)]
-    offered = {name for probe in answered if probe.unusable is None for name in probe.listed}
-    answered = [
-        replace(
-            probe,
-            served=offers(
-                probe.backend.models, probe.listed, offered, adapters_of=probe.backend.adapters_of
-            ),
-        )
-        for probe in answered
-    ]
-    probes |= {probe.backend.name: probe for probe in answered}
-    findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
-    for probe in answered:
-        named = next((one.name for one in probe.served.values()), None)
-        if not _fault(probe):
-            findings += await engine_findings(probe.backend, probe.engine, named, client)
-        for model in () if _fault(probe) else probe.generating:
-            findings += await _chat_format(probe, model, client, formats.for_model(model))
-            findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
-    missing = [
-        Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
-        for one in unserved(answered)
-    ]
-    return findings + missing
-
-
-async def _look(settings: Settings, backend: Backend, client: Client) -> _Probed:
-    description = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
-    engine = description.engine or UnknownEngine()
-    tasks = {model.id: model.tasks for model in settings.models}
-    unusable = None if backend.is_chat_only else engine.unusable
-    return _Probed(backend, engine, description.models, {}, unusable, tasks)
-
-
-async def _backend(
-    name: str, probe: _Probed | UpstreamError, client: Client, formats: Formats
-) -> Finding:
-    about = f"backend {name}"
-    if isinstance(probe, UpstreamError):
-        return failed(about, probe)
-    fault = _fault(probe)
-    if fault is not None:
-        return Finding(about, False, *fault)
-    try:
-        for model in probe.generating:
-            await _one_token(probe, model, client, formats.for_model(model))
-        passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
-    except UpstreamError as error:
-        return failed(about, error)
-    can = probe.engine.capabilities(
-        grammars=probe.backend.grammars, priorities=probe.backend.priorities
-    )
-    models = ", ".join(_described(probe, model) for model in probe.served)
-    ids_or_text = "text" if probe.backend.is_chat_only else "token ids"
-    back = [*([ids_or_text] if probe.generating else ()), *dict.fromkeys(passed)]
-    able = () if probe.backend.is_chat_only else (str(can),)
-    verb = "comes" if back == ["text"] else "come"
-    summary = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
-    return Finding(about, ok=True, detail=f"{probe.engine}: {summary}")
-
-
-def _fault(probe: _Probed) -> tuple[str, str] | None:
-    if probe.unusable is not None:
-        return probe.unusable.why, probe.unusable.remedy
-    if not probe.listed:
-        return "it serves no model", "Is the model still being loaded?"
-    if why := overlooked(probe):
-        return why, REMEDY
-    untold = [model for model, length in probe.models.items() if length is None]
-    if untold:
-        why = f"it does not tell the context length of {', '.join(untold)}"
-        return why, "Set context_length of the model in gateway.yaml."
-    return None
-
-
-def _described(probe: _Probed, model: str) -> str:
-    served = probe.served[model]
-    name = model if served.name == model else f"{model} as {served.name}"
-    adapter = "" if served.parent is None else f", an adapter of {served.parent}"
-    return f"{name} ({probe.models[model]} tokens{adapter})"
-
-
-async def _chat_format(
-    probe: _Probed, model: str, client: Client, format_: ModelFormat
-) -> list[Finding]:
-    # Checks that a server which renders a model's prompts renders what is read here, and that a
-    # grammar holds from the first id on. Empty for models whose prompts are made here.
-    if not format_.questions:
-        return []
-    about, served = f"model {model} at {probe.backend.name}", probe.served[model]
-    path, name = probe.engine.tokenize_path, served.parent or served.name
-    try:
-        rendered = {
-            question: await render(
-                client, probe.backend, path, name, question, timeout_s=PROBE_TIMEOUT_S
-            )
-            for question in format_.questions
-        }
-        misfits = format_.misfits(rendered)
-        if misfits:
-            return [Finding(about, False, "; ".join(misfits), _MISFIT_REMEDY)]
-        is_bound = await _is_bound_at_once(probe, model, client, format_)
-    except UpstreamError as error:
-        return [failed(about, error)]
-    if not is_bound:
-        return [
-            Finding(about, False, "a grammar does not bind what it says first", _UNBOUND_REMEDY)
-        ]
-    return [Finding(about, ok=True, detail="its chat template and its tokenizer fit")]
-
-
-async def _chat_endpoint(
-    probe: _Probed, model: str, client: Client, format_: ModelFormat
-) -> list[Finding]:
-    # Empty for models that are only sent ids.
-    is_text = format_.framing.is_text
-    if not is_text and SEES not in format_.abilities:
-        return []
-    about = f"model {model} at {probe.backend.name}"
-
-    async def ask(prompt: Sequence[int], heard: Heard) -> None:
-        text_format = format_ if is_text else format_.with_state(TEXT_STATE)
-        await _generate(probe, model, client, text_format, heard, prompt=prompt)
-
-    try:
-        report = await chat_probes.examine(ask, format_.abilities)
-    except UpstreamError as error:
-        return [failed(about, error)]
-    usage = "tells usage" if report.tells_usage else "tells no usage, which is estimated then"
-    takes = ", ".join(("messages", *report.taken))
-    return [
-        Finding(about, ok=True, detail=f"its chat endpoint takes {takes}; {usage}"),
-        *(
-            Finding(about, False, f"it takes no {name}: {why}", chat_probes.REMEDIES[name])
-            for name, why in report.refused.items()
-        ),
-    ]
-
-
-async def _is_bound_at_once(
-    probe: _Probed, model: str, client: Client, format_: ModelFormat
-) -> bool:
-    # The grammar allows only words that the model would not write by itself.
-    can = probe.engine.capabilities(grammars=probe.backend.grammars)
-    if can.grammars != "turn":
-        return True
-    heard = Heard()
-    await _generate(probe, model, client, format_, heard, _BOUND)
-    parser = format_.new_parser(_NO_RULES)
-    return b"".join(map(parser.piece, heard.ids)).startswith(_BOUND_WORDS.encode())
-
-
-async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelFormat) -> None:
-    # Raises `UpstreamError` when nothing comes back. Servers of text send a few words.
-    count = Heard()
-    await _generate(probe, model, client, format_, count)
-    if not count.ids:
-        raise UpstreamError("it ended without a token id", upstream=probe.backend.name)
-
-
-async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
-    # Tasks whose requests are passed through.
-    timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
-    kinds = [kind for kind in PATHS if kind in probe.tasks_of(model)]
-    for kind in kinds:
-        body = orjson.dumps({"model": probe.served[model].name, **_PROXIED[kind]})
-        await upstream.ask(PATHS[kind], body, bytes_max=_ANSWER_BYTES_MAX)
-    return list(kinds)
-
-
-async def _generate(  # noqa: PLR0913 - what is asked, and of whom
-    probe: _Probed,
-    model: str,
-    client: Client,
-    format_: ModelFormat,
-    sink: TokenSink,
-    constraint: Constraint | None = None,
-    *,
-    prompt: Sequence[int] = (),
-) -> None:
-    is_text = format_.framing.is_text
-    timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
-    upstream.runs(probe.engine)
-    upstream.serves(probe.served)
-    request = TokenRequest(
-        request_id=ids.new_request_id(),
-        model=model,
-        prompt_ids=prompt or [*format_.render_item(_HELLO), *format_.framing.opening],
-        sampling=Sampling(max_tokens=16 if constraint or is_text else 1, temperature=0.0),
-        chat=ChatTerms(limits_output=True) if is_text else None,
-        cache_salt="doctor",
-        stop_ids=format_.stop_ids,
-        id_end=format_.vocabulary_size,
-        constraint=constraint,
-    )
-    await upstream.generate(request, sink)
-
-
 CHECKS: Final[tuple[Check, ...]] = (
     _libraries,
     _prompts,
@@ -553,7 +264,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _web_search,
     _code_interpreter,
     _sources,
-    _backends,
+    inference_servers,
     proxy,
 )
 """In the order of the output."""

@@ -13,7 +13,7 @@ import typer
 
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
-from gateway.admin.prices import PriceCreate, PriceEnd, Prices
+from gateway.admin.prices import PriceCreate, PriceEnd, Prices, price_body
 from gateway.admin.spend_limits import CAP_MAX, SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
@@ -24,7 +24,6 @@ from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
     from gateway.admin.spend_limits import BudgetState
-    from gateway.limits.money import Price
     from gateway.limits.rules import Budget, Limit, Mode
     from gateway.store.limits.alerts import SpendAlert
     from gateway.tenancy import TenantId
@@ -286,15 +285,15 @@ async def list_prices(gateway: Installation, json_: Json = False) -> None:
     """List all prices, those that are over included."""
     service = await _prices_of(gateway)
     terminal.listing(
-        list(map(_price, await service.list())),
+        list(map(price_body, await service.list())),
         {
             **_columns("model", "tier"),
-            "TENANT": lambda row: row["tenant"] or "all",
+            "TENANT": lambda row: row["tenant_id"] or "all",
             "NANO-DOLLARS FOR EACH": lambda row: ", ".join(
                 f"{name} {nano}" for name, nano in row["nano_per_unit"].items()
             ),
-            "FROM": "valid_from",
-            "UNTIL": lambda row: row["valid_until"] or "",
+            "FROM": lambda row: _time(row["valid_from"]),
+            "UNTIL": lambda row: _time(row["valid_until"]),
         },
         as_json=json_,
     )
@@ -319,6 +318,10 @@ def _show_limits(limits: list[Limit], *, as_json: bool) -> None:
         },
         as_json=as_json,
     )
+
+
+def _time(second: int | None) -> str:
+    return "" if second is None else datetime.fromtimestamp(second, UTC).isoformat()
 
 
 def _columns(*names: str) -> dict[str, str]:
@@ -388,16 +391,4 @@ def _budget(one: BudgetState, alerts: list[SpendAlert]) -> dict[str, Any]:
             {"percent": alert.percent, "threshold": _amount(alert.threshold, alert.unit)}
             for alert in alerts
         ],
-    }
-
-
-def _price(one: Price) -> dict[str, Any]:
-    return {
-        "id": str(one.id),
-        "model": one.model,
-        "tier": one.tier,
-        "tenant": None if not one.tenant_id.int else str(one.tenant_id),
-        "nano_per_unit": dict(one.nano),
-        "valid_from": one.valid_from.isoformat(),
-        "valid_until": one.valid_until.isoformat() if one.valid_until else None,
     }

@@ -133,8 +133,8 @@ def simulate(
 
     There is no model in it: what it answers is written in a script. It is for trying the gateway.
     """
+    from gateway.simulator.completion_wire import SimulatorOptions
     from gateway.simulator.simulated_server import create_simulator
-    from gateway.simulator.simulator_options import SimulatorOptions
 
     configure_logging("info", "auto")
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.admin.data_retention import DataRetentionUpdate, organization_body
+from gateway.admin.data_controls import DataRetentionUpdate, organization_body
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.cli.provision import new_file, prepared_keys
@@ -64,8 +64,8 @@ async def retention(
     services, caller = await gateway.admin(name)
     if type_ is not None:
         body = validated(DataRetentionUpdate, {"retention_type": type_})
-        await services.retention.set_of_organization(caller, body)
-    type_ = await services.retention.of_organization(caller.tenant_id)
+        await services.data_controls.set_of_organization(caller, body)
+    type_ = await services.data_controls.of_organization(caller.tenant_id)
     terminal.show(f"tenant {name}: {organization_body(type_)['type']}")
 
 

@@ -67,8 +67,9 @@ _REMEDIES: Final = {
 _LISTS: Final = {
     "tenant": "tenants list",
     "project_id": "projects list TENANT",
-    "key": "keys list TENANT (of operators: operators list)",
+    "key": "keys list TENANT",
     "key_id": "keys list TENANT",
+    "id": "operators list",
     "label": "mcp list",
     "workload_identity_provider_id": "issuers list TENANT",
     "issuer_id": "operator-issuers list",

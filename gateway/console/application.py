@@ -22,13 +22,11 @@ from gateway.api.streaming import TimedResponse
 from gateway.api.urls import path_of
 from gateway.console import BASE
 from gateway.console.fleet import SPARK_HEIGHT, SPARK_WIDTH
-from gateway.console.login_attempts import LoginAttempts
-from gateway.console.login_sessions import LOGIN, SESSION_S, Visitor
+from gateway.console.login_sessions import LOGIN, SESSION_S, LoginAttempts, Visitor
 from gateway.console.page import Act, Call, Download, Rendered
 from gateway.console.pages import PAGES, account, usage
-from gateway.console.rendering import Templates
+from gateway.console.rendering import StaticFiles, Templates
 from gateway.console.spending import LIMIT_FIELDS
-from gateway.console.static_files import StaticFiles
 from gateway.console.streams import Streams, Topic
 from gateway.errors import GatewayError, InvalidRequest, PermissionDenied, ResourceNotFound
 from gateway.services.sign_in import ATTEMPT_S, Attempt

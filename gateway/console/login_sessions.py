@@ -1,4 +1,4 @@
-"""Sessions of the console, and the links that begin them.
+"""Sessions of the console, the links that begin them, and a bound on wrong links.
 
 A row is a link until its one use, which gives it the hash of a new secret: so a link works once,
 and the session's secret was in no address.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hmac
 import os
+import time
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -17,13 +19,14 @@ from urllib.parse import urlencode
 from gateway import ids
 from gateway.audit import Actor, Author
 from gateway.console import BASE
+from gateway.errors import RateLimited
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
     from uuid import UUID
 
@@ -222,3 +225,35 @@ def _new_secret() -> str:
 def _form_token(secret: str) -> str:
     # Forms show it, so it must not reveal the secret that the cookie has.
     return hmac.digest(secret.encode(), b"form", sha256).hex()
+
+
+FAILURES_MAX: Final = 5
+"""Failures of one address within `WINDOW_S`."""
+WINDOW_S: Final = 60.0
+ADDRESSES_MAX: Final = 1_000
+"""Addresses that are kept: those that failed last."""
+
+
+class LoginAttempts:
+    """Failed logins of this process, by address: each costs a statement."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str | None) -> None:
+        failures = self._failures.get(address or "", ())
+        recent = [at for at in failures if self._clock() - at < WINDOW_S]
+        if len(recent) >= FAILURES_MAX:
+            wait_s = WINDOW_S - (self._clock() - recent[0])
+            raise RateLimited(
+                "There were too many wrong login links. Try again in a minute.",
+                retry_after_s=wait_s,
+            )
+
+    def note_failure(self, address: str | None) -> None:
+        failures = self._failures.setdefault(address or "", deque(maxlen=FAILURES_MAX))
+        self._failures.move_to_end(address or "")
+        failures.append(self._clock())
+        if len(self._failures) > ADDRESSES_MAX:
+            self._failures.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Templates and their filters.
+"""Templates and their filters; scripts and styles.
 
 What a page shows may come from a client or a model: all is escaped, and characters that hide or
 reorder text are shown by their numbers.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.responses import Response
+
+from gateway.errors import ResourceNotFound, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,3 +101,38 @@ class Templates:
     def fragment(self, template: str, block: str, context: Mapping[str, Any]) -> str:
         loaded = self._environment.get_template(template)
         return "".join(loaded.blocks[block](loaded.new_context(dict(context))))
+
+
+STATIC_FOLDER: Final = Path(__file__).parent / "static"
+DIGEST_CHARS: Final = 12
+_TYPES: Final = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+class StaticFiles:
+    """Files in memory: they are few, and small."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._names: dict[str, str] = {}
+        self._files: dict[str, tuple[bytes, str]] = {}
+        for path in sorted(STATIC_FOLDER.rglob("*")):
+            if path.suffix in _TYPES:
+                content = path.read_bytes()
+                digest = sha256(content).hexdigest()[:DIGEST_CHARS]
+                name = f"{path.stem}.{digest}{path.suffix}"
+                self._names[path.name] = name
+                self._files[name] = (content, _TYPES[path.suffix])
+
+    def url(self, name: str) -> str:
+        return f"{self._base}/{self._names[name]}"
+
+    def response(self, name: str) -> Response:
+        if name not in self._files:
+            raise ResourceNotFound(f"There is no file '{shown(name)}'.")
+        content, media_type = self._files[name]
+        lasting = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(content, headers=lasting, media_type=media_type)

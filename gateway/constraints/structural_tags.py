@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.gbnf import SPACES_MAX
 from gateway.constraints.schemas import subschemas
-from gateway.generation import (
-    AnyText,
-    Ebnf,
-    InOrder,
-    Json,
-    Literal,
-    Maybe,
-    OneOf,
-    Repeated,
-    Token,
-)
+from gateway.generation import AnyText, Ebnf, InOrder, Json, Literal, Maybe, OneOf, Repeated, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,9 @@ Sources: responses of vLLM 0.32 with its parsers of gpt-oss, and of SGLang 0.5.2
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from uuid import UUID
 
 import orjson
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
 from gateway.context.assembly import assemble
-from gateway.errors import InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText, Where
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.harmony_format import HarmonyFormat
@@ -35,7 +36,6 @@ from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import declared
-from gateway.simulator.simulated_errors import SimulatedError, bad_request, bad_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent, TokenParser
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.responses.create_request import CreateResponse
-    from gateway.simulator.simulator_options import SimulatorOptions
 
     Json = dict[str, Any]
 
@@ -531,3 +530,98 @@ class ChatWriter(EventWriter):
         piece = self._vocabulary.piece(token)
         text = piece.decode("utf-8", "replace")
         return {"token": text, "logprob": logprob, "bytes": list(piece)}
+
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    500: "InternalServerError",
+    503: "Service Unavailable",
+}
+
+_SGLANG_TYPES = {400: "BadRequest", 500: "InternalServerError", 503: "SERVICE_UNAVAILABLE"}
+
+
+class SimulatedError(GatewayError):
+    """Answer to a request with `status` and `body()`."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind or _TYPES.get(status, "InternalServerError")
+        self.param = param
+
+    def body(self, engine: str = "vllm") -> dict[str, Any]:
+        return self._flat() if engine == "sglang" else self._nested()
+
+    def _flat(self) -> dict[str, Any]:
+        return {
+            "object": "error",
+            "message": self.message,
+            "type": _SGLANG_TYPES.get(self.status, str(self.status)),
+            "param": None,
+            "code": self.status,
+        }
+
+    def _nested(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+
+def bad_request(message: str, param: str | None = None) -> SimulatedError:
+    return SimulatedError(400, message, param=param)
+
+
+def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
+    """Return the error of vLLM's request validation."""
+    detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}
+    return SimulatedError(
+        400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"
+    )
+
+
+Engine = Literal["vllm", "sglang"]
+_RECENT: Final[dict[Engine, str]] = {"vllm": "0.32.0", "sglang": "0.5.23"}
+_READY_SINCE: Final = (0, 5, 20)
+"""The SGLang that has `/ready`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorOptions:
+    models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
+    """Served names; a request without a model gets the first."""
+    engine: Engine = "vllm"
+    version: str | None = None
+    """Version that it claims to be; None: a recent one."""
+    context_length: int = 131_072
+    """Ids of prompt and output together."""
+    body_bytes_max: int = 32 * 1024 * 1024
+
+    @property
+    def engine_version(self) -> str:
+        return self.version or _RECENT[self.engine]
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        numbers = re.match(r"\d+(?:\.\d+)*", self.engine_version)
+        return tuple(map(int, numbers[0].split("."))) if numbers else ()
+
+    @property
+    def has_ready(self) -> bool:
+        return self.engine == "sglang" and self.release >= _READY_SINCE

@@ -11,8 +11,8 @@ from gateway.tenancy.policy import (
     DEFAULT_POLICY,
     ModelPermissions,
     ProjectControls,
+    keeps_nothing,
 )
-from gateway.tenancy.retention_types import keeps_nothing
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -516,3 +516,39 @@ def check_changes(changes: PolicyChanges) -> None:
             raise InvalidRequest(f"There is no policy value {name!r}.", param=name)
         if value is not None:
             POLICY_VALUES[name].check(value)
+
+
+ZERO_RETENTION: Final = "zero_data_retention"
+DEFAULT_RETENTION: Final = "none"
+"""The default: the policy of the tenant says how long."""
+ORGANIZATION_DEFAULT: Final = "organization_default"
+ORGANIZATION_RETENTION_TYPES: Final = (ZERO_RETENTION, DEFAULT_RETENTION)
+"""`none` is ours: OpenAI's organizations have no such object instead."""
+PROJECT_RETENTION_TYPES: Final = (ORGANIZATION_DEFAULT, DEFAULT_RETENTION, ZERO_RETENTION)
+UNSUPPORTED_RETENTION_TYPES: Final = (
+    "modified_abuse_monitoring",
+    "enhanced_zero_data_retention",
+    "enhanced_modified_abuse_monitoring",
+)
+"""OpenAI's others: nothing is monitored here."""
+
+
+def keeps_nothing(organization: str | None, project: str | None) -> bool:
+    """Return True if zero retention holds for a project."""
+    if project is None or project == ORGANIZATION_DEFAULT:
+        return organization == ZERO_RETENTION
+    return project == ZERO_RETENTION
+
+
+def check_retention_type(retention_type: str, *, of_project: bool) -> None:
+    allowed = PROJECT_RETENTION_TYPES if of_project else ORGANIZATION_RETENTION_TYPES
+    if retention_type in allowed:
+        return
+    listed = ", ".join(f"'{one}'" for one in allowed)
+    is_openais = retention_type in UNSUPPORTED_RETENTION_TYPES
+    why = "is not supported here" if is_openais else "is no type of data retention"
+    raise InvalidRequest(
+        f"That {why}: 'retention_type' is one of {listed}.",
+        code="invalid_value",
+        param="retention_type",
+    )

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.admin.backends import Backends
-from gateway.admin.content_access import ContentAccess
-from gateway.admin.data_retention import RetentionControls
+from gateway.admin.data_controls import DataControls
 from gateway.admin.federation_rules import FederationRules
+from gateway.admin.fleet import Fleet
 from gateway.admin.identity_providers import IdentityProviders
 from gateway.admin.issuers import OperatorIssuers
 from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
-from gateway.admin.limit_states import LimitStates
 from gateway.admin.limits import Limits
-from gateway.admin.live import Live
 from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
@@ -20,8 +17,7 @@ from gateway.admin.replays import Replays
 from gateway.admin.resources import AdminServices, OperatorServices
 from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
-from gateway.admin.spend_limits import SpendLimits
-from gateway.admin.system import System
+from gateway.admin.spend_limits import LimitStates, SpendLimits
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
@@ -64,8 +60,7 @@ def admin_services(
         spend_limits=SpendLimits(database, access.forget),
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
-        retention=RetentionControls(transactions),
-        content_access=ContentAccess(transactions),
+        data_controls=DataControls(transactions),
     )
 
 
@@ -93,9 +88,11 @@ def operator_services(process: Process) -> OperatorServices:
     )
     return OperatorServices(
         tenants=tenants(settings, database, process.access),
-        backends=Backends(
+        fleet=Fleet(
             database,
             foundation.pool,
+            process.health,
+            process.replica.snapshots,
             replica=foundation.owner,
             # Secrets are of a type that is written as stars.
             settings=lambda: foundation.settings.model_dump(mode="json"),
@@ -104,13 +101,11 @@ def operator_services(process: Process) -> OperatorServices:
         issuers=OperatorIssuers(database, process.access.forget),
         prices=Prices(database, settings.model_aliases),
         ledger=ledger_of(settings, database, foundation.metrics),
-        live=Live(database, process.replica.snapshots),
         limit_states=LimitStates(
             Limits(database, settings.model_aliases),
             SpendLimits(database),
             process.replica.limiter.figures,
         ),
-        system=System(database, process.health, replica=foundation.owner),
         database=database,
         responses=stored,
         replays=Replays(

@@ -110,12 +110,12 @@ async def showcase(database_url: str, **sections: Any) -> AsyncIterator[Showcase
             running_gateway(settings) as gateway,
             serving(AdminGateway(gateway.process)) as admin_url,
         ):
-            backends = operator_services(gateway.process).backends
+            fleet = operator_services(gateway.process).fleet
             # What is to be there already need not come slowly.
-            await backends.drain(COMMAND_LINE, SLOW_BACKEND)
+            await fleet.drain(COMMAND_LINE, SLOW_BACKEND)
             key, project_id = await _populate(gateway)
             shown = await _talk(gateway, key)
-            await backends.undrain(COMMAND_LINE, SLOW_BACKEND)
+            await fleet.undrain(COMMAND_LINE, SLOW_BACKEND)
             yield Showcase(gateway, admin_url, key, project_id, *shown)
 
 

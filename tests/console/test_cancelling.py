@@ -12,8 +12,7 @@ from playwright.async_api import expect
 from starlette.datastructures import QueryParams
 
 from gateway import ids
-from gateway.admin.inspection import search
-from gateway.admin.responses import CANCELLED
+from gateway.admin.responses import CANCELLED, search
 from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
 from gateway.console.login_sessions import login_url

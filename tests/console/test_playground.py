@@ -15,8 +15,9 @@ from playwright.async_api import expect
 from selectolax.lexbor import LexborHTMLParser as HTMLParser
 
 from gateway import ids
-from gateway.admin.data_retention import DataRetentionUpdate
+from gateway.admin.data_controls import DataRetentionUpdate
 from gateway.admin.limits import LimitOwner
+from gateway.admin.responses import Reveal
 from gateway.admin.transactions import AdminCaller
 from gateway.app import AdminGateway
 from gateway.audit import COMMAND_LINE
@@ -28,7 +29,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from gateway.tenancy import default_project
-from gateway.tenancy.retention_types import ZERO
+from gateway.tenancy.policy import ZERO_RETENTION
 from tests.console.chromium import PROGRAM, chromium, sign_in, visit
 from tests.console.conftest import OWN_SITE, Site, first
 from tests.console.hostile_site import HOSTILE, check
@@ -429,9 +430,9 @@ async def test_an_answer_that_is_not_stored_is_not_continued(
     tenants = playing.site.services.tenants
     await tenants.create(COMMAND_LINE, "secretive")
     tenant = (await tenants.get("secretive")).tenant.id
-    zero = DataRetentionUpdate(retention_type=ZERO)
-    retention = playing.site.console._services.tenant.retention
-    await retention.set_of_organization(AdminCaller(tenant), zero)
+    zero = DataRetentionUpdate(retention_type=ZERO_RETENTION)
+    controls = playing.site.console._services.tenant.data_controls
+    await controls.set_of_organization(AdminCaller(tenant), zero)
     project = ids.project_id(default_project(tenant))
     answer = await playing.ask(ada, "[[sim say=a]]", tenant="secretive", project=project)
     assert "Not stored" in first(answer.ending, ".notice").text()
@@ -531,7 +532,7 @@ async def revealed(playing: Playing, browser: Browser, response_id: str) -> None
     session = await playing.site.sessions.find(secret)
     assert session is not None
     author = replace(COMMAND_LINE, actor=session.actor)
-    await stored.reveal(author, response_id, "a test")
+    await stored.reveal(author, response_id, Reveal(reason="a test"))
 
 
 async def test_a_fork_continues_a_response_behind_any_item(playing: Playing, ada: Browser) -> None:

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.console.application import _HEADERS, FORM_TOKEN
-from gateway.console.login_attempts import ADDRESSES_MAX, FAILURES_MAX, WINDOW_S, LoginAttempts
-from gateway.console.login_sessions import IDLE_S, SESSION_S, Visitor
+from gateway.console.login_sessions import (
+    ADDRESSES_MAX,
+    FAILURES_MAX,
+    IDLE_S,
+    SESSION_S,
+    WINDOW_S,
+    LoginAttempts,
+    Visitor,
+)
 from gateway.errors import RateLimited
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE

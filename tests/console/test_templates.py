@@ -11,7 +11,7 @@ from gateway.console import BASE
 from gateway.console.application import _HEADERS, FORM_TOKEN, FRAGMENT
 from gateway.console.pages import PAGES
 from gateway.console.rendering import FOLDER, Templates, visible
-from gateway.console.static_files import FOLDER as STATIC
+from gateway.console.rendering import STATIC_FOLDER as STATIC
 
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.html"))
 LINES_MAX = 6_000

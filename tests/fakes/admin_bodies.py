@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.admin.content_access import ContentConsent
-from gateway.admin.data_retention import DataRetentionUpdate
+from gateway.admin.data_controls import ContentConsent, DataRetentionUpdate
 from gateway.admin.federation_rules import RuleCreate, RuleUpdate
 from gateway.admin.identity_providers import ProviderCreate, ProviderUpdate
 from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuerUpdate

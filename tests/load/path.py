@@ -31,6 +31,7 @@ from gateway.devdb.embedded import EmbeddedPostgres
 from tests.fakes.gateway import PEPPER
 from tests.fakes.simulator import simulator_process
 from tests.load import processes
+from tests.load.peers import free_port
 from tests.load.profiled import SENT
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ SETTLED_S: Final = 0.5
 WARM_UPS: Final = 2
 KEY_CACHE_TTL_S: Final = 600.0
 _ASKED: Final = {"model": MODEL, "input": "Say hello to the reader of this code.", "stream": True}
+_RESEARCH: Final = "lamp [[sim steps=search lamp; cite]]"
 _PROFILED: Final = Path(__file__).with_name("profiled.py")
 
 
@@ -77,14 +79,15 @@ class Noted:
 
 
 class Profiled:
-    """A gateway whose calls are noted, and a key for it."""
+    """A gateway whose calls are noted, a key for it, and one for its admin API at `admin_port`."""
 
-    def __init__(self, child: Child, key: str, noted: Path) -> None:
+    def __init__(
+        self, child: Child, key: str, noted: Path, *, admin_port: int, admin_key: str
+    ) -> None:
         self._child = child
         self._noted = noted
-        headers = {"authorization": f"Bearer {key}"}
-        url = f"http://127.0.0.1:{child.port}"
-        self._client = httpx2.Client(base_url=url, headers=headers, timeout=60)
+        self._client = _client(child.port, key)
+        self._admin = _client(admin_port, admin_key)
 
     def idle(self) -> set[tuple[str, int, str]]:
         """The functions that are called while nobody asks anything."""
@@ -102,8 +105,20 @@ class Profiled:
         params = {"stream": "true", "starting_after": 2}
         return self._warm(lambda: self._read("GET", path, params=params))
 
+    def search(self) -> Noted:
+        """A streamed create with a search of the local index between its two turns."""
+        return self.create(input=_RESEARCH, tools=[{"type": "web_search"}])
+
+    def create_project(self) -> Noted:
+        return self._warm(self._create_project)
+
+    def _create_project(self) -> None:
+        path = "/v1/organization/projects"
+        self._admin.post(path, json={"name": "of the path"}).raise_for_status()
+
     def close(self) -> None:
         self._client.close()
+        self._admin.close()
 
     def _warm(self, ask: Callable[[], object]) -> Noted:
         for _ in range(WARM_UPS):
@@ -142,6 +157,8 @@ def measure(tree: Path) -> dict[str, Noted]:
             "... until the backend is asked": create.until_sent(),
             "POST background + stream": gateway.create(background=True).without(idle),
             "GET with starting_after": gateway.resume().without(idle),
+            "POST stream with a web search": gateway.search().without(idle),
+            "POST /v1/organization/projects": gateway.create_project().without(idle),
         }
 
 
@@ -154,7 +171,15 @@ def profiled(tree: Path) -> Iterator[Profiled]:
         simulator_process(models=(MODEL,), tokens_per_s=TOKENS_PER_S) as backend,
     ):
         config = folder / "gateway.yaml"
-        config.write_text(json.dumps({"backends": [{"name": "b", "url": backend.url}]}))
+        admin_port = free_port()
+        settings = {
+            "backends": [{"name": "b", "url": backend.url}],
+            "admin": {"port": admin_port},
+            "tools": {"web": {"enabled": True}},
+        }
+        config.write_text(json.dumps(settings))
+        page = folder / "lamp.txt"
+        page.write_text("A lamp gives light.")
         environ = {
             **{name: value for name, value in os.environ.items() if "GATEWAY_" not in name},
             "GATEWAY_CONFIG": str(config),
@@ -162,19 +187,32 @@ def profiled(tree: Path) -> Iterator[Profiled]:
             "GATEWAY_AUTH__KEY_CACHE_TTL_S": str(KEY_CACHE_TTL_S),
             "DATABASE_URL": postgres.url,
         }
-        for command in (["db", "upgrade"], ["tenants", "create", "path"]):
+        for command in (
+            ["db", "upgrade"],
+            ["tenants", "create", "path"],
+            ["tenants", "set", "path", "--web-search", "allowed"],
+            ["pages", "add", str(page)],
+        ):
             _told(tree, environ, *command)
-        key = json.loads(_told(tree, environ, "keys", "create", "path", "--json"))["key"]
+        key, admin_key = (
+            json.loads(_told(tree, environ, "keys", "create", "path", "--json", *more))["key"]
+            for more in ([], ["--admin"])
+        )
         noted = folder / "noted.json"
         arguments = [sys.executable, str(_PROFILED), str(noted), str(backend.port)]
         arguments += ["serve", "--port", "0"]
         log = folder / "gateway.log"
         with processes.server(arguments, log, environ, folder=tree) as child:
-            gateway = Profiled(child, key, noted)
+            gateway = Profiled(child, key, noted, admin_port=admin_port, admin_key=admin_key)
             try:
                 yield gateway
             finally:
                 gateway.close()
+
+
+def _client(port: int, key: str) -> httpx2.Client:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
 from gateway import ids
 from gateway.admin import limits, spend_limits
-from gateway.admin.core import CoreStatement
+from gateway.admin.transactions import CoreStatement
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
 from gateway.store import claims, responses

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.tenant_labels import OTHER, RANKING_INTERVAL_S, TenantLabels
+from gateway.telemetry.metrics import OTHER, RANKING_INTERVAL_S, Metrics, TenantLabels
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -11,25 +10,20 @@ from gateway.errors import InvalidRequest
 from gateway.tenancy.permissions import OPERATOR_ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.console.page import Call
-    from gateway.store.postgres.database import Row
+    from gateway.protocol.admin_bodies import Json
 
 PATH: Final = "/account"
 SESSIONS_SHOWN_MAX: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    sessions: Sequence[Row]
-    own: UUID
-    permissions: Sequence[str]
-
-
-async def view(call: Call) -> Account:
+async def view(call: Call) -> Json:
     sessions = await call.services.sessions.own(call.session, rows_max=SESSIONS_SHOWN_MAX)
-    return Account(sessions, call.session.id, sorted(OPERATOR_ROLES[call.session.role]))
+    return {
+        "sessions": sessions,
+        "own": call.session.id,
+        "permissions": sorted(OPERATOR_ROLES[call.session.role]),
+    }
 
 
 async def end(call: Call) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -14,40 +13,14 @@ from gateway.console.page import Act, Page, Rendered
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
-    from gateway.services.audit_logs import ChainState
 
 PATH: Final = "/audit"
 ROWS: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Entry in words; `details` is JSON."""
-
-    at: int
-    type: str
-    actor: str
-    target: str
-    address: str
-    details: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditView:
-    """Entries, the newest first; without a `tenant` those of operators."""
-
-    entries: Sequence[Entry]
-    tenant: str
-    type: str
-    types: Sequence[str]
-    older: str
-
-
-async def view(call: Call) -> AuditView:
+async def view(call: Call) -> Json:
     tenant, type_ = (call.query.get(name, "").strip() for name in ("tenant", "type"))
     params = {"limit": str(ROWS), "event_types": type_, "after": call.query.get("after", "")}
     query = audit_query(QueryParams({name: value for name, value in params.items() if value}))
@@ -57,8 +30,13 @@ async def view(call: Call) -> AuditView:
     older = ""
     if page["has_more"]:
         older = f"?{urlencode({'tenant': tenant, 'type': type_, 'after': page['last_id']})}"
-    entries = [_entry(one) for one in page["data"]]
-    return AuditView(entries, tenant, type_, sorted(OPENAI_TYPES | OWN_TYPES), older)
+    return {
+        "entries": [_entry(one) for one in page["data"]],
+        "tenant": tenant,
+        "type": type_,
+        "types": sorted(OPENAI_TYPES | OWN_TYPES),
+        "older": older,
+    }
 
 
 async def _chain(call: Call, tenant: str) -> Any:
@@ -67,17 +45,17 @@ async def _chain(call: Call, tenant: str) -> Any:
     return (await call.services.operator.tenants.get(tenant)).tenant.id
 
 
-def _entry(body: Json) -> Entry:
+def _entry(body: Json) -> Json:
     details = body.get(body["type"], {})
     actor, address = _actor(body)
-    return Entry(
-        at=body["effective_at"],
-        type=body["type"],
-        actor=actor,
-        target=str(details.get("id", "")),
-        address=address,
-        details=orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
-    )
+    return {
+        "at": body["effective_at"],
+        "type": body["type"],
+        "actor": actor,
+        "target": str(details.get("id", "")),
+        "address": address,
+        "details": orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
+    }
 
 
 def _actor(body: Json) -> tuple[str, str]:
@@ -92,19 +70,13 @@ def _actor(body: Json) -> tuple[str, str]:
     return str(actor["api_key"]["id"]), ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    tenant: str
-    state: ChainState
-
-
 async def verify(call: Call) -> Rendered:
     """Raise `PermissionDenied` where this process may not read all of the chain."""
     tenant = call.form.get("tenant", "")
     chain = await _chain(call, tenant)
     with owned("Run 'harmony-gateway audit verify' with the owner's URL."):
         states = await call.services.operator.audit.verify(chain or EVERYONE)
-    return Rendered("verified.html", "Audit log", Verified(tenant, states[0]))
+    return Rendered("verified.html", "Audit log", {"tenant": tenant, "state": states[0]})
 
 
 PAGE: Final = Page(

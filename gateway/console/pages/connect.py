@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
 
-from gateway.admin.inspection import search
 from gateway.admin.keys import project_key_body
 from gateway.admin.projects import project_body
+from gateway.admin.responses import search
 from gateway.console.page import Page
 from gateway.console.snippets import snippets
 from gateway.errors import InvalidRequest
@@ -16,10 +15,7 @@ from gateway.protocol.pages import PageParams
 from gateway.settings.http_urls import whole_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.console.page import Call
-    from gateway.console.snippets import Snippet
     from gateway.protocol.admin_bodies import Json
 
 PATH: Final = "/connect"
@@ -27,35 +23,7 @@ CHOICES_MAX: Final = 100
 PLACEHOLDER: Final = "YOUR_KEY"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectView:
-    """Snippets, and keys that can be waited for.
-
-    `key` is the one that is, `response` the newest that it stored. `again` is the path of this page
-    with all that is chosen, `keys_page` of that where keys are made.
-    """
-
-    base_url: str
-    model: str
-    models: Sequence[str]
-    tenants: Sequence[str]
-    tenant: str
-    projects: Sequence[Json]
-    project: str
-    keys: Sequence[Json]
-    key: str
-    response: Json | None
-    last_used_at: int | None
-    snippets: Sequence[Snippet]
-    again: str
-    keys_page: str
-
-    @property
-    def is_connected(self) -> bool:
-        return self.response is not None or self.last_used_at is not None
-
-
-async def view(call: Call) -> ConnectView:
+async def view(call: Call) -> Json:
     query, models = call.query, list(call.services.models())
     base_url = _url(query.get("base") or call.api_url)
     model = query.get("model", "")
@@ -67,22 +35,25 @@ async def view(call: Call) -> ConnectView:
     key = next((one for one in keys if one["id"] == query.get("key")), None)
     chosen = {"base": base_url, "model": model, "tenant": tenant, "project": project}
     key_id = "" if key is None else key["id"]
-    return ConnectView(
-        base_url=base_url,
-        model=model,
-        models=models,
-        tenants=tenants,
-        tenant=tenant,
-        projects=projects,
-        project=project,
-        keys=keys,
-        key=key_id,
-        response=await _newest_response(call, key_id),
-        last_used_at=None if key is None else key["last_used_at"],
-        snippets=snippets(base_url, PLACEHOLDER, model),
-        again=f"{PATH}?{urlencode({**chosen, 'key': key_id})}",
-        keys_page=f"/tenants/{quote(tenant, safe='')}/projects/{project}" if project else "",
-    )
+    response = await _newest_response(call, key_id)
+    last_used_at = None if key is None else key["last_used_at"]
+    return {
+        "base_url": base_url,
+        "model": model,
+        "models": models,
+        "tenants": tenants,
+        "tenant": tenant,
+        "projects": projects,
+        "project": project,
+        "keys": keys,
+        "key": key_id,
+        "response": response,
+        "last_used_at": last_used_at,
+        "is_connected": response is not None or last_used_at is not None,
+        "snippets": snippets(base_url, PLACEHOLDER, model),
+        "again": f"{PATH}?{urlencode({**chosen, 'key': key_id})}",
+        "keys_page": f"/tenants/{quote(tenant, safe='')}/projects/{project}" if project else "",
+    }
 
 
 async def _choices(call: Call, tenant: str, project: str) -> tuple[list[Json], str, list[Json]]:

@@ -1,3 +1,8 @@
+"""The Playground's page, and forks of stored responses: their context up to an item.
+
+A fork shows content, so it takes `content.read` and a reveal, which the tenant's audit log has.
+"""
+
 from __future__ import annotations
 
 import re
@@ -9,12 +14,18 @@ import orjson
 
 from gateway.admin.projects import project_body
 from gateway.console.answer_lines import FILE, AnswerLines
-from gateway.console.forks import context_of, find_fork
 from gateway.console.page import Act, Page
-from gateway.console.playground import Cancellation, FileAnswer, StreamedAnswer
-from gateway.console.questions import HOSTED, body_of, input_of
+from gateway.console.playground import (
+    HOSTED,
+    Cancellation,
+    FileAnswer,
+    StreamedAnswer,
+    body_of,
+    input_of,
+    number,
+)
 from gateway.console.snippets import request_snippets
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, PermissionDenied
 from gateway.protocol.documented import EFFORTS, ServiceTier, literal_values
 from gateway.protocol.pages import PageParams
 
@@ -23,7 +34,6 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from gateway.console.forks import Fork
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
 
@@ -31,6 +41,9 @@ PATH: Final = "/playground"
 ANSWERS: Final = "answer.html"
 PROJECTS_SHOWN_MAX: Final = 100
 TENANTS_SHOWN_MAX: Final = 100
+ITEMS_MAX: Final = 1000
+"""Items that a request refers to."""
+PAGE_ITEMS: Final = 100
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 TIERS: Final = tuple(one for one in literal_values(ServiceTier) if one != "auto")
 
@@ -44,21 +57,7 @@ class Choice:
     tenants: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlaygroundView:
-    """The form; `ends_at` is the end of the session's key."""
-
-    choice: Choice
-    model: str
-    models: Sequence[str]
-    efforts: Sequence[str]
-    tiers: Sequence[str]
-    ends_at: float | None
-    fork: Fork | None
-    is_file_gone: bool
-
-
-async def view(call: Call) -> PlaygroundView:
+async def view(call: Call) -> Json:
     fork = None
     if response_id := call.query.get("fork"):
         fork = await find_fork(call, response_id, call.query.get("item", ""))
@@ -66,16 +65,16 @@ async def view(call: Call) -> PlaygroundView:
     project_id = fork.project_id if fork else call.query.get("project", "")
     choice = await _choice(call, tenant, project_id)
     key = call.services.playground.keys.find(call.session, project_id)
-    return PlaygroundView(
-        choice=choice,
-        model=fork.model if fork else call.query.get("model", ""),
-        models=call.services.models(),
-        efforts=EFFORTS,
-        tiers=TIERS,
-        ends_at=None if key is None else key.ends_at,
-        fork=fork,
-        is_file_gone="gone" in call.query,
-    )
+    return {
+        "choice": choice,
+        "model": fork.model if fork else call.query.get("model", ""),
+        "models": call.services.models(),
+        "efforts": EFFORTS,
+        "tiers": TIERS,
+        "ends_at": None if key is None else key.ends_at,
+        "fork": fork,
+        "is_file_gone": "gone" in call.query,
+    }
 
 
 async def _choice(call: Call, tenant: str, project_id: str) -> Choice:
@@ -94,6 +93,74 @@ async def _choice(call: Call, tenant: str, project_id: str) -> Choice:
     off = project.controls.tools_off
     tools = [one for one in HOSTED if one in allowed and one not in off]
     return Choice(tenant, projects, project_body(project), tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Response that is continued behind output item `item`; None: behind the last."""
+
+    response_id: str
+    item: int | None
+    tenant: str
+    project_id: str
+    model: str
+
+
+async def find_fork(call: Call, response_id: str, item: str) -> Fork:
+    """Raise `PermissionDenied` unless the response is revealed to the operator."""
+    if not call.may("content.read"):
+        raise PermissionDenied(
+            "A fork shows what a response says, which takes the permission 'content.read'. Ask an "
+            "owner of this gateway.",
+            code="insufficient_permissions",
+        )
+    index = number(item, "item", "'item' is no number of an output item.") if item else None
+    stored = call.services.operator.responses
+    record = await stored.get(call.author, response_id)
+    if record["content"]["revealed_until"] is None:
+        raise PermissionDenied(
+            "A fork shows what the response says, which is not revealed to you, or no longer. "
+            "Reveal the response on its page, with a reason, and fork it from there.",
+            code="content_not_revealed",
+        )
+    return Fork(
+        response_id,
+        index,
+        record["tenant"]["name"],
+        record["project_id"],
+        record["model"],
+    )
+
+
+async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
+    """Return parameters and items of a request that goes on from the fork.
+
+    Behind the last item it continues the response itself; before it, it refers to each item of the
+    context, which the API copies.
+    """
+    stored = call.services.operator.responses
+    page = PageParams(limit=PAGE_ITEMS, order="asc")
+    content = await stored.items(call.author, fork.response_id, page)
+    output = (content["response"] or {}).get("output") or []
+    if fork.item is None or fork.item == len(output) - 1:
+        return {"previous_response_id": fork.response_id}, []
+    if fork.item >= len(output):
+        raise InvalidRequest(
+            f"The response has {len(output)} output items, counted from 0.", param="item"
+        )
+    items: list[Json] = list(content["input"])
+    while content["has_more"]:
+        if len(items) >= ITEMS_MAX:
+            raise InvalidRequest(
+                f"The context before this item has more than {ITEMS_MAX} items. Fork the response "
+                "behind its last item: that continues it as it is stored.",
+                param="item",
+            )
+        page = PageParams(limit=PAGE_ITEMS, order="asc", after=items[-1]["id"])
+        content = await stored.items(call.author, fork.response_id, page)
+        items += content["input"]
+    copied = [*items, *output[: fork.item + 1]]
+    return {}, [{"type": "item_reference", "id": item["id"]} for item in copied]
 
 
 async def ask(call: Call) -> Response:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.admin.keys import AccountKeyCreate, KeyRotate, project_key_body
 from gateway.admin.projects import ProjectUpdate, project_body
-from gateway.console.page import Act, Page, Rendered
+from gateway.console.page import Act, Page
 from gateway.console.pages.tenants import ONE as TENANT
-from gateway.console.pages.tenants import NewKey, path_of, serving_tenant_id, tenant_id_of
+from gateway.console.pages.tenants import new_key, path_of, serving_tenant_id, tenant_id_of
 from gateway.console.snippets import snippets
 from gateway.console.spending import budgets_of, limits_of, set_budget, set_limits
 from gateway.errors import InvalidRequest
@@ -17,12 +16,9 @@ from gateway.tenancy.permissions import SCOPES
 from gateway.tenancy.policy import DAY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.admin.keys import ShownKey
     from gateway.admin.limits import LimitOwner
-    from gateway.console.page import Call
-    from gateway.console.spending import ShownBudget, ShownLimit
+    from gateway.console.page import Call, Rendered
     from gateway.protocol.admin_bodies import Json
     from gateway.tenancy import TenantId
 
@@ -32,19 +28,7 @@ LIFETIMES_D: Final = (7, 30, 90, 365)
 """Offered for a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectView:
-    tenant: str
-    project: Json
-    keys: Sequence[Json]
-    has_more_keys: bool
-    limits: Sequence[ShownLimit]
-    budgets: Sequence[ShownBudget]
-    scopes: Sequence[str]
-    lifetimes_d: Sequence[int]
-
-
-async def view(call: Call) -> ProjectView:
+async def view(call: Call) -> Json:
     tenant_id = await tenant_id_of(call)
     services, project_id = call.services.tenant, call.path["project_id"]
     project = await services.projects.get(tenant_id, project_id)
@@ -52,16 +36,16 @@ async def view(call: Call) -> ProjectView:
     figures = await call.services.operator.limit_states.of(owner)
     page = PageParams(KEYS_SHOWN_MAX, order="desc")
     keys = await services.keys.list(tenant_id, project_id, page)
-    return ProjectView(
-        tenant=call.path["name"],
-        project=project_body(project),
-        keys=list(map(project_key_body, keys.rows)),
-        has_more_keys=keys.has_more,
-        limits=limits_of(figures),
-        budgets=budgets_of(figures),
-        scopes=list(SCOPES),
-        lifetimes_d=LIFETIMES_D,
-    )
+    return {
+        "tenant": call.path["name"],
+        "project": project_body(project),
+        "keys": list(map(project_key_body, keys.rows)),
+        "has_more_keys": keys.has_more,
+        "limits": limits_of(figures),
+        "budgets": budgets_of(figures),
+        "scopes": list(SCOPES),
+        "lifetimes_d": LIFETIMES_D,
+    }
 
 
 async def create_key(call: Call) -> Rendered:
@@ -97,8 +81,7 @@ async def rotate_key(call: Call) -> Rendered:
 async def _shown_once(call: Call, tenant_id: TenantId, made: ShownKey) -> Rendered:
     project = await call.services.tenant.projects.get(tenant_id, call.path["project_id"])
     clients = snippets(call.api_url, made.secret or "", call.default_model)
-    shown = NewKey(call.path["name"], made, project_body(project), clients)
-    return Rendered("new_key.html", "New key", shown)
+    return new_key(call, "New key", made, project_body(project), clients)
 
 
 async def end_key(call: Call) -> str:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from gateway.admin.responses import REVEAL_S
+from gateway.admin.responses import REVEAL_S, Reveal
 from gateway.api.query import integer
 from gateway.console.page import Act, Download, Page
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.execution import MESSAGE_PHASES, PHASES, spoken
 from gateway.protocol.pages import PageParams
+from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -265,10 +266,9 @@ async def cancel(call: Call) -> str:
 
 
 async def reveal(call: Call) -> str:
-    response_id, reason = call.path["response_id"], call.form.get("reason", "")
-    if len(reason) < 3:
-        raise InvalidRequest("Give a reason: it is for the audit log.", param="reason")
-    await call.services.operator.responses.reveal(call.author, response_id, reason[:1000])
+    response_id = call.path["response_id"]
+    body = validated(Reveal, {"reason": call.form.get("reason", "")})
+    await call.services.operator.responses.reveal(call.author, response_id, body)
     tab = call.form.get("tab", "")
     return f"/responses/{response_id}?tab={tab if tab in TABS else 'tokens'}"
 

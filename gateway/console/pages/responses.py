@@ -1,21 +1,20 @@
-"""Stored responses of all tenants; filters are in the address."""
+"""Stored responses of all tenants, of one conversation, and the search box."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
 from gateway import ids
-from gateway.admin.inspection import STATUSES, search
+from gateway.admin.responses import STATUSES, search
 from gateway.console.page import Act, Page, Rendered
 from gateway.errors import InvalidRequest, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
@@ -38,40 +37,12 @@ _FILTERS: Final = {
     "until": "Until",
 }
 """Parameters and their labels."""
+_ID_FILTERS: Final = {"project_id": ids.parse_project_id, "api_key_id": ids.parse_api_key_id}
 _TIMES: Final = {"from": "created_at[gte]", "until": "created_at[lt]"}
 """In UTC; what the admin API calls them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Filter in use; `without` is the list's address without it."""
-
-    label: str
-    value: str
-    without: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseList:
-    """Rows, and addresses: `here` of the list, `older` of the rest, `news` of newer rows."""
-
-    here: str
-    news: str
-    rows: Sequence[Json]
-    filters: Sequence[Filter]
-    chosen: dict[str, str]
-    statuses: Sequence[str]
-    older: str
-
-
-class Outcome(NamedTuple):
-    """Outcome of a cancellation; without a `refusal` it worked."""
-
-    id: str
-    refusal: str
-
-
-async def view(call: Call) -> ResponseList:
+async def view(call: Call) -> Json:
     chosen = {name: value for name in _FILTERS if (value := call.query.get(name, "").strip())}
     place = {"after": after} if (after := call.query.get("after")) else {}
     if since := call.query.get(SINCE):
@@ -81,18 +52,18 @@ async def view(call: Call) -> ResponseList:
     older = _address({**chosen, "after": page["last_id"]}) if page["has_more"] else ""
     newest = page["first_id"] or ids.response_id(ids.new_uuid())
     filters = [
-        Filter(_FILTERS[name], value, _address({**chosen, name: ""}))
+        {"label": _FILTERS[name], "value": value, "without": _address({**chosen, name: ""})}
         for name, value in chosen.items()
     ]
-    return ResponseList(
-        here=_address(chosen),
-        news="" if after or "until" in chosen else _address({**chosen, SINCE: since or newest}),
-        rows=page["data"],
-        filters=filters,
-        chosen=chosen,
-        statuses=STATUSES,
-        older=older,
-    )
+    return {
+        "here": _address(chosen),
+        "news": "" if after or "until" in chosen else _address({**chosen, SINCE: since or newest}),
+        "rows": page["data"],
+        "filters": filters,
+        "chosen": chosen,
+        "statuses": STATUSES,
+        "older": older,
+    }
 
 
 def _parameters(chosen: Mapping[str, str]) -> dict[str, str]:
@@ -115,12 +86,35 @@ async def cancel(call: Call) -> Rendered:
         raise InvalidRequest(f"Choose responses to cancel, {CHOSEN_MAX} at most.")
     outcomes = []
     for response_id in chosen:
+        refusal = ""
         try:
             await call.services.operator.responses.cancel(call.author, response_id)
-            outcomes.append(Outcome(response_id, ""))
-        except RequestError as refusal:
-            outcomes.append(Outcome(response_id, refusal.message))
+        except RequestError as error:
+            refusal = error.message
+        outcomes.append({"id": response_id, "refusal": refusal})
     return Rendered("cancelled.html", "Cancelled", outcomes)
+
+
+async def view_conversation(call: Call) -> Json:
+    """Show its turns, the oldest first."""
+    conversation_id = call.path["conversation_id"]
+    after = call.query.get("after") or None
+    page = await call.services.operator.responses.conversation(conversation_id, after=after)
+    newer = page["last_id"] if page["has_more"] else None
+    return {"id": conversation_id, "turns": page["data"], "newer": newer}
+
+
+async def find_page(call: Call) -> str:
+    """Return the path of what has this id; any other text is the name of a tenant."""
+    text = call.query.get("q", "").strip()
+    if ids.parse_response_id(text) is not None:
+        return f"{PATH}/{text}"
+    if ids.parse_conversation_id(text) is not None:
+        return f"/conversations/{text}"
+    for name, parse in _ID_FILTERS.items():
+        if parse(text) is not None:
+            return PATH + _address({name: text})
+    return PATH + _address({"tenant": text}) if text else PATH
 
 
 def _address(parameters: dict[str, str]) -> str:
@@ -137,4 +131,16 @@ PAGE: Final = Page(
     fragments=frozenset({"rows", "news"}),
     icon="responses",
     shortcut="r",
+)
+CONVERSATION: Final = Page(
+    path="/conversations/{conversation_id}",
+    title="Conversation",
+    template="conversation.html",
+    permission="responses.read",
+    view=view_conversation,
+)
+SEARCH: Final = Page(
+    path="/search",
+    permission="responses.read",
+    view=find_page,
 )

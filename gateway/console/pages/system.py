@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -9,7 +8,7 @@ from gateway.console.page import Page
 from gateway.store.schema import REVISION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from gateway.console.page import Call
     from gateway.protocol.admin_bodies import Json
@@ -18,28 +17,17 @@ PATH: Final = "/system"
 TABLES_SHOWN: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SystemView:
-    """`settings` are paths and values as JSON."""
-
-    system: Json
-    is_current: bool
-    replicas: Sequence[Json]
-    tables: Sequence[Json]
-    settings: Sequence[tuple[str, str]]
-
-
-async def view(call: Call) -> SystemView:
+async def view(call: Call) -> Json:
     services = call.services.operator
-    system = await services.system.get()
-    settings = (await services.backends.settings())["settings"]
-    return SystemView(
-        system=system,
-        is_current=system["schema_revision"] == REVISION,
-        replicas=await services.backends.replicas(),
-        tables=system["tables"][:TABLES_SHOWN],
-        settings=list(_flat(settings)),
-    )
+    system = await services.fleet.system()
+    settings = (await services.fleet.settings())["settings"]
+    return {
+        "system": system,
+        "is_current": system["schema_revision"] == REVISION,
+        "replicas": await services.fleet.replicas(),
+        "tables": system["tables"][:TABLES_SHOWN],
+        "settings": list(_flat(settings)),
+    }
 
 
 def _flat(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:

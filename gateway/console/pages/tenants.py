@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from gateway.admin.tenants import TenantDetail
     from gateway.console.page import Call
     from gateway.console.snippets import Snippet
-    from gateway.console.spending import ShownBudget, ShownLimit
     from gateway.protocol.admin_bodies import Json
     from gateway.tenancy import Tenant, TenantId
 
@@ -32,17 +30,7 @@ PROJECTS_SHOWN_MAX: Final = 100
 KEYS_SHOWN_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class TenantList:
-    """Tenants by name; `older` is the address of the rest."""
-
-    rows: Sequence[Json]
-    begins: str
-    older: str
-    is_owner: bool
-
-
-async def list_tenants(call: Call) -> TenantList:
+async def list_tenants(call: Call) -> Json:
     begins, after = call.query.get("q", "").strip(), call.query.get("after", "")
     tenants = await call.services.operator.tenants.list()
     matches = [one for one in tenants if one.name.startswith(begins) and one.name > after]
@@ -50,7 +38,8 @@ async def list_tenants(call: Call) -> TenantList:
     older = ""
     if len(matches) > ROWS:
         older = f"?{urlencode({'q': begins, 'after': rows[-1]['name']})}"
-    return TenantList(rows, begins, older, await call.services.ownership.is_owner())
+    is_owner = await call.services.ownership.is_owner()
+    return {"rows": rows, "begins": begins, "older": older, "is_owner": is_owner}
 
 
 def _listed(tenant: Tenant) -> Json:
@@ -64,31 +53,7 @@ def _state(tenant: Tenant) -> str:
     return "active"
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRow:
-    name: str
-    value: str | int
-    is_own: bool
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class TenantView:
-    """Tenant; `older` is the address of further projects."""
-
-    tenant: Json
-    state: str
-    projects: Sequence[Json]
-    older: str
-    keys: Sequence[Json]
-    has_more_keys: bool
-    limits: Sequence[ShownLimit]
-    budgets: Sequence[ShownBudget]
-    policy: Sequence[PolicyRow]
-    is_owner: bool
-
-
-async def view_tenant(call: Call) -> TenantView:
+async def view_tenant(call: Call) -> Json:
     detail = await call.services.operator.tenants.get(call.path["name"])
     services, tenant_id = call.services.tenant, detail.tenant.id
     projects = await services.projects.list(
@@ -99,27 +64,32 @@ async def view_tenant(call: Call) -> TenantView:
     shown = list(map(project_body, projects.rows))
     keys = await services.keys.list(tenant_id, None, PageParams(KEYS_SHOWN_MAX, order="desc"))
     figures = await call.services.operator.limit_states.of(LimitOwner.of_tenant(tenant_id))
-    return TenantView(
-        tenant=detail_body(detail),
-        state=_state(detail.tenant),
-        projects=shown,
-        older=f"?{urlencode({'after': shown[-1]['id']})}" if projects.has_more else "",
-        keys=list(map(admin_key_body, keys.rows)),
-        has_more_keys=keys.has_more,
-        limits=limits_of(figures),
-        budgets=budgets_of(figures),
-        policy=_policy(detail),
-        is_owner=await call.services.ownership.is_owner(),
-    )
+    return {
+        "tenant": detail_body(detail),
+        "state": _state(detail.tenant),
+        "projects": shown,
+        "older": f"?{urlencode({'after': shown[-1]['id']})}" if projects.has_more else "",
+        "keys": list(map(admin_key_body, keys.rows)),
+        "has_more_keys": keys.has_more,
+        "limits": limits_of(figures),
+        "budgets": budgets_of(figures),
+        "policy": _policy(detail),
+        "is_owner": await call.services.ownership.is_owner(),
+    }
 
 
-def _policy(detail: TenantDetail) -> list[PolicyRow]:
+def _policy(detail: TenantDetail) -> list[Json]:
     own, effective = dict(detail.own), detail.policy.shown()
     rows = [
-        PolicyRow(name, effective[name], name in own, value.purpose or value.option_help)
+        {
+            "name": name,
+            "value": effective[name],
+            "is_own": name in own,
+            "description": value.purpose or value.option_help,
+        }
         for name, value in POLICY_VALUES.items()
     ]
-    return sorted(rows, key=lambda row: not row.is_own)
+    return sorted(rows, key=lambda row: not row["is_own"])
 
 
 def path_of(name: str, rest: str = "") -> str:
@@ -142,17 +112,19 @@ async def create_key(call: Call) -> Rendered:
     tenant_id = await serving_tenant_id(call)
     body = validated(AdminKeyCreate, {"name": call.form.get("name", "")})
     made = await call.services.tenant.keys.create_admin(call.caller(tenant_id), body)
-    return Rendered("new_key.html", "New admin key", NewKey(call.path["name"], made))
+    return new_key(call, "New admin key", made)
 
 
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """Key that is shown once; without a `project` an admin key."""
-
-    tenant: str
-    made: ShownKey
-    project: Json | None = None
-    snippets: Sequence[Snippet] = ()
+def new_key(
+    call: Call,
+    title: str,
+    made: ShownKey,
+    project: Json | None = None,
+    snippets: Sequence[Snippet] = (),
+) -> Rendered:
+    """Return the page of a key that is shown once; without a `project` an admin key."""
+    view = {"tenant": call.path["name"], "made": made, "project": project, "snippets": snippets}
+    return Rendered("new_key.html", title, view)
 
 
 async def end_key(call: Call) -> str:

@@ -53,25 +53,6 @@ _COLUMNS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class UsageView:
-    """Sums by group; `cost` is in dollars, empty where nothing has a price.
-
-    `plot` is JSON for the script that draws.
-    """
-
-    tenants: Sequence[str]
-    tenant: str
-    span: str
-    group: str
-    columns: Mapping[str, str]
-    rows: Sequence[tuple[str, Mapping[str, int]]]
-    total: Mapping[str, int]
-    cost: str
-    plot: str
-    query: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Query:
     tenant: str
     tenant_id: TenantId
@@ -96,11 +77,11 @@ async def _query(call: Call, tenants: Sequence[str]) -> _Query | None:
     return _Query(name, tenant.id, span, group)
 
 
-async def view(call: Call) -> UsageView:
+async def view(call: Call) -> Json:
     tenants = [one.name for one in await call.services.operator.tenants.list()]
     query = await _query(call, tenants)
     if query is None:
-        return UsageView((), "", "week", "model", _COLUMNS, (), {}, "", "", "")
+        return {"tenant": "", "query": ""}
     buckets = await _buckets(call, query)
     sums: dict[str, dict[str, int]] = {}
     for bucket in buckets:
@@ -111,18 +92,18 @@ async def view(call: Call) -> UsageView:
     total = dict.fromkeys(_COLUMNS, 0)
     for _, values in ordered:
         _add(total, values)
-    return UsageView(
-        tenants=tenants,
-        tenant=query.tenant,
-        span=query.span,
-        group=query.group,
-        columns=_COLUMNS,
-        rows=[(names.get(name, name), values) for name, values in ordered],
-        total=total,
-        cost=await _cost(call, query),
-        plot=_plot(buckets),
-        query=urlencode({"tenant": query.tenant, "span": query.span, "group": query.group}),
-    )
+    return {
+        "tenants": tenants,
+        "tenant": query.tenant,
+        "span": query.span,
+        "group": query.group,
+        "columns": _COLUMNS,
+        "rows": [(names.get(name, name), values) for name, values in ordered],
+        "total": total,
+        "cost": await _cost(call, query),
+        "plot": _plot(buckets),
+        "query": urlencode({"tenant": query.tenant, "span": query.span, "group": query.group}),
+    }
 
 
 async def download(call: Call) -> Download | str:

@@ -14,14 +14,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
-from gateway.tools.browser.page import (
-    TITLE_CHARS_MAX,
-    Links,
-    Page,
-    Unreadable,
-    link,
-    plain,
-)
+from gateway.tools.browser.page import TITLE_CHARS_MAX, Links, Page, Unreadable, link, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from llguidance import LLMatcher
 
-from gateway.simulator.simulated_errors import SimulatedError, bad_request
+from gateway.simulator.completion_wire import SimulatedError, bad_request
 from tests.fakes.wayward_engine.engine_errors import StreamedError
 from tests.fakes.wayward_engine.lark_grammars import (
     BadGrammar,
@@ -21,7 +21,7 @@ from tests.fakes.wayward_engine.lark_grammars import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.simulator.simulator_options import SimulatorOptions
+    from gateway.simulator.completion_wire import SimulatorOptions
     from tests.fakes.wayward_engine.strict_requests import Fields
 
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.cache import LruCache
-from gateway.simulator.simulated_errors import bad_request
+from gateway.simulator.completion_wire import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

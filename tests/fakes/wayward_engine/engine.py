@@ -24,9 +24,8 @@ from gateway.constraints.structural_tags import Unsayable, tag_of
 from gateway.errors import ConfigError
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.vocabulary import OPENING
-from gateway.simulator.completion_wire import CHAT_PATH, PATH, json_object
-from gateway.simulator.simulated_engine import SimulatedEngine
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import CHAT_PATH, PATH, SimulatedError, json_object
+from gateway.simulator.simulated_server import SimulatedEngine
 from tests.fakes.wayward_engine import corpus, generate_endpoint
 from tests.fakes.wayward_engine.constraint_fields import constraint_of
 from tests.fakes.wayward_engine.decoding import constrained

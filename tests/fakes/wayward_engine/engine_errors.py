@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_BUSY = (

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from typing_extensions import override
 
-from gateway.simulator.completion_wire import EventWriter, alternatives, event, logprob_of
-from gateway.simulator.simulated_errors import bad_request
+from gateway.simulator.completion_wire import (
+    EventWriter,
+    alternatives,
+    bad_request,
+    event,
+    logprob_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

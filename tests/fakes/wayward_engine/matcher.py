@@ -16,7 +16,7 @@ from gateway.models.harmony.vocabulary import (
     VOCABULARY_SIZE,
     Vocabulary,
 )
-from gateway.simulator.simulated_errors import bad_request
+from gateway.simulator.completion_wire import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
-from gateway.simulator.simulator_options import SimulatorOptions
+from gateway.simulator.completion_wire import SimulatorOptions
 from tests.fakes.wayward_engine.corpus import PATH
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect
 from typing_extensions import override
 
 from gateway.errors import GatewayError
-from gateway.simulator.completion_wire import DONE, Ending, event
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import DONE, Ending, SimulatedError, event
 from gateway.simulator.simulated_server import (
     EVENT_STREAM,
     Outlet,

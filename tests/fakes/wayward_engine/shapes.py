@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.wayward_engine.decoding import FREE, MARKS, Walk
 from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, json_rule, lark_of_ebnf
 from tests.fakes.wayward_engine.matcher import Guide

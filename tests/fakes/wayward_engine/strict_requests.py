@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
-from gateway.simulator.completion_wire import LOGPROBS_MAX, CompletionRequest, json_object
-from gateway.simulator.simulated_errors import SimulatedError, bad_request, bad_shape
+from gateway.simulator.completion_wire import (
+    LOGPROBS_MAX,
+    CompletionRequest,
+    SimulatedError,
+    bad_request,
+    bad_shape,
+    json_object,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

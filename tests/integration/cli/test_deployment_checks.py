@@ -19,9 +19,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from typing_extensions import override
 
+from gateway.cli.backend_checks import engine_findings
 from gateway.cli.deployment_checks import clock_finding, encryption_finding, stream_finding
 from gateway.cli.doctor import examine
-from gateway.cli.engine_checks import engine_findings
 from gateway.store.diagnostics import (
     Endpoint,
     ServerFacts,

@@ -107,9 +107,9 @@ def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
         ("anna", True), ("ben", False),
     ]  # fmt: skip
     assert "disabled" in printed("operators", "list")
-    with pytest.raises(ResourceNotFound):
-        printed("operators", "disable", "00000000-0000-7000-8000-000000000000")
-    assert CliRunner().invoke(commands, ["operators", "disable", "nonsense"]).exit_code == 2
+    for unknown in ("00000000-0000-7000-8000-000000000000", "nonsense"):
+        with pytest.raises(ResourceNotFound):
+            printed("operators", "disable", unknown)
 
 
 @pytest.mark.slow

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway import ids
+from gateway.admin.projects import ProjectCreate, Projects
+from gateway.admin.transactions import AdminCaller, Transactions
 from gateway.audit import COMMAND_LINE
 from gateway.errors import (
     AuthenticationError,
@@ -484,3 +487,16 @@ async def test_the_least_recently_used_key_is_forgotten_first(
         await access.authenticate(secret)
     with pytest.raises(StoreUnavailable):
         await access.authenticate(secrets[1])
+
+
+async def test_a_new_project_leaves_cached_keys_and_an_archived_one_does_not(
+    access: Access, tenants: Tenants, database: Database
+) -> None:
+    secret = await new_secret(tenants)
+    principal = await access.authenticate(secret)
+    caller = AdminCaller(principal.tenant_id)
+    projects = Projects(Transactions(database, access.forget))
+    project = await projects.create(caller, ProjectCreate(name="another"))
+    assert access.cached(secret) == principal
+    await projects.archive(caller, ids.project_id(project.id))
+    assert access.cached(secret) is None

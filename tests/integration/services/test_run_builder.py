@@ -30,8 +30,7 @@ from gateway.services.runs.tool_grants import ToolGrants
 from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms
-from gateway.tenancy.policy import TenantPolicy
-from gateway.tenancy.retention_types import ZERO
+from gateway.tenancy.policy import ZERO_RETENTION, TenantPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.pool import Pool, PoolPolicy
@@ -415,9 +414,9 @@ async def test_of_whom_nothing_is_kept_nobody_is_metered_and_no_prefix_is_found_
         kept = [await at.prepare(**said) for _ in range(2)]
         unkept = []
         for changed in (
-            {"retention_type": ZERO},
-            {"project_terms": ProjectTerms(retention_type=ZERO)},
-            {"retention_type": ZERO, "end_user": "grace"},
+            {"retention_type": ZERO_RETENTION},
+            {"project_terms": ProjectTerms(retention_type=ZERO_RETENTION)},
+            {"retention_type": ZERO_RETENTION, "end_user": "grace"},
         ):
             quiet = Desk(at.builder, at.models, replace(at.principal, **changed))
             unkept += [await quiet.prepare(**said) for _ in range(2)]

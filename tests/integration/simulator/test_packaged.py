@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.simulator.completion_wire import SimulatorOptions
 from gateway.simulator.simulated_server import create_simulator
-from gateway.simulator.simulator_options import SimulatorOptions
 from tests.fakes.http_client import http_client
 from tests.fakes.raw_http import completion_body, plain_prompt
 from tests.fakes.serving import serving

@@ -10,7 +10,6 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from gateway import ids
-from gateway.admin import inspection
 from gateway.admin import responses as admin_responses
 from gateway.retention import sweep
 from gateway.store import (
@@ -360,9 +359,9 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
 
 
 async def test_responses_of_all_tenants_are_found_by_key(filled: Filled) -> None:
-    searched = inspection._parameters(QueryParams({"model": "m"})) | {"rows_max": 21}
+    searched = admin_responses._parameters(QueryParams({"model": "m"})) | {"rows_max": 21}
     for statement, parameters, condition in (
-        (inspection._SEARCH, searched, "(id >"),
+        (admin_responses._SEARCH, searched, "(id >"),
         (admin_responses._FIND, {"id": ids.new_uuid()}, "(id ="),
     ):
         explained = Statement(f"EXPLAIN {statement.text}")

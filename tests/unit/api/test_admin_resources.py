@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import bindparam, select
 
-from gateway.admin.core import CoreStatement, of_tenant, update_by_id
 from gateway.admin.projects import HostedToolsUpdate, ProjectCreate, ProjectUpdate, ToolPermission
 from gateway.admin.routes import audited
+from gateway.admin.transactions import CoreStatement, of_tenant, update_by_id
 from gateway.store.tables import TABLES
 
 PROJECTS = TABLES["projects"]

@@ -15,7 +15,7 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import StoreUnavailable
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
-from gateway.tenancy.retention_types import ZERO
+from gateway.tenancy.policy import ZERO_RETENTION
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_probes_are_not_counted_as_requests_of_the_api() -> None:
 
 async def keeping_nothing(scope: Scope, _receive: Receive, _send: Send) -> None:
     tenant = TenantId(ids.new_uuid())
-    scope["principal"] = Principal(tenant, "acme", ids.new_uuid(), retention_type=ZERO)
+    scope["principal"] = Principal(tenant, "acme", ids.new_uuid(), retention_type=ZERO_RETENTION)
     raise RuntimeError("x")
 
 

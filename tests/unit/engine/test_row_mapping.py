@@ -14,7 +14,7 @@ from gateway.engine.row_mapping import Attempt, Endings, LogReading, output_cont
 from gateway.engine.run_spec import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
-from gateway.tenancy.retention_types import ZERO
+from gateway.tenancy.policy import ZERO_RETENTION
 from gateway.tools.tool_contract import ToolCall
 from tests.fakes.call_items import CALLS
 from tests.fakes.cases import each
@@ -99,7 +99,7 @@ def test_of_whom_nothing_is_kept_a_call_is_audited_without_names_and_digests() -
     kept = tool_call_row(spec, attempt, replica="me")
     assert (kept.tool, kept.arguments_hash) == ("crm.tell", attempt.arguments_hash)
     assert kept.hosts == ("crm.example",)
-    nobody = replace(spec.principal, retention_type=ZERO)
+    nobody = replace(spec.principal, retention_type=ZERO_RETENTION)
     unkept = tool_call_row(replace(spec, principal=nobody), attempt, replica="me")
     named = (unkept.server, unkept.tool, unkept.arguments_hash, unkept.hosts)
     assert named == ("", "", b"", ())

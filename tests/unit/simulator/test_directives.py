@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.wayward_engine.directives import Attempts, FaultPlan, Faults, Pace, Wishes
 from tests.fakes.wayward_engine.misbehaviour import (

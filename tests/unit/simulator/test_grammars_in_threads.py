@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.wayward_engine import constraint_fields
 from tests.fakes.wayward_engine.engine import WaywardEngine
 from tests.fakes.wayward_engine.options import WaywardOptions

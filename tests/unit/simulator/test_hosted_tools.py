@@ -14,9 +14,9 @@ from openai_harmony import ToolDescription
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
+from gateway.simulator.completion_wire import SimulatedError
 from gateway.simulator.script_writer import code_for
 from gateway.simulator.scripted_turns import messages_of, turn_start
-from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
-from gateway.simulator.completion_wire import Ending
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import Ending, SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.wayward_engine.misbehaviour import WaywardContinuation
 from tests.fakes.wayward_engine.options import WaywardOptions

@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

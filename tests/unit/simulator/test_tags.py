@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
-from gateway.simulator.simulated_errors import SimulatedError
+from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, read_constraint

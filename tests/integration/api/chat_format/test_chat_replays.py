@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admin.replays import Replay
+from gateway.admin.responses import Reveal
 from gateway.audit import COMMAND_LINE, Actor, Author
 from gateway.wiring.admin import operator_services
 from tests.fakes.chat_server import MODEL, OPENING, chatml
@@ -40,7 +41,7 @@ async def revealed(
 ) -> dict[str, Any]:
     made = await create(chatting.client, model=MODEL, **options)
     made = await ended(chatting.client, made["id"])
-    await services.responses.reveal(ANNA, made["id"], "ticket 7")
+    await services.responses.reveal(ANNA, made["id"], Reveal(reason="ticket 7"))
     return made
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.admin.replays import Replay
+from gateway.admin.responses import Reveal
 from gateway.audit import COMMAND_LINE, Actor, Author
 from gateway.errors import InvalidRequest
 from gateway.text_ids import text_of
@@ -33,7 +34,7 @@ async def test_a_turn_of_text_is_replayed_from_its_beginning_alone(passing: Pass
         passing.client, model=BLIND, input="Hi", instructions="Be kind.", background=True
     )
     made = await ended(passing.client, made["id"])
-    await services.responses.reveal(ANNA, made["id"], "ticket 7")
+    await services.responses.reveal(ANNA, made["id"], Reveal(reason="ticket 7"))
     server.script = lambda _: text("Hello, the tree!")
     got = await services.replays.replay(ANNA, made["id"], Replay())
     asked, again = server.asked[-2:]

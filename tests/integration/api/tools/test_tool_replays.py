@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admin.replays import Replay
+from gateway.admin.responses import Reveal
 from gateway.audit import COMMAND_LINE, Actor, Author
 from gateway.wiring.admin import operator_services
 from tests.fakes.gateway import gateway_settings, running_gateway
@@ -55,7 +56,7 @@ async def test_behind_an_approved_call_a_replay_has_its_result(
             body |= {"tools": [wary], "background": background}
             made = (await client.post("/v1/responses", json=body)).json()
             made = await ended(client, made["id"])
-        await services.responses.reveal(ANNA, made["id"], "ticket 7")
+        await services.responses.reveal(ANNA, made["id"], Reveal(reason="ticket 7"))
         got = await services.replays.replay(ANNA, made["id"], Replay())
     (run, *_) = await backends.of_response(made["id"])
     again = max(await backends.seen("continuation-"), key=lambda row: str(row["request_id"]))
