@@ -92,7 +92,8 @@ class Run:
     def running_call(self) -> OnceEvent | None:
         # Set when the running call of a hosted tool that must not be repeated has ended. None: no
         # such call runs.
-        return None if self._turns is None else self._turns.running_call
+        tools = None if self._turns is None else self._turns.tools
+        return None if tools is None else tools.running
 
     def cancel(self, because: Callable[[int], Finished] = outcome.cancelled) -> None:
         """End the generation; the output so far is committed and shown."""
@@ -154,8 +155,9 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def _begin(self) -> bool:
-        # The response is recorded here and not before the run, because a client that disconnects
-        # meanwhile must not leave a response that never ends. Returns False if it was not recorded.
+        # Records the response and begins its log. That is done here and not before the run, because
+        # a client that disconnects meanwhile must not leave a response that never ends. Returns
+        # False if it was not recorded.
         if self.spec.store and self.claim is None:
             try:
                 self.claim = await self._engine.archive.begin(self.spec)
@@ -166,6 +168,10 @@ class Run:
         if self.claim is not None:
             self._engine.lease_keeper.hold(self.claim, self)
         self.begun.set()
+        self._journal.append(marked("replica", self._engine.replica))
+        compacted = self.spec.compacted
+        if compacted is not None and self.live.fold.compacted is None:
+            self._journal.append(compacted)
         return True
 
     def _decline(self, finished: Finished) -> None:
@@ -180,10 +186,6 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     async def _generate(self) -> Finished:
-        self._journal.append(marked("replica", self._engine.replica))
-        compacted = self.spec.compacted
-        if compacted is not None and self.live.fold.compacted is None:
-            self._journal.append(compacted)
         if self._cancelled is not None:
             return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
@@ -221,8 +223,8 @@ class Run:
             finally:
                 # They refer to this run: a cycle would stay in memory until a garbage collection.
                 self._scope = self._turns = None
-                turns.close()
-            turns.void_excess_reasoning()
+            if self.spec.reasoning_budget is not None:
+                turns.void_excess_reasoning()
         return finished
 
     def _conclude(self, guard: OutputGuard) -> Finished:

@@ -85,6 +85,7 @@ class Watched:
     def tell(self, *entries: Entry) -> None:
         for entry in entries:
             self.fold.apply(entry)
+        self.guard.hold_to(self.fold.rules)
 
     def says(self, script: str, prefill: tuple[int, ...] = ()) -> TurnEnding | None:
         """A turn is written as a run does it: up to where the guard ends it."""
