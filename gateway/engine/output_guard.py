@@ -303,7 +303,7 @@ class OutputGuard:
                 return ending
         if self._can_violate and (ending := self._inspect_demand(fold)) is not None:
             return ending
-        if fold.item_count > self._limits.messages_max:
+        if len(fold.shown.output) > self._limits.messages_max:
             return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
@@ -441,7 +441,7 @@ class OutputGuard:
             return self._prefill_after(fold, rule)
         if last is FinishReason.STOP and self._may_call and self._is_announcement(fold):
             return ()
-        is_mute = not fold.visible and not fold.stopped
+        is_mute = not fold.shown.is_visible and not fold.stopped
         if last is not FinishReason.STOP or not (is_mute or self.lacks_call(fold)):
             return None
         # Number of turns that may end by themselves without output that the client can use.
@@ -454,8 +454,11 @@ class OutputGuard:
         # The model announced what it would do, and ended its first turn before doing it.
         # Beside an answer in a format preambles are reasoning. A try is left for that answer.
         is_beside_format = self._rules.answer is not None
-        is_one = fold.only_announced or (
-            is_beside_format and not fold.visible and PREAMBLE_ONLY in fold.recoveries
+        shown = fold.shown
+        is_one = (
+            not (shown.is_called or shown.is_answered)
+            if shown.is_visible
+            else is_beside_format and PREAMBLE_ONLY in fold.recoveries
         )
         if fold.stopped or not (is_one and self._continues_preambles()):
             return False
@@ -467,9 +470,9 @@ class OutputGuard:
             return None
         if self.lacks_call(fold):
             return REQUIRED_TOOL_NOT_CALLED
-        if fold.breaks_off:
+        if fold.shown.breaks_off:
             return INVALID_TOOL_CALL
-        lacks_answer = self._rules.answer is not None and not fold.visible
+        lacks_answer = self._rules.answer is not None and not fold.shown.is_visible
         return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
 
     def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ class Run:
         charge, fold = self.spec.charge, self.live.fold
         if charge is None:
             return
-        if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
+        if self.spec.durable and (self._has_lost_claim or not fold.shown.is_finished):
             charge.hand_over()
             return
         usage = outcome.booked(self._status, fold)
@@ -234,7 +234,7 @@ class Run:
         if (code := guard.shortcoming(fold)) is not None:
             return outcome.violated(code, now())
         # An answer that is stopped at its first word is all that the request wants of it.
-        visible = fold.visible or fold.stopped
+        visible = fold.shown.is_visible or fold.stopped
         return outcome.ended(fold.last_finish, now(), visible=visible)
 
     def _conclude_early(self) -> Finished:

@@ -119,13 +119,15 @@ def knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
         *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
-        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "listed"),
+        *("is_held", "turns", "usage", "recoveries", "listed"),
         *("approval_request", "approved_result", "rules"),
     )
     of_calls = ("call", "attempts", "started", "handle", "states", "results", "result_ids")
     return {
         "response": fold.response(),
         "items": fold.items(),
+        "is_visible": fold.shown.is_visible,
+        "is_finished": fold.shown.is_finished,
         "tool_state": fold.hosted.state_json(),
         **{name: getattr(fold, name) for name in names},
         **{name: getattr(fold.hosted, name) for name in of_calls},

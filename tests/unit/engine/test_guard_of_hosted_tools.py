@@ -185,7 +185,7 @@ def test_another_message_than_the_call_that_is_required_makes_room_for_it(said: 
     watched = Watched(tool_choice={"type": "mcp", "server_label": "crm", "name": "add"})
     opening = watched.repaired(watched.says(said))
     assert opening == harmony().call_opening(watched.rules)
-    assert watched.fold.item_count == 0
+    assert len(watched.fold.shown.output) == 0
 
 
 def test_what_the_user_is_asked_is_a_call_too_and_ends_the_response() -> None:

@@ -193,7 +193,7 @@ async def test_an_end_that_was_not_committed_was_never_there(failure: Exception)
             journal.append(Alive())
             with pytest.raises(type(failure)):
                 await journal.finish(END)
-            assert not journal.live.fold.is_finished
+            assert not journal.live.fold.shown.is_finished
             assert not journal.live.closed.is_set()
             await journal.finish(END)
             assert (await types(journal))[-1] == "response.completed"

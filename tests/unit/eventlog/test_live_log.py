@@ -293,7 +293,7 @@ async def test_an_end_that_could_not_be_kept_is_taken_back() -> None:
     live.append(Alive())
     live.fold.apply(Finished("completed", 1))
     fold = live.refold()
-    assert not fold.is_finished
+    assert not fold.shown.is_finished
     failed = Finished("failed", 2, code="server_error", message="not stored")
     live.close(failed, fold.apply(failed))
     events = await collect(live)

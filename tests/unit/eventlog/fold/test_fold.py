@@ -226,9 +226,9 @@ def test_a_turn_cut_by_its_length_leaves_an_incomplete_item() -> None:
 def test_reasoning_alone_is_not_visible() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Tokens((REASONING, A))])
-    assert not fold.visible
+    assert not fold.shown.is_visible
     fold.apply(Tokens((FINAL, A)))
-    assert fold.visible
+    assert fold.shown.is_visible
 
 
 def test_ids_that_nobody_saw_are_taken_back() -> None:
@@ -300,12 +300,12 @@ def test_a_hold_lasts_as_long_as_its_turn_even_over_a_repair() -> None:
     fold = new_fold(rules=RULES)
     strict = (call("strict"), A, END)
     apply_all(fold, [TurnStarted(3), Tokens(strict[:0]), Hold(), Hold(), Tokens(strict)])
-    assert (fold.is_held, fold.visible, fold.called) == (True, False, True)
+    assert (fold.is_held, fold.shown.is_visible, fold.called) == (True, False, True)
     assert fold.bodies == (Body("call", "strict", "a", 0, seen=False),)
     apply_all(fold, [Repair(3, "invalid_tool_call"), Tokens(strict)])
-    assert (fold.is_held, fold.visible) == (True, False)
+    assert (fold.is_held, fold.shown.is_visible) == (True, False)
     fold.apply(STOP)
-    assert (fold.is_held, fold.visible, fold.called) == (False, True, True)
+    assert (fold.is_held, fold.shown.is_visible, fold.called) == (False, True, True)
     assert not fold.bodies
 
 
@@ -347,7 +347,7 @@ def test_the_body_that_only_the_end_of_the_turn_will_close_is_known_before() -> 
 def test_where_nothing_is_demanded_a_hold_withholds_nothing() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Hold(), Tokens((FINAL, A))])
-    assert (fold.is_held, fold.visible) == (True, True)
+    assert (fold.is_held, fold.shown.is_visible) == (True, True)
 
 
 @pytest.mark.requirement("order.summary")
@@ -521,5 +521,5 @@ def test_entries_out_of_place_are_refused_and_change_nothing() -> None:
     apply_all(fold, [STOP, COMPLETED])
     with pytest.raises(ValueError, match="after its end"):
         fold.apply(Alive())
-    assert fold.is_finished
+    assert fold.shown.is_finished
     assert (fold.usage.input_tokens, fold.hops) == (3, 0)
