@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Hashable, Sequence
@@ -401,8 +403,7 @@ class SegmentStarted:
     form: int = 0
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class SegmentText:
+class SegmentText(Struct, frozen=True, gc=False):
     """More text of the open segment; never empty, half a character, or a marker.
 
     `tokens` are the positions of its ids: only from a tracing parser, and if text and ids agree

@@ -113,7 +113,7 @@ def test_of_a_log_that_is_known_no_delta_is_made() -> None:
     assert fold.shown.is_finished
 
 
-PLAIN = st.builds(Tokens, st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple))
+PLAIN = st.lists(st.integers(0, 2**32 - 1), max_size=5).map(lambda ids: Tokens(tuple(ids)))
 SCORED = st.integers(0, 9).map(lambda token: Tokens((token,), (TokenLogprob(-1.0),)))
 
 
