@@ -204,11 +204,9 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
-    """Return True if other processes need the request's secrets for MCP servers."""
+    """Return True if another process that continues needs the request's secrets."""
     grants = spec.head.grants
-    return (
-        spec.durable and grants is not None and any(server.has_secrets for server in grants.servers)
-    )
+    return grants is not None and any(server.has_secrets for server in grants.servers)
 
 
 @dataclass(slots=True)
@@ -255,7 +253,7 @@ class Endings:
             fold,
             entries=log,
             items=items,
-            has_secrets=has_kept_secrets(spec),
+            has_secrets=spec.durable and has_kept_secrets(spec),
             placement=spec.route.placement,
             metered=_metering_of(spec.head, spec.who, fold),
         )

@@ -148,7 +148,8 @@ class ForegroundGeneration(Generation):
 
     @override
     def cancel(self) -> None:
-        self._run.cancel()
+        if not self._run.live.closed.is_set():
+            self._run.cancel()
 
     @override
     async def produced(self, within_s: float) -> None:

@@ -481,7 +481,9 @@ class Fold:
 
     def _finish(self, entry: Finished) -> list[Event]:
         messages = self._messages(self._transcribe) if self._transcribe else None
-        events = [] if self.shown.may_finish(entry.status) else self._open_stream()
+        shown = self.shown
+        must_start = shown.is_waiting and not shown.may_finish(entry.status)
+        events = shown.start() if must_start else []
         if (reader := self._reader) is not None:
             self._usage.estimated |= reader.turn.is_text
             events += self._close_turn(reader, None)
@@ -497,7 +499,7 @@ class Fold:
             web_searches=self.hosted.searches if self.hosted.results else None,
             messages=messages,
         )
-        return events + self.shown.finish(outcome)
+        return events + shown.finish(outcome)
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
         output = [
