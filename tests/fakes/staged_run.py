@@ -249,9 +249,7 @@ def run_spec(
 
 def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
     """Makes folds as a process does, of a response with these rules."""
-    return lambda: Fold(
-        head, lambda trace: harmony().new_parser(rules, trace=trace), FRAMING, rules
-    )
+    return lambda: Fold(head, harmony(), rules)
 
 
 Source = TypeVar("Source", bound=TokenSource)

@@ -8,9 +8,8 @@ same function.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import orjson
 
@@ -52,18 +51,16 @@ from gateway.protocol.responses.response_object import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry, Portion
     from gateway.eventlog.fold.event_builder import CompleteCall
     from gateway.generation import SegmentEnded, TokenParser
-    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.responses.response_object import HarmonyMessages, ResponseHead
     from gateway.protocol.stream_events import Event
 
-
-Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""Type of `ModelFormat.messages_of_turn`."""
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
@@ -73,32 +70,52 @@ _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 __all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall", "UnapprovedCall"]
 
 
+class TurnFormat(Protocol):
+    """Format of a model, as far as turns are read by it and their items are stored in it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def framing(self) -> Framing: ...
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser: ...
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,
+    ) -> list[dict[str, Any]]: ...
+
+    def render_item(self, item: ContextItem) -> Sequence[int]: ...
+
+    def render_call(self, name: str, arguments: str) -> tuple[int, ...]: ...
+
+
 class Fold:
     """Fold of the log of one response, entry by entry.
 
     The first entry also brings the events that open the stream; after `Queued` the next one but
     `Alive` says that it is in progress. An entry that is invalid at its position raises
     `ValueError` and changes nothing.
-
-    `new_parser` makes a parser that traces its text (True) or not.
     """
 
     __slots__ = (
         "_answered", "_approved", "_call_ids", "_final_usage", "_framing", "_ids",
-        "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
-        "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "hosted", "is_repaired", "open_turn", "rules", "shown", "takeovers",
-        "timeline", "turns",
+        "_is_screened", "_is_stopped", "_is_traced", "_listed", "_messages", "_new_parser",
+        "_reader", "_recoveries", "_seal", "_usage", "approved_result", "compacted", "format",
+        "hops", "hosted", "is_repaired", "open_turn", "rules", "shown", "takeovers", "timeline",
+        "turns",
     )  # fmt: skip
 
     def __init__(
         self,
         head: ResponseHead,
-        new_parser: Callable[[bool], TokenParser],
-        framing: Framing,
+        format_: TurnFormat,
         rules: OutputRules,
         seal: Callable[[bytes], str | None] | None = None,
-        transcribe: Transcribe | None = None,
     ) -> None:
         self.hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
         self.rules = self.hosted.rules if head.grants else rules
@@ -115,10 +132,10 @@ class Fold:
         self._answered: dict[int, AnsweredCall] = {}
         self._listed: set[str] = set()
         self._seal = seal
-        self._shown_input = head.messages.input if head.messages else []
-        self._transcribe = transcribe
-        self._new_parser = new_parser
-        self._framing = framing
+        self._messages = head.messages
+        self.format = format_
+        self._framing = format_.framing
+        self._new_parser = partial(format_.new_parser, rules)
         # Also where fewer tools are allowed later: those that are not are still known.
         self._is_screened = rules.is_screened
         self._reader: TurnReader | None = None
@@ -316,7 +333,7 @@ class Fold:
         ]
 
     def new_parser(self) -> TokenParser:
-        return self._new_parser(self._is_traced)
+        return self._new_parser(trace=self._is_traced)
 
     def response(self) -> dict[str, Any]:
         # At the end, the one of the terminal event.
@@ -428,7 +445,7 @@ class Fold:
             reader = self._open_reader()
             voided = tuple(reader.turn.output_ids[-entry.voided :])
             reader.take_back(entry.voided)
-            if self._transcribe is not None:
+            if self._messages is not None:
                 reader.turn.taken_back.append((entry.rule, voided))
             self._usage.voided_tokens += reader.turn.tokens(entry.voided)
         self.is_repaired = True
@@ -480,7 +497,7 @@ class Fold:
         return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
-        messages = self._messages(self._transcribe) if self._transcribe else None
+        messages = None if self._messages is None else self._transcribe(self._messages)
         shown = self.shown
         must_start = shown.is_waiting and not shown.may_finish(entry.status)
         events = shown.start() if must_start else []
@@ -501,13 +518,14 @@ class Fold:
         )
         return events + shown.finish(outcome)
 
-    def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
+    def _transcribe(self, shown: HarmonyMessages) -> dict[str, Any]:
+        messages_of_turn = partial(self.format.messages_of_turn, with_ids=shown.with_output_ids)
         output = [
             message
             for turn in self.turns
-            for message in transcribe((*turn.prefill, *turn.output_ids), turn.taken_back)
+            for message in messages_of_turn((*turn.prefill, *turn.output_ids), turn.taken_back)
         ]
-        return {"input_messages": self._shown_input, "output_messages": output}
+        return {"input_messages": shown.input, "output_messages": output}
 
     def _close_turn(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
         turn = reader.turn

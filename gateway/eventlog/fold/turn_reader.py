@@ -63,7 +63,7 @@ class TurnReader:
     def __init__(
         self,
         turn: Turn,
-        new_parser: Callable[[bool], TokenParser],
+        new_parser: Callable[..., TokenParser],
         new_screen: Callable[[Callable[[int], bytes]], Screen] | None,
         *,
         is_traced: bool,
@@ -80,7 +80,7 @@ class TurnReader:
 
     def begin(self, output_ids: Sequence[int]) -> None:
         """Read the turn from its first id on, up to the end of these ids of the model."""
-        self.parser = self._new_parser(self.is_traced)
+        self.parser = self._new_parser(trace=self.is_traced)
         prefill, new_screen = self.turn.prefill, self._new_screen
         self._prefilled = self.parser.feed(prefill) if prefill else []
         """What the prefill says, until it is shown."""

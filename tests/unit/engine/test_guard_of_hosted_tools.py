@@ -76,8 +76,7 @@ class Watched:
         format_ = harmony()
         self.fold = Fold(
             replace(response_head(), echo=fields, grants=grants),
-            lambda trace: format_.new_parser(self.rules, trace=trace),
-            format_.framing,
+            format_,
             self.rules,
         )
         self.guard = OutputGuard(self.rules, limits, format_, reasoning_budget=budget)
