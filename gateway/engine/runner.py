@@ -190,7 +190,7 @@ class Run:
             return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
             return Finished("completed", now())
-        engine, scope = self._engine, asyncio.timeout(None)
+        engine, scope = self._engine, asyncio.timeout(self._engine.run_time_max_s)
         turns = self._turns = TurnRunner(
             self.spec,
             self._journal,
@@ -198,12 +198,7 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
-        with KeepAliveTimer(
-            self._journal,
-            engine.alive_interval_s,
-            time_max_s=engine.run_time_max_s,
-            too_long=self._stop,
-        ):
+        with KeepAliveTimer(self._journal, engine.alive_interval_s):
             try:
                 async with scope as self._scope:
                     await turns.complete()
