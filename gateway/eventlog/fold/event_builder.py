@@ -571,8 +571,6 @@ class Builder:
         if segment.kind is SegmentKind.CODE_INTERPRETER_CALL:
             python = self._head.grants.python if self._head.grants else None
             return {"container_id": python.container_id if python else ""}
-        if segment.kind not in CALL_KINDS:
-            return {}
         call = self._call_id(segment)
         tool = self._rules.tools.get(segment.name)
         if tool is None:
