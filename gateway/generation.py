@@ -312,8 +312,7 @@ UNTOLD: Final = TextLogprob(None)
 Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class TokenChunk:
+class TokenChunk(Struct, gc=False):
     """Ids of one read from a backend.
 
     The last one has `finish`, perhaps with `cached_tokens` and `usage`. `constrained`: the backend
@@ -325,7 +324,7 @@ class TokenChunk:
     cached_tokens: int | None = None
     logprobs: Sequence[Likelihood] | None = None
     constrained: bool = False
-    upstream: str = field(default="", compare=False)
+    upstream: str = ""
     usage: ReportedUsage | None = None
 
 
