@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Engine
     from gateway.engine.output_guard import OutputGuard
     from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
     from gateway.store.claims import Claim
+    from gateway.store.events import LogRow
 
 _WHOLE: Final = frozenset({"completed", "incomplete"})
 """Statuses that count for the estimate of how long answers are."""
@@ -248,7 +250,7 @@ class Run:
         self._status = finished.status
         self._journal.append(marked("clock"))
         try:
-            await self._journal.finish(finished)
+            await self._journal.finish(finished, self._commit if self.spec.store else None)
         except ClaimLost:
             raise
         except Exception as error:
@@ -263,6 +265,10 @@ class Run:
         self._engine.observer.finished(self.spec, finished, self.live.fold)
         if not self.spec.store:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
+
+    async def _commit(self, finished: Finished, fold: Fold, rest: LogRow | None) -> None:
+        assert self.claim is not None, "what is stored was recorded before it was generated"
+        await self._engine.archive.finish(self.spec, finished, fold, self.claim, rest)
 
     def _close(self, finished: Finished) -> None:
         # The end could not be recorded. It is written later, if the response has a row.

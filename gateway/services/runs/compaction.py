@@ -178,7 +178,7 @@ class Compactor:
         cancelled, the tokens used are booked.
         """
         live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
-        journal = MemoryJournal(live, None)
+        journal = MemoryJournal(live)
         turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)

@@ -23,7 +23,7 @@ async def ticks() -> None:
 
 
 def journal(*, held: bool = False) -> Journal:
-    return MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None)
+    return MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held))
 
 
 async def test_a_silent_log_says_that_it_is_alive() -> None:
