@@ -28,6 +28,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast, get_args
 
+from msgspec import Struct
+
 from gateway.generation import (
     IN_TOKEN,
     UNTOLD,
@@ -71,15 +73,13 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-# Not frozen: one is made for each token, and the guard would take four times as long.
-@dataclass(slots=True, unsafe_hash=True)
-class Tokens:
+# No dataclass: one is made for each token, which takes a quarter of the time.
+class Tokens(Struct, frozen=True, gc=False):
     ids: tuple[int, ...]
     logprobs: tuple[Likelihood, ...] = ()
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Text(Tokens):
+class Text(Tokens, frozen=True, gc=False):
     """Characters and marks of a server that returns text (`gateway.text_ids`)."""
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Hashable, Sequence
@@ -310,8 +312,7 @@ UNTOLD: Final = TextLogprob(None)
 Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class TokenChunk:
+class TokenChunk(Struct, gc=False):
     """Ids of one read from a backend.
 
     The last one has `finish`, perhaps with `cached_tokens` and `usage`. `constrained`: the backend
@@ -323,7 +324,7 @@ class TokenChunk:
     cached_tokens: int | None = None
     logprobs: Sequence[Likelihood] | None = None
     constrained: bool = False
-    upstream: str = field(default="", compare=False)
+    upstream: str = ""
     usage: ReportedUsage | None = None
 
 
@@ -401,8 +402,7 @@ class SegmentStarted:
     form: int = 0
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class SegmentText:
+class SegmentText(Struct, frozen=True, gc=False):
     """More text of the open segment; never empty, half a character, or a marker.
 
     `tokens` are the positions of its ids: only from a tracing parser, and if text and ids agree

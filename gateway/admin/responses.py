@@ -697,7 +697,7 @@ class _Awake(Exception):
 
 
 def _is_over(view: TokenView) -> bool:
-    return not isinstance(view, LogView) or view.fold.is_finished or bool(view.damage)
+    return not isinstance(view, LogView) or view.fold.shown.is_finished or bool(view.damage)
 
 
 def _has_log(stored: StoredResponse) -> bool:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.limits.accounting import Charge
     from gateway.metering import LineKind
-    from gateway.models.format import FormatOf
     from gateway.protocol.context_item import StoredItem
     from gateway.sealing import Sealer
     from gateway.store.endings import FinishedResponse
@@ -83,7 +82,6 @@ class Archive:
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
         database: Database,
-        format_of: FormatOf,
         new_fold_for: NewFoldFor,
         ownership: Ownership,
         *,
@@ -110,7 +108,7 @@ class Archive:
         self._audit = ToolAudit(
             partial(tool_calls.record_all, database), metrics=metrics, usable=usable
         )
-        self._endings = row_mapping.Endings(format_of, new_fold_for)
+        self._new_fold_for = new_fold_for
         self.ownership = ownership
         self._announce = announce
         self._metrics = metrics
@@ -200,7 +198,7 @@ class Archive:
         Retries for a limited time, then raises `StoreUnavailable`; a commit whose outcome was lost
         is safe to repeat. Raises `ClaimLost` when another process continues or has ended it.
         """
-        row = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
+        row = row_mapping.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
         await self._with_retries(
             partial(self._end_one, claim.tenant_id, row),
@@ -211,7 +209,7 @@ class Archive:
 
     async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
         """Store the end of a foreground response that another process has ended, now or later."""
-        end = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
+        end = row_mapping.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
             await self._with_retries(
                 lambda: late_writes.deposit(self._database, claim.tenant_id, end),
@@ -228,7 +226,7 @@ class Archive:
         Without a `claim` nobody knows whether it was recorded.
         """
         epoch = FIRST_EPOCH if claim is None else claim.epoch
-        end = self._endings.finished_row(spec, finished, fold, epoch=epoch, rest=None)
+        end = row_mapping.finished_row(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 
     def meter(
@@ -393,7 +391,7 @@ class Archive:
     async def _read_ahead(self, tenant_id: TenantId, stored: StoredResponse) -> LogReading | None:
         # Before anything is locked: reading a long log takes seconds. None: it cannot be read.
         try:
-            reading = self._endings.reading(stored)
+            reading = row_mapping.begin_reading(stored, self._new_fold_for)
             before = -1
             while before < reading.entries < stored.next_entry:
                 before = reading.entries
@@ -420,7 +418,7 @@ class Archive:
     ) -> FinishedResponse:
         if reading is not None:
             try:
-                return await self._endings.concluded_row(stored, reading, rest, finished)
+                return await row_mapping.concluded_row(stored, reading, rest, finished)
             except DEFECTS as error:
                 # It must end all the same: whoever waits for it would wait for ever.
                 _report_unread(stored, error)

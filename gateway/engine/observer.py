@@ -152,7 +152,7 @@ class Observer:
             input_tokens=usage.input_tokens,
             output=usage.output_tokens,
         )
-        if fold.output_tokens and not fold.visible:
+        if fold.output_tokens and not fold.shown.is_visible:
             self._metrics.empty_output()
         if (span := recorded()) is not None:
             span.set(_described(spec, finished, fold))

@@ -135,10 +135,12 @@ class TurnEnding:
 
 
 class OutputGuard:
+    """Guard of one response, held to the rules after its last result (`hold_to`)."""
+
     __slots__ = (
         "_can_violate", "_continues_preambles", "_format", "_is_free", "_joins_header", "_limits",
-        "_loop_ids_min", "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks",
-        "text_ids",
+        "_loop_ids_min", "_may_call", "_preamble_ids_max", "_reasoning_budget", "_rules",
+        "has_checks", "may_bind", "text_ids",
     )  # fmt: skip
 
     def __init__(
@@ -165,11 +167,14 @@ class OutputGuard:
             if limits.repeated_tokens_max
             else sys.maxsize
         )
-        self._hold_to(rules)
+        self.hold_to(rules)
 
-    def _hold_to(self, rules: OutputRules) -> None:
+    def hold_to(self, rules: OutputRules) -> None:
         # The tools of `rules` are the same as before.
         self._rules = rules
+        self.may_bind = rules.is_binding or self._reasoning_budget is not None
+        """Constraints may bind a turn, or a part of it."""
+        self._may_call = rules.calls == "auto" and bool(rules.allowed)
         is_owing = rules.calls == "required"
         self._preamble_ids_max = self._limits.preamble_tokens_max if is_owing else 0
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
@@ -180,11 +185,6 @@ class OutputGuard:
         self._joins_header = self._is_free and (
             self._limits.header_tokens_max >= self._format.plain_header_ids_max > 0
         )
-
-    def _rules_of(self, fold: Fold) -> OutputRules:
-        if fold.rules is not self._rules:
-            self._hold_to(fold.rules)
-        return self._rules
 
     def passes(self, ids: Sequence[int], output_count: int) -> bool:
         """Return True if ids of a body are text that may be written without an inspection.
@@ -209,7 +209,6 @@ class OutputGuard:
         A marker stands alone, so that no decision depends on how the ids are cut into chunks. Where
         nothing is demanded, the first header of a turn stands as a whole.
         """
-        self._rules_of(fold)
         is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
         if len(ids) == 1 and not is_bounded:
             return 1
@@ -252,7 +251,7 @@ class OutputGuard:
 
     def exceeds_budget(self, fold: Fold) -> bool:
         # If the turn ended here.
-        return self._reasoning_budget is not None and self._budget_left(fold) < 0
+        return self._budget_left(fold) < 0
 
     def out_of_budget(self, fold: Fold) -> TurnEnding:
         """Return the ending of a turn that exceeds the budget for reasoning, or for a preamble."""
@@ -264,7 +263,6 @@ class OutputGuard:
 
         `header` is the next id's position in or right behind a header.
         """
-        rules = self._rules_of(fold)
         if self._can_violate and (violation := fold.violation) is not None:
             return self._end_at_violation(fold, violation)
         if header is not None and (ending := self._inspect_header(fold, header)) is not None:
@@ -277,7 +275,7 @@ class OutputGuard:
             and self._is_loop(output_ids)
         ):
             return TurnEnding(FinishReason.LENGTH, REPETITION)
-        if rules.stop and fold.stopped:
+        if self._rules.stop and fold.stopped:
             return TurnEnding(FinishReason.STOP)
         return None
 
@@ -305,7 +303,7 @@ class OutputGuard:
                 return ending
         if self._can_violate and (ending := self._inspect_demand(fold)) is not None:
             return ending
-        if fold.item_count > self._limits.messages_max:
+        if len(fold.shown.output) > self._limits.messages_max:
             return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
@@ -361,7 +359,7 @@ class OutputGuard:
 
     def _lacks_demanded(self, fold: Fold) -> bool:
         # A call, or an answer in a format where no call can come first.
-        rules = self._rules_of(fold)
+        rules = self._rules
         may_call = bool(rules.allowed) and rules.calls != "none"
         lacks_answer = rules.answer is not None and not may_call and not fold.bodies
         return self.lacks_call(fold) or lacks_answer
@@ -392,7 +390,7 @@ class OutputGuard:
 
         A readable call that the user has to approve would go to the user instead.
         """
-        tool = self._rules_of(fold).tools.get(body.name) if body.kind == "call" else None
+        tool = self._rules.tools.get(body.name) if body.kind == "call" else None
         if tool is None or not tool.is_hosted or not self.faulty(fold, body).failure:
             return False
         return tool.kind is SegmentKind.MCP_CALL or not is_object(body.text)
@@ -410,7 +408,6 @@ class OutputGuard:
     def restart_position(self, fold: Fold) -> int | None:
         """Return where another backend begins again, since a grammar cannot begin inside a body."""
         place = fold.place
-        self._rules_of(fold)
         if not self._can_violate or not (place.where is Where.HEADER or self._checks(place)):
             return None
         return _unseen_from(fold, place.start)
@@ -431,7 +428,7 @@ class OutputGuard:
 
     def lacks_call(self, fold: Fold) -> bool:
         # Calls of the client and of the gateway both count.
-        return fold.rules.calls == "required" and not fold.called and not fold.hosted.results
+        return self._rules.calls == "required" and not fold.called and not fold.hosted.results
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """Return the ids that open the next turn; None if nothing is left to do.
@@ -442,27 +439,28 @@ class OutputGuard:
         last = fold.turns[-1].finish
         if last is FinishReason.CUT:
             return self._prefill_after(fold, rule)
-        if last is FinishReason.STOP and self._is_announcement(fold):
+        if last is FinishReason.STOP and self._may_call and self._is_announcement(fold):
             return ()
-        is_mute = not fold.visible and not fold.stopped
+        is_mute = not fold.shown.is_visible and not fold.stopped
         if last is not FinishReason.STOP or not (is_mute or self.lacks_call(fold)):
             return None
         # Number of turns that may end by themselves without output that the client can use.
-        rules = self._rules_of(fold)
+        rules = self._rules
         is_bound = rules.answer is not None or rules.calls == "required"
         empty_turns_max = max(1, self._repairs_left(fold)) if is_bound else 1
         return self._demanded_header(fold) if _stops(fold) <= empty_turns_max else None
 
     def _is_announcement(self, fold: Fold) -> bool:
         # The model announced what it would do, and ended its first turn before doing it.
-        rules = self._rules_of(fold)
-        is_free = rules.calls == "auto" and bool(rules.allowed) and not fold.stopped
         # Beside an answer in a format preambles are reasoning. A try is left for that answer.
-        is_beside_format = rules.answer is not None
-        is_one = fold.only_announced or (
-            is_beside_format and not fold.visible and PREAMBLE_ONLY in fold.recoveries
+        is_beside_format = self._rules.answer is not None
+        shown = fold.shown
+        is_one = (
+            not (shown.is_called or shown.is_answered)
+            if shown.is_visible
+            else is_beside_format and PREAMBLE_ONLY in fold.recoveries
         )
-        if not (is_free and is_one and self._continues_preambles()):
+        if fold.stopped or not (is_one and self._continues_preambles()):
             return False
         return _stops(fold) == 1 and self._repairs_left(fold) > is_beside_format
 
@@ -472,28 +470,26 @@ class OutputGuard:
             return None
         if self.lacks_call(fold):
             return REQUIRED_TOOL_NOT_CALLED
-        if fold.breaks_off:
+        if fold.shown.breaks_off:
             return INVALID_TOOL_CALL
-        lacks_answer = self._rules.answer is not None and not fold.visible
+        lacks_answer = self._rules.answer is not None and not fold.shown.is_visible
         return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
 
     def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
         if rule == HEADER_NOT_UNDERSTOOD and not self.lacks_call(fold):
             return self._format.message_opening()
-        rules = self._rules_of(fold)
-        may_call = rules.calls == "auto" and bool(rules.allowed)
         is_first_time = rule == REASONING_BUDGET and fold.recoveries[rule] < BUDGET_TURNS_MAX
-        if may_call and (rule == INVALID_TOOL_CALL or is_first_time):
+        if self._may_call and (rule == INVALID_TOOL_CALL or is_first_time):
             return ()
         return self._demanded_header(fold)
 
     def _demanded_header(self, fold: Fold) -> tuple[int, ...]:
         if self.lacks_call(fold):
-            return self._format.call_opening(fold.rules)
+            return self._format.call_opening(self._rules)
         faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
         attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
         attempt += _stops(fold) > 1
-        return self._format.answer_opening(fold.rules, attempt=attempt)
+        return self._format.answer_opening(self._rules, attempt=attempt)
 
     def _repairs_left(self, fold: Fold) -> int:
         cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)

@@ -45,10 +45,9 @@ if TYPE_CHECKING:
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry, Finished
-    from gateway.eventlog.fold.fold import Fold
+    from gateway.eventlog.fold.fold import Fold, TurnFormat
     from gateway.generation import RenderedItem
     from gateway.metering import LineKind, Metering
-    from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.responses import IdempotencyKey, StoredResponse
@@ -204,11 +203,9 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
-    """Return True if other processes need the request's secrets for MCP servers."""
+    """Return True if another process that continues needs the request's secrets."""
     grants = spec.head.grants
-    return (
-        spec.durable and grants is not None and any(server.has_secrets for server in grants.servers)
-    )
+    return grants is not None and any(server.has_secrets for server in grants.servers)
 
 
 @dataclass(slots=True)
@@ -224,97 +221,94 @@ class LogReading:
         self.entries += len(await fold_rows(self.fold, rows, from_entry=self.entries))
 
 
-class Endings:
-    def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
-        self._format_of = format_of
-        self._new_fold_for = new_fold_for
-
-    def finished_row(
-        self,
-        spec: RunSpec,
-        finished: Finished,
-        fold: Fold,
-        *,
-        epoch: int,
-        rest: LogRow | None,
-    ) -> FinishedResponse:
-        """Return the last row of a response that its owner ends; `rest` is unwritten log."""
-        added, inputs, log = spec.added, len(spec.added), rest
-        if rest is not None:
-            # The input of a durable one was stored when it was accepted.
-            added, inputs = (), spec.inputs
-            log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
-        items = [
-            *_items(added, 0, is_output=False),
-            *_items(self._outputs(spec.model, fold), inputs, is_output=True),
-        ]
-        return _finished_row(
-            spec.head.uuid,
-            epoch,
-            finished,
-            fold,
-            entries=log,
-            items=items,
-            has_secrets=has_kept_secrets(spec),
-            placement=spec.route.placement,
-            metered=_metering_of(spec.head, spec.who, fold),
-        )
-
-    def reading(self, stored: StoredResponse) -> LogReading:
-        """Return a reader at the beginning of the log of a durable response.
-
-        Raises `ValueError`, `TypeError` or `LookupError` for a damaged log, or another release's.
-        """
-        if stored.fold_version not in FOLD_VERSIONS:
-            raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
-        head = head_of(stored)
-        if not head.is_logged_in(self._format_of(stored.model).name):
-            raise ValueError(f"logs of this model in the format {head.format} are not folded here")
-        return LogReading(self._new_fold_for(head)())
-
-    async def concluded_row(
-        self,
-        stored: StoredResponse,
-        reading: LogReading,
-        rest: Sequence[LogRow],
-        finished: Finished,
-    ) -> FinishedResponse:
-        """Return the last row of a durable response that another process than its owner ends.
-
-        `rest` is the unread part of its log. Raises as `reading` does.
-        """
-        await reading.add(rest)
-        check_complete(reading.entries, stored.next_entry)
-        fold, plan = reading.fold, stored.plan or b""
-        ending: list[Entry] = [finished]
-        if fold.compacted is None and (compacted := compacted_of(plan)) is not None:
-            # It has not begun, and its summary was made all the same.
-            ending.insert(0, compacted)
-        for entry in ending:
-            fold.apply(entry)
-        log = LogRow(stored.next_entry, len(ending), pack(ending))
-        items = _items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True)
-        return _finished_row(
-            stored.uuid,
-            stored.epoch,
-            finished,
-            fold,
-            entries=log,
-            items=items,
-            has_secrets=_may_have_secrets(stored),
-            metered=_metering_of(head_of(stored), who_of(plan), fold),
-        )
-
-    def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
-        format_ = self._format_of(model)
-        for rendered in fold.items():
-            item = output_context(rendered)
-            if item.ids is None and format_.framing.stores_ids:
-                item = item.with_ids(array("I", _rendered_ids(rendered, item, format_)))
-            yield item
+def finished_row(
+    spec: RunSpec,
+    finished: Finished,
+    fold: Fold,
+    *,
+    epoch: int,
+    rest: LogRow | None,
+) -> FinishedResponse:
+    """Return the last row of a response that its owner ends; `rest` is unwritten log."""
+    added, inputs, log = spec.added, len(spec.added), rest
+    if rest is not None:
+        # The input of a durable one was stored when it was accepted.
+        added, inputs = (), spec.inputs
+        log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
+    items = [
+        *_items(added, 0, is_output=False),
+        *_items(_outputs(fold), inputs, is_output=True),
+    ]
+    return _finished_row(
+        spec.head.uuid,
+        epoch,
+        finished,
+        fold,
+        entries=log,
+        items=items,
+        has_secrets=spec.durable and has_kept_secrets(spec),
+        placement=spec.route.placement,
+        metered=_metering_of(spec.head, spec.who, fold),
+    )
 
 
-def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelFormat) -> Sequence[int]:
+def begin_reading(stored: StoredResponse, new_fold_for: NewFoldFor) -> LogReading:
+    """Return a reader at the beginning of the log of a durable response.
+
+    Raises `ValueError`, `TypeError` or `LookupError` for a damaged log, or another release's.
+    """
+    if stored.fold_version not in FOLD_VERSIONS:
+        raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
+    head = head_of(stored)
+    fold = new_fold_for(head)()
+    if not head.is_logged_in(fold.format.name):
+        raise ValueError(f"logs of this model in the format {head.format} are not folded here")
+    return LogReading(fold)
+
+
+async def concluded_row(
+    stored: StoredResponse,
+    reading: LogReading,
+    rest: Sequence[LogRow],
+    finished: Finished,
+) -> FinishedResponse:
+    """Return the last row of a durable response that another process than its owner ends.
+
+    `rest` is the unread part of its log. Raises as `begin_reading` does.
+    """
+    await reading.add(rest)
+    check_complete(reading.entries, stored.next_entry)
+    fold, plan = reading.fold, stored.plan or b""
+    ending: list[Entry] = [finished]
+    if fold.compacted is None and (compacted := compacted_of(plan)) is not None:
+        # It has not begun, and its summary was made all the same.
+        ending.insert(0, compacted)
+    for entry in ending:
+        fold.apply(entry)
+    log = LogRow(stored.next_entry, len(ending), pack(ending))
+    items = _items(_outputs(fold), inputs_of(plan), is_output=True)
+    return _finished_row(
+        stored.uuid,
+        stored.epoch,
+        finished,
+        fold,
+        entries=log,
+        items=items,
+        has_secrets=_may_have_secrets(stored),
+        metered=_metering_of(head_of(stored), who_of(plan), fold),
+    )
+
+
+def _outputs(fold: Fold) -> Iterator[ContextItem]:
+    format_ = fold.format
+    for rendered in fold.items():
+        item = output_context(rendered)
+        if item.ids is None and format_.framing.stores_ids:
+            item = item.with_ids(array("I", _rendered_ids(rendered, item, format_)))
+        yield item
+
+
+def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: TurnFormat) -> Sequence[int]:
     # A call that the gateway answered is rendered with its result.
     call = rendered.call
     if call is None:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Engine
     from gateway.engine.output_guard import OutputGuard
     from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
     from gateway.store.claims import Claim
+    from gateway.store.events import LogRow
 
 _WHOLE: Final = frozenset({"completed", "incomplete"})
 """Statuses that count for the estimate of how long answers are."""
@@ -92,7 +94,8 @@ class Run:
     def running_call(self) -> OnceEvent | None:
         # Set when the running call of a hosted tool that must not be repeated has ended. None: no
         # such call runs.
-        return None if self._turns is None else self._turns.running_call
+        tools = None if self._turns is None else self._turns.tools
+        return None if tools is None else tools.running
 
     def cancel(self, because: Callable[[int], Finished] = outcome.cancelled) -> None:
         """End the generation; the output so far is committed and shown."""
@@ -109,7 +112,7 @@ class Run:
         charge, fold = self.spec.charge, self.live.fold
         if charge is None:
             return
-        if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
+        if self.spec.durable and (self._has_lost_claim or not fold.shown.is_finished):
             charge.hand_over()
             return
         usage = outcome.booked(self._status, fold)
@@ -154,8 +157,9 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def _begin(self) -> bool:
-        # The response is recorded here and not before the run, because a client that disconnects
-        # meanwhile must not leave a response that never ends. Returns False if it was not recorded.
+        # Records the response and begins its log. That is done here and not before the run, because
+        # a client that disconnects meanwhile must not leave a response that never ends. Returns
+        # False if it was not recorded.
         if self.spec.store and self.claim is None:
             try:
                 self.claim = await self._engine.archive.begin(self.spec)
@@ -166,6 +170,10 @@ class Run:
         if self.claim is not None:
             self._engine.lease_keeper.hold(self.claim, self)
         self.begun.set()
+        self._journal.append(marked("replica", self._engine.replica))
+        compacted = self.spec.compacted
+        if compacted is not None and self.live.fold.compacted is None:
+            self._journal.append(compacted)
         return True
 
     def _decline(self, finished: Finished) -> None:
@@ -180,15 +188,11 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     async def _generate(self) -> Finished:
-        self._journal.append(marked("replica", self._engine.replica))
-        compacted = self.spec.compacted
-        if compacted is not None and self.live.fold.compacted is None:
-            self._journal.append(compacted)
         if self._cancelled is not None:
             return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
             return Finished("completed", now())
-        engine, scope = self._engine, asyncio.timeout(None)
+        engine, scope = self._engine, asyncio.timeout(self._engine.run_time_max_s)
         turns = self._turns = TurnRunner(
             self.spec,
             self._journal,
@@ -196,12 +200,7 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
-        with KeepAliveTimer(
-            self._journal,
-            engine.alive_interval_s,
-            time_max_s=engine.run_time_max_s,
-            too_long=self._stop,
-        ):
+        with KeepAliveTimer(self._journal, engine.alive_interval_s):
             try:
                 async with scope as self._scope:
                     await turns.complete()
@@ -221,8 +220,8 @@ class Run:
             finally:
                 # They refer to this run: a cycle would stay in memory until a garbage collection.
                 self._scope = self._turns = None
-                turns.close()
-            turns.void_excess_reasoning()
+            if self.spec.reasoning_budget is not None:
+                turns.void_excess_reasoning()
         return finished
 
     def _conclude(self, guard: OutputGuard) -> Finished:
@@ -232,7 +231,7 @@ class Run:
         if (code := guard.shortcoming(fold)) is not None:
             return outcome.violated(code, now())
         # An answer that is stopped at its first word is all that the request wants of it.
-        visible = fold.visible or fold.stopped
+        visible = fold.shown.is_visible or fold.stopped
         return outcome.ended(fold.last_finish, now(), visible=visible)
 
     def _conclude_early(self) -> Finished:
@@ -251,7 +250,7 @@ class Run:
         self._status = finished.status
         self._journal.append(marked("clock"))
         try:
-            await self._journal.finish(finished)
+            await self._journal.finish(finished, self._commit if self.spec.store else None)
         except ClaimLost:
             raise
         except Exception as error:
@@ -266,6 +265,10 @@ class Run:
         self._engine.observer.finished(self.spec, finished, self.live.fold)
         if not self.spec.store:
             self._engine.archive.meter(self.spec, finished, self.live.fold)
+
+    async def _commit(self, finished: Finished, fold: Fold, rest: LogRow | None) -> None:
+        assert self.claim is not None, "what is stored was recorded before it was generated"
+        await self._engine.archive.finish(self.spec, finished, fold, self.claim, rest)
 
     def _close(self, finished: Finished) -> None:
         # The end could not be recorded. It is written later, if the response has a row.

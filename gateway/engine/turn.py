@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -40,7 +40,6 @@ from gateway.upstreams.problems import GrammarFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.concurrency import OnceEvent
     from gateway.constraints.validation import Checker
     from gateway.engine.engine import Engine, Executor
     from gateway.engine.run_spec import RunSpec
@@ -78,10 +77,10 @@ class TurnRunner:
     """
 
     __slots__ = (
-        "_attempts", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold", "_format",
-        "_is_hop_written", "_is_resent", "_is_text", "_journal", "_on_first_token", "_past_turns",
-        "_prompt_ids", "_prompt_prefill", "_spec", "_start", "_tokens_max", "_tools", "_upstream",
-        "_usage", "_was_recalled", "guard",
+        "_attempts", "_cached_tokens", "_engine", "_epoch", "_failover", "_first_sampling",
+        "_fold", "_format", "_is_hop_written", "_is_resent", "_is_text", "_journal",
+        "_on_first_token", "_past_turns", "_prompt_ids", "_prompt_prefill", "_spec", "_start",
+        "_tokens_max", "_upstream", "_usage", "_was_recalled", "guard", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +104,7 @@ class TurnRunner:
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
-            spec.rules,
+            self._fold.rules,
             limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
@@ -114,9 +113,9 @@ class TurnRunner:
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
-        self._tools: ToolRunner | None = None
+        self.tools: ToolRunner | None = None
         if spec.head.grants is not None:
-            self._tools = ToolRunner(
+            self.tools = ToolRunner(
                 spec,
                 journal,
                 engine,
@@ -128,6 +127,8 @@ class TurnRunner:
         self._prompt_prefill: tuple[int, ...] = ()
         """Ids with which the prompt begins the turn for the model, also behind results."""
         self._tokens_max = spec.sampling.max_tokens
+        self._first_sampling = spec.sampling
+        """Sampling of the first turn, before it has any ids."""
         if begun := self._format.prefill_size(spec.prompt_ids):
             end = len(spec.prompt_ids) - begun
             self._prompt_ids, self._prompt_prefill = (
@@ -135,6 +136,7 @@ class TurnRunner:
                 tuple(spec.prompt_ids[end:]),
             )
             self._tokens_max += begun
+            self._first_sampling = self._sampling_behind_prompt()
         self._attempts = 0
         self._is_hop_written = False
         self._is_resent = False
@@ -145,37 +147,29 @@ class TurnRunner:
         self._start: TurnStarted | None = None
         """Beginning of a turn, until it is written."""
 
-    @property
-    def _may_bind(self) -> bool:
-        # Rules change behind the results of tools, so that they may bind only a part of the
-        # response.
-        return self._fold.rules.is_binding or self._spec.reasoning_budget is not None
-
-    @property
-    def running_call(self) -> OnceEvent | None:
-        # Set when the running call that must not be repeated has ended. None: no such call runs.
-        return None if self._tools is None else self._tools.running
-
-    def close(self) -> None:
-        if self._tools is not None:
-            self._tools.close()
-
     async def complete(self) -> None:
         """Call the model, from where the log ends, until nothing is left to do.
 
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` after all repairs.
         """
-        fold, tools = self._fold, self._tools
-        if fold.rules.grammars:
+        if self._fold.rules.grammars:
             await self._translate()
-        if tools is not None:
-            for listing in self._spec.listings[fold.listed :]:
+        if self.tools is None:
+            await self._complete_turns()
+            return
+        with closing(self.tools) as tools:
+            for listing in self._spec.listings[self._fold.listed :]:
                 self._journal.append(listing)
-            if not fold.turns:
+            if not self._fold.turns:
                 await self._run_hosted_call(tools)
             self._append_approved_result()
-        if fold.turns:
-            await self._past_turns.update(fold.turns[:-1])
+            await self._complete_turns()
+            await tools.ask_approval()
+
+    async def _complete_turns(self) -> None:
+        turns = self._fold.turns
+        if turns:
+            await self._past_turns.update(turns[:-1])
             self._take_over()
         else:
             self._begin_turn(self._prompt_prefill)
@@ -183,8 +177,6 @@ class TurnRunner:
             await self._complete_turn()
             prefill = await self._next_prefill()
             if prefill is None:
-                if tools is not None:
-                    await tools.ask_approval()
                 return
             self._begin_turn(prefill)
 
@@ -197,6 +189,7 @@ class TurnRunner:
     async def _run_hosted_call(self, tools: ToolRunner) -> bool:
         if not await tools.run_due_call():
             return False
+        self.guard.hold_to(self._fold.rules)
         if self._fold.rules.grammars:
             await self._translate()
         return True
@@ -205,6 +198,7 @@ class TurnRunner:
         # The prompt ends with the approved call and the opening of a message; its result follows.
         if result := self._fold.approved_result:
             self._prompt_ids = self._format.with_result(self._prompt_ids, result)
+            self._first_sampling = self._sampling_behind_prompt()
 
     def void_excess_reasoning(self) -> None:
         """Take back reasoning beyond the budget: the response ends here. Raises `ClaimLost`."""
@@ -226,8 +220,8 @@ class TurnRunner:
         # None: no other turn is needed, or the window has no room for it. A call that the gateway
         # answers has its result when this returns.
         fold = self._fold
-        if self._tools is not None:
-            if fold.turns[-1].result or await self._run_hosted_call(self._tools):
+        if self.tools is not None:
+            if fold.turns[-1].result or await self._run_hosted_call(self.tools):
                 await self._past_turns.update(fold.turns)
                 return self._prompt_prefill
             if fold.approval_request is not None:
@@ -250,7 +244,7 @@ class TurnRunner:
         size = prompt_tokens if self._is_text else len
         read_tokens = size(self._prompt_ids) + len(self._prompt_prefill) + len(self._past_turns.ids)
         self._start = TurnStarted(0 if is_continued else read_tokens, prefill)
-        if turns or prefill or self._may_bind or self._first_sampling.max_tokens <= 0:
+        if turns or prefill or self.guard.may_bind or self._first_sampling.max_tokens <= 0:
             self._write_start()
 
     def _write_start(self) -> None:
@@ -358,7 +352,8 @@ class TurnRunner:
         # False: the last part has to be generated again, and the turn continues. Raises
         # `OutputViolation` when all repairs are used up.
         turn = self._fold.turns[-1]
-        if not ending.rule and self.guard.exceeds_budget(self._fold):
+        has_budget = self._spec.reasoning_budget is not None
+        if has_budget and not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
         while ending.rule != BODY_REGENERATED:
             if ending.rule:
@@ -487,7 +482,7 @@ class TurnRunner:
         self._is_resent = bool(turn.output_ids)
         if self._is_resent and not self._is_unbound:
             self._restart_message(turn)
-        constraint = await self._constraint(turn) if self._may_bind else None
+        constraint = await self._constraint(turn) if self.guard.may_bind else None
         request = self._whole_request(len(self._fold.turns), constraint)
         if self._is_untouched(turn):
             return request
@@ -502,7 +497,8 @@ class TurnRunner:
     def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
         spec, fold = self._spec, self._fold
         # Work was done for the response that would be lost if it had to wait too long.
-        has_begun = len(fold.turns) > 1 or bool(fold.approved_result) or fold.has_generated
+        turns = len(fold.turns)
+        has_begun = turns > 1 or bool(fold.approved_result) or (turns > 0 and fold.has_generated)
         return TokenRequest(
             # No id is the beginning of another: SGLang aborts all that begin with one.
             request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}-",
@@ -578,14 +574,10 @@ class TurnRunner:
         left = window_left - output - fold.hosted.result_ids - ANSWER_IDS_MIN
         return max(0, min(left, window_left // 2 - fold.hosted.result_ids))
 
-    @property
-    def _first_sampling(self) -> Sampling:
-        # Sampling of the first turn, before it has any ids.
-        sampling = self._spec.sampling
-        if self._prompt_ids is self._spec.prompt_ids:
-            return sampling
+    def _sampling_behind_prompt(self) -> Sampling:
+        # For a prompt that is not that of the request, id for id.
         begun = len(self._prompt_prefill)
-        return replace(sampling, max_tokens=self._room(begun, begun))
+        return replace(self._spec.sampling, max_tokens=self._room(begun, begun))
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.output_ids):

@@ -131,7 +131,7 @@ class Cursor:
         return None if self.shows_more else live_logs.get(self.uuid)
 
     def is_folded(self) -> bool:
-        return self.fold.is_finished
+        return self.fold.shown.is_finished
 
     def forget_rows(self) -> None:
         # Rows are read again if needed: that is rare, and a fold is large.

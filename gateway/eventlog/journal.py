@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gateway.eventlog.log_writer import Channel
     from gateway.store.events import LogRow
 
+    CommitEnd = Callable[[Finished, Fold, LogRow | None], Awaitable[None]]
+    """Commits the end of a response, and the rest of its log if it has one."""
+
 
 class Journal(ABC):
     """Log of one run as its writer sees it.
@@ -47,8 +50,11 @@ class Journal(ABC):
         """Wait until all entries are as durable as they will be. Raises `ClaimLost`."""
 
     @abstractmethod
-    async def finish(self, finished: Finished) -> None:
-        """Commit the last entry, then show it. If that fails, the fold is unchanged."""
+    async def finish(self, finished: Finished, commit: CommitEnd | None) -> None:
+        """Commit the last entry, then show it. If that fails, the fold is unchanged.
+
+        Without `commit` nobody stores it.
+        """
 
     def abandon(self) -> None:
         """Refuse all further writes: another replica writes now."""
@@ -67,15 +73,12 @@ class MemoryJournal(Journal):
     limit of tokens bounds its memory.
     """
 
-    __slots__ = ("_commit",)
+    __slots__ = ()
 
     is_full = False
 
-    def __init__(
-        self, live: LiveLog, commit: Callable[[Finished, Fold], Awaitable[None]] | None
-    ) -> None:
+    def __init__(self, live: LiveLog) -> None:
         super().__init__(live, live.append)
-        self._commit = commit
 
     @override
     async def room(self) -> None: ...
@@ -86,39 +89,28 @@ class MemoryJournal(Journal):
         ...
 
     @override
-    async def finish(self, finished: Finished) -> None:
+    async def finish(self, finished: Finished, commit: CommitEnd | None) -> None:
         events = self.live.fold.apply(finished)
-        if self._commit is not None:
+        if commit is not None:
             try:
-                await self._commit(finished, self.live.fold)
+                await commit(finished, self.live.fold, None)
             except BaseException:
                 self.live.refold()
                 raise
         self.live.close(finished, events)
 
-    @override
-    def release(self) -> None:
-        super().release()
-        self._commit = None
-
 
 class DurableJournal(Journal):
     """Journal whose entries are committed before anybody sees them: `live` is held, and shown by
-    the channel. `commit` writes the rest of the entries together with the end.
+    the channel.
     """
 
-    __slots__ = ("_commit", "channel")
+    __slots__ = ("channel",)
 
-    def __init__(
-        self,
-        live: LiveLog,
-        channel: Channel,
-        commit: Callable[[Finished, Fold, LogRow], Awaitable[None]],
-    ) -> None:
+    def __init__(self, live: LiveLog, channel: Channel) -> None:
         super().__init__(live, self._write)
         self.channel = channel
         channel.delayed = self._on_long_commit
-        self._commit = commit
 
     @property
     @override
@@ -154,16 +146,17 @@ class DurableJournal(Journal):
         await self.channel.flushed()
 
     @override
-    async def finish(self, finished: Finished) -> None:
+    async def finish(self, finished: Finished, commit: CommitEnd | None) -> None:
         """Commit the rest of the entries and the end, then show it.
 
         Waits while the database is away. If `commit` raises, it may be called again.
         """
+        assert commit is not None, "a durable response is stored"
         try:
             async with self.channel.ending() as rest:
                 events = self.live.fold.apply(finished)
                 try:
-                    await self._commit(finished, self.live.fold, rest)
+                    await commit(finished, self.live.fold, rest)
                 except BaseException:
                     self.live.refold()
                     raise

@@ -164,7 +164,8 @@ class LiveLog:
 
     def close(self, entry: Entry, events: list[Event]) -> None:
         """Show the events of the last entry, which the caller folded before committing it."""
-        self.show(len(self._entries))
+        if self._withheld is not None:
+            self.show(len(self._entries))
         self._entries.append(entry)
         self._reveal(len(self._entries), events)
         self._wake_readers()

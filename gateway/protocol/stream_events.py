@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final, overload
 
 import orjson
+from msgspec import Struct
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ HOSTED_ITEMS: Final = frozenset(
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-# Not frozen: one is made for each token, and the guard would take four times as long.
-@dataclass(slots=True, unsafe_hash=True)
-class Event:
+# No dataclass: one is made for each token, which takes a third of the time.
+class Event(Struct, frozen=True, gc=False):
     """Event of a stream. `data` is the JSON object, on one line.
 
     `delta_length` is the number of characters of a delta, for padding
@@ -33,7 +32,7 @@ class Event:
     sequence_number: int
     data: bytes
     delta_length: int = 0
-    text: bytes = field(default=b"", compare=False)
+    text: bytes = b""
     hosted_before: int = 0
 
     @property
@@ -51,8 +50,7 @@ EventSource = Callable[[EventSink], Awaitable[None]]
 """Sends a sink all events of a stream as they come; returns when there are no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaPattern:
+class DeltaPattern(Struct, frozen=True, gc=False):
     """Pattern of deltas: `before`, the event's number, `between`, its text as JSON, and
     `behind`.
     """

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.supervisor import Supervisor
-    from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import LogWriter
@@ -189,9 +188,6 @@ class DurableRuns:
             # These were stored with the response, and would take memory until the run ends.
             spec = replace(spec, added=())
 
-        async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
-            await shared.archive.finish(spec, finished, fold, claim, rest)
-
         def lose() -> None:
             run.abandon()
 
@@ -217,7 +213,7 @@ class DurableRuns:
             lost=lose,
             fence=fence,
         )
-        journal = DurableJournal(live, channel, commit)
+        journal = DurableJournal(live, channel)
         run = Run(spec, journal, shared.engine, claim=claim, requested_at=requested_at)
         shared.live_logs.add(head.uuid, live)
         durable = Durable(claim, channel, is_claimed=counted is not None)

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.entries import Finished
-    from gateway.eventlog.fold.fold import Fold
     from gateway.limits.accounting import Charge
     from gateway.limits.headers import Headers
     from gateway.protocol.context_item import ConversationPlace
@@ -148,7 +146,8 @@ class ForegroundGeneration(Generation):
 
     @override
     def cancel(self) -> None:
-        self._run.cancel()
+        if not self._run.live.closed.is_set():
+            self._run.cancel()
 
     @override
     async def produced(self, within_s: float) -> None:
@@ -488,13 +487,7 @@ class Creation:
             reader_events_max=dependencies.reader_events_max,
             turn=dependencies.replays,
         )
-
-        async def commit(finished: Finished, fold: Fold) -> None:
-            assert run.claim is not None, "what is stored was recorded before it was generated"
-            await dependencies.archive.finish(spec, finished, fold, run.claim, None)
-
-        journal = MemoryJournal(live, commit if spec.store else None)
-        run = Run(spec, journal, dependencies.engine, requested_at=command.requested_at)
+        run = Run(spec, MemoryJournal(live), dependencies.engine, requested_at=command.requested_at)
         dependencies.supervisor.start(run)
         return ForegroundGeneration(run)
 

@@ -214,7 +214,7 @@ class LogView(TokenView):
     def _note(self, entry: Entry) -> None:
         if isinstance(entry, TurnStarted):
             self._part, self._turn_tokens = "role", []
-            self._keep_more(entry.prefill, self.fold.item_count, is_prefill=True)
+            self._keep_more(entry.prefill, len(self.fold.shown.output), is_prefill=True)
             self._begun = self._part
         elif isinstance(entry, TurnEnded) and self.cached_tokens is None:
             reported = entry.usage
@@ -244,7 +244,7 @@ class LogView(TokenView):
                 self.next_entry += len(rest)
 
     def _add_ids(self, ids: Sequence[int], apply: Any, portion: Portion) -> None:
-        item, begin = self.fold.item_count, len(self.ids)
+        item, begin = len(self.fold.shown.output), len(self.ids)
         events = apply(portion)
         self._keep_more(ids, item)
         self._turn_tokens.extend(range(begin, len(self.ids)))

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
     from gateway.constraints.output_rules import OutputRules
-    from gateway.generation import TokenParser
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.settings import Settings
     from gateway.settings.sections import Images, Model
@@ -136,19 +135,9 @@ class Foundation:
     def new_fold_for(
         self, head: ResponseHead, rules: OutputRules | None = None
     ) -> Callable[[], Fold]:
-        held, model_format = (
-            rules or rules_of(head.echo, head.grants),
-            self.formats.for_model(head.echo["model"]),
-        )
+        rules = rules or rules_of(head.echo, head.grants)
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
-
-        def parser(trace: bool) -> TokenParser:  # noqa: FBT001 - the fold's to choose
-            return model_format.new_parser(held, trace=trace)
-
-        transcribe = None
-        if (messages := head.messages) is not None:
-            transcribe = partial(model_format.messages_of_turn, with_ids=messages.with_output_ids)
-        return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
+        return partial(Fold, head, self.formats.for_model(head.echo["model"]), rules, seal)
 
     @asynccontextmanager
     async def running(

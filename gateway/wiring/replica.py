@@ -317,7 +317,6 @@ def _dependencies(
     flusher = Flusher(base.journal, base.owner)
     archive = Archive(
         database,
-        base.formats.for_model,
         base.new_fold_for,
         Ownership(
             owner=base.owner,

@@ -26,6 +26,7 @@ from gateway.protocol.responses.response_object import ResponseHead
 from gateway.protocol.responses.response_rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
 from tests.chaos.oracle import Question, answer_to
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_oracle import vocabulary
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def fold_events(record: Record) -> list[bytes]:
     tools = None if rules.calls == "none" else frozenset(rules.tools)
     fold = Fold(
         head,
-        lambda trace: Parser(vocabulary(), tools, trace=trace, preambles=rules.answer is None),
-        _FRAMING,
+        parsed_by(
+            lambda trace: Parser(vocabulary(), tools, trace=trace, preambles=rules.answer is None),
+            _FRAMING,
+        ),
         rules,
     )
     return [event.data for entry in entries_of(record) for event in fold.apply(entry)]

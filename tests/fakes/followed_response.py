@@ -28,6 +28,7 @@ from gateway.store.remote_logs import ROWS_MAX, LogChanges
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.following import following
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.staged_run import NO_RULES
@@ -51,7 +52,7 @@ NEVER_S: Final = 3600.0
 
 
 def toy_fold(head: ResponseHead) -> Callable[[], Fold]:
-    return lambda: Fold(head, lambda _trace: ToyParser(), FRAMING, NO_RULES)
+    return lambda: Fold(head, parsed_by(lambda _trace: ToyParser(), FRAMING), NO_RULES)
 
 
 def accepted(*, background: bool = True) -> NewResponse:

@@ -151,7 +151,6 @@ class Replica:
         )
         self.archive = Archive(
             database,
-            harmony_of,
             new_fold_for,
             Ownership(self.owner, habits.terms.lease_s, habits.commit_wait_s, habits.claim_wait_s),
             announce=self.announced.append,

@@ -35,18 +35,18 @@ from tests.fakes.threads import THREADS
 from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
     from gateway.engine.engine import Abandonable, AskApproval
     from gateway.engine.row_mapping import Attempt
     from gateway.entries import Entry, Finished
+    from gateway.eventlog.journal import CommitEnd
     from gateway.generation import TokenSink
     from gateway.metering import LineKind
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.protocol.stream_events import Event
+    from gateway.store.events import LogRow
     from gateway.tools.tool_contract import HostedTools
-
-    Commit = Callable[[Finished, Fold], Awaitable[None]]
 
 ANSWER = "<|channel|>final<|message|>Hello there<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
@@ -122,7 +122,10 @@ class MemoryArchive(Archive):
         self.begun += 1
         return Claim(spec.principal.tenant_id, spec.head.uuid, 1)
 
-    async def commit(self, finished: Finished, fold: Fold) -> None:
+    @override
+    async def finish(
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim, rest: LogRow | None
+    ) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -176,11 +179,8 @@ class RecordingJournal(Journal):
     is told.
     """
 
-    def __init__(
-        self, live: LiveLog, commit: Commit | None = None, *, full_after: int | None = None
-    ) -> None:
+    def __init__(self, live: LiveLog, *, full_after: int | None = None) -> None:
         super().__init__(live, self._write)
-        self.commit = commit
         self.full_after = full_after
         self.entries: list[Entry] = []
         self.lost: Exception | None = None
@@ -211,11 +211,11 @@ class RecordingJournal(Journal):
             raise self.lost
 
     @override
-    async def finish(self, finished: Finished) -> None:
+    async def finish(self, finished: Finished, commit: CommitEnd | None) -> None:
         events = self.live.fold.apply(finished)
         try:
-            if self.commit is not None:
-                await self.commit(finished, self.live.fold)
+            if commit is not None:
+                await commit(finished, self.live.fold, None)
         except BaseException:
             self.live.refold()
             raise
@@ -249,9 +249,7 @@ def run_spec(
 
 def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
     """Makes folds as a process does, of a response with these rules."""
-    return lambda: Fold(
-        head, lambda trace: harmony().new_parser(rules, trace=trace), FRAMING, rules
-    )
+    return lambda: Fold(head, harmony(), rules)
 
 
 Source = TypeVar("Source", bound=TokenSource)
@@ -280,7 +278,6 @@ class Stage(Generic[Source]):
             self.live.append(entry)
         self.journal = RecordingJournal(
             self.live,
-            self.archive.commit if self.spec.store else None,
             full_after=self.full_after,
         )
         self.keeper = MemoryKeeper()

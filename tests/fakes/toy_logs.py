@@ -23,6 +23,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing, SegmentKind, TokenLogprob
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_parser import (
     END,
@@ -197,7 +198,7 @@ def new_fold(
 ) -> Fold:
     """A fold that has seen nothing. Its reasoning is sealed by showing it in hexadecimal."""
     head = replace(response_head(background=background), grants=grants)
-    return Fold(head, ToyParser, FRAMING, rules, bytes.hex)
+    return Fold(head, parsed_by(ToyParser, FRAMING), rules, bytes.hex)
 
 
 def apply_all(fold: Fold, entries: Iterable[Entry]) -> list[Event]:

@@ -25,6 +25,7 @@ from gateway.models.harmony.vocabulary import (
     Vocabulary,
 )
 from gateway.upstreams.token_readers import CompletionReader
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:
@@ -124,8 +125,10 @@ def _begun(vocabulary: Vocabulary, said: Sequence[int]) -> Fold:
     """A turn that has begun, and has said so much of its answer, if anything."""
     fold = Fold(
         response_head(),
-        lambda trace: Parser(vocabulary, frozenset(), trace=trace),
-        Framing(OPENING, RETURN, END),
+        parsed_by(
+            lambda trace: Parser(vocabulary, frozenset(), trace=trace),
+            Framing(OPENING, RETURN, END),
+        ),
         NO_RULES,
     )
     fold.apply(TurnStarted(3))

@@ -13,6 +13,7 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter
 from gateway.protocol.responses.response_object import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.toy_logs import FRAMING, apply_all, steered_logs
 from tests.fakes.toy_parser import ToyParser
@@ -37,7 +38,7 @@ def told(case: Case, format_type: str) -> tuple[list[Event], Json]:
     rules, log = case
     echo = {**ECHO, "text": {"format": {"type": format_type}}}
     head = ResponseHead(UUID_OF_TEST, CREATED_AT, False, echo)
-    fold = Fold(head, ToyParser, FRAMING, rules, bytes.hex)
+    fold = Fold(head, parsed_by(ToyParser, FRAMING), rules, bytes.hex)
     events = apply_all(fold, log)
     return events, orjson.loads(orjson.dumps(fold.response()))
 

@@ -92,7 +92,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
         ended += isinstance(entry, TurnEnded)
     assert [turn.output_ids.tolist() for turn in fold.turns] == said
     assert sum(turn.finish is not None for turn in fold.turns) == ended
-    is_open = len(said) > ended and not fold.is_finished
+    is_open = len(said) > ended and not fold.shown.is_finished
     assert fold.open_turn is (fold.turns[-1] if is_open else None)
 
 
@@ -103,7 +103,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
 def test_the_response_is_the_one_inside_the_terminal_event(log: list[Entry]) -> None:
     fold = new_fold()
     events = apply_all(fold, log)
-    assert fold.is_finished
+    assert fold.shown.is_finished
     assert orjson.loads(events[-1].data)["response"] == fold.response()
     assert fold.response()["output"] == [rendered.item for rendered in fold.items()]
 
@@ -359,9 +359,10 @@ def _knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
         *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped"),
-        *("is_held", "turns", "usage", "recoveries", "visible"),
+        *("is_held", "turns", "usage", "recoveries"),
     )
-    return {name: getattr(fold, name) for name in names}
+    is_visible = fold.shown.is_visible
+    return {"is_visible": is_visible, **{name: getattr(fold, name) for name in names}}
 
 
 def _without_void_ids(log: list[Entry]) -> list[Entry]:

@@ -57,13 +57,7 @@ turns = st.lists(st.tuples(st.sampled_from(CALLS), st.booleans()), min_size=1, m
 
 
 def new_fold() -> Fold:
-    format_ = harmony()
-    return Fold(
-        replace(response_head(), grants=GRANTS),
-        lambda trace: format_.new_parser(RULES, trace=trace),
-        format_.framing,
-        RULES,
-    )
+    return Fold(replace(response_head(), grants=GRANTS), harmony(), RULES)
 
 
 def state(name: str, cursor: int) -> bytes:

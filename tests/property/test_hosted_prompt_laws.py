@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openai_harmony import Message as LibraryMessage
 from openai_harmony import Role
 
-from gateway.engine.row_mapping import Endings
+from gateway.engine.row_mapping import finished_row
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.models.format import Builtins
@@ -26,7 +26,7 @@ from tests.fakes.contexts import options, user
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well_formed
 from tests.fakes.harmony_reference import library_message, prompt_messages
-from tests.fakes.harmony_script import HOSTED, TOOLS, harmony, harmony_of, script_ids
+from tests.fakes.harmony_script import HOSTED, TOOLS, harmony, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 from tests.fakes.staged_run import folds, run_spec
 
@@ -215,8 +215,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
         shown += [*again[: -len(OPENING)], *told_result, *OPENING]
     ended = Finished("incomplete", 9, reason="max_output_tokens")
     fold.apply(ended)
-    endings = Endings(harmony_of, lambda of: folds(of, rules))
-    row = endings.finished_row(run_spec(), ended, fold, epoch=0, rest=None)
+    row = finished_row(run_spec(), ended, fold, epoch=0, rest=None)
     later: list[int] = []
     for item in row.items:
         assert item.context.ids is not None

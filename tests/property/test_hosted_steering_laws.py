@@ -221,7 +221,7 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
     fold, log, rules = stage.live.fold, stage.journal.entries, stage.spec.rules
     body: dict[str, Any] = fold.response()
     types = [item["type"] for item in body["output"]]
-    assert fold.is_finished
+    assert fold.shown.is_finished
     assert isinstance(log[-1], Finished)
     started = [entry for entry in log if isinstance(entry, ToolStarted)]
     assert len({entry.ordinal for entry in started}) == len(started), "none is run twice"

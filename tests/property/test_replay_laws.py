@@ -27,6 +27,7 @@ from gateway.eventlog.fold_slices import EntryBuffer, fold_slice
 from gateway.generation import SegmentText
 from gateway.models.harmony.parsing import Parser
 from gateway.protocol.stream_events import Deltas
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import FRAMING, RULES, apply_all, logs, new_fold, steered_logs
@@ -119,13 +120,15 @@ def knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
         *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
-        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "listed"),
+        *("is_held", "turns", "usage", "recoveries", "listed"),
         *("approval_request", "approved_result", "rules"),
     )
     of_calls = ("call", "attempts", "started", "handle", "states", "results", "result_ids")
     return {
         "response": fold.response(),
         "items": fold.items(),
+        "is_visible": fold.shown.is_visible,
+        "is_finished": fold.shown.is_finished,
         "tool_state": fold.hosted.state_json(),
         **{name: getattr(fold, name) for name in names},
         **{name: getattr(fold.hosted, name) for name in of_calls},
@@ -172,8 +175,7 @@ def test_a_steered_log_is_replayed_as_it_was_folded(
 def new_harmony_fold() -> Fold:
     return Fold(
         response_head(),
-        lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace),
-        FRAMING,
+        parsed_by(lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace), FRAMING),
         NO_RULES,
     )
 

@@ -24,6 +24,7 @@ from gateway.models.harmony.vocabulary import (
     OPENING,
     RETURN,
 )
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.harmony_script import TOOLS, Segment, collect, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
@@ -123,7 +124,9 @@ def _shown_later(turns: list[tuple[list[int], FinishReason]]) -> list[int]:
     behind each; what calls get for an answer is not among it.
     """
     fold = Fold(
-        response_head(), lambda trace: Parser(vocabulary(), TOOLS, trace=trace), _FRAMING, NO_RULES
+        response_head(),
+        parsed_by(lambda trace: Parser(vocabulary(), TOOLS, trace=trace), _FRAMING),
+        NO_RULES,
     )
     log: list[Entry] = []
     for ids, finish in turns:

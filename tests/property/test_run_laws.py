@@ -279,7 +279,7 @@ def test_there_are_never_more_hops_than_may_be(
         stage = scene.stage(cuts)
         stage = Stage(stage.tokens, spec=stage.spec, hops=HopPolicy(hops_max, pause_s=0.0))
         await stage.run()
-        assert stage.live.fold.is_finished
+        assert stage.live.fold.shown.is_finished
         assert stage.live.fold.hops <= hops_max
 
     asyncio.run(play())

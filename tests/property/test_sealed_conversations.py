@@ -33,6 +33,7 @@ from tests.fakes.cases import each
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse
 from tests.fakes.examples import examples
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_oracle import spelled, vocabulary
 from tests.fakes.response_heads import response_head
 
@@ -145,8 +146,7 @@ class Conversation:
 def _fold(uuid: UUID, ids: tuple[int, ...], size: int) -> Fold:
     fold = Fold(
         replace(response_head(), uuid=uuid),
-        lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace),
-        FRAMING,
+        parsed_by(lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace), FRAMING),
         OutputRules(TOOLS, frozenset(TOOLS), stop=(STOP,)),
         lambda content: SEALER.seal(BINDING, content),
     )

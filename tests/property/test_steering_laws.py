@@ -82,7 +82,7 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
     body: dict[str, Any] = fold.response()
     output: list[dict[str, Any]] = body["output"]
     calls = [item for item in output if item["type"] in CALL_TYPES]
-    assert fold.is_finished
+    assert fold.shown.is_finished
     assert isinstance(log[-1], Finished)
     if body["status"] == "completed":
         assert any(item["type"] != "reasoning" for item in output)

@@ -24,6 +24,7 @@ from gateway.generation import (
 from gateway.models.chat.passthrough import FRAMING, TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import response_head
 from tests.fakes.toy_logs import apply_all
 
@@ -42,7 +43,7 @@ ENDINGS = st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.
 
 def new_fold() -> Fold:
     parser = partial(TextParser, RULES)
-    return Fold(response_head(), lambda trace: parser(trace=trace), FRAMING, RULES)
+    return Fold(response_head(), parsed_by(lambda trace: parser(trace=trace), FRAMING), RULES)
 
 
 def texts(ids: Sequence[int], cuts: Sequence[int]) -> list[Entry]:

@@ -70,7 +70,7 @@ _spelled = st.lists(
 _entries = st.one_of(
     _spelled,
     st.builds(TurnStarted, _counts, _ids),
-    st.builds(Tokens, _ids),
+    _ids.map(Tokens),
     _told,
     st.sampled_from([Alive(), Queued(), Hold()]),
     st.builds(Repair, _counts, _texts),

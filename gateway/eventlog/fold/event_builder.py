@@ -190,7 +190,8 @@ class Builder:
             if isinstance(segment, SegmentStarted):
                 self._close_item("completed", events)
                 self._segment = segment
-                self._cited = self._new_citations(segment.kind)
+                if self._pages is not None or self._files:
+                    self._cited = self._new_citations(segment.kind)
                 if ENVELOPES[segment.kind].needs_delta:
                     self._open_item(segment, events)
             else:
@@ -385,7 +386,7 @@ class Builder:
             envelope,
             self._item_id(envelope, segment),
             index,
-            call=self._call_fields(segment),
+            call={} if envelope.part else self._call_fields(segment),
             summary=self._rules.summary if is_reasoning else "off",
             shown=_SHOWN_LATER.get(segment.kind),
         )
@@ -397,7 +398,7 @@ class Builder:
         return item
 
     def _new_citations(self, kind: SegmentKind) -> CitedAnswer | None:
-        if kind not in _CITING or (self._pages is None and not self._files):
+        if kind not in _CITING:
             return None
         is_free = kind is not SegmentKind.REFUSAL
         is_bound = kind is SegmentKind.FINAL and self._rules.answer is not None
@@ -431,7 +432,7 @@ class Builder:
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
         events += map(self._emit, closing, map(item.fields, closing))
-        if summary := item.summary:
+        if item.is_summarized and (summary := item.summary):
             names = SUMMARY_CLOSING_EVENTS
             events += [self._emit(name, item.summary_fields(name, summary)) for name in names]
         events.append(self._keep_open(item))
@@ -570,8 +571,6 @@ class Builder:
         if segment.kind is SegmentKind.CODE_INTERPRETER_CALL:
             python = self._head.grants.python if self._head.grants else None
             return {"container_id": python.container_id if python else ""}
-        if segment.kind not in CALL_KINDS:
-            return {}
         call = self._call_id(segment)
         tool = self._rules.tools.get(segment.name)
         if tool is None:

@@ -8,9 +8,8 @@ same function.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import orjson
 
@@ -52,17 +51,16 @@ from gateway.protocol.responses.response_object import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry, Portion
+    from gateway.eventlog.fold.event_builder import CompleteCall
     from gateway.generation import SegmentEnded, TokenParser
-    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.responses.response_object import HarmonyMessages, ResponseHead
     from gateway.protocol.stream_events import Event
 
-
-Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""Type of `ModelFormat.messages_of_turn`."""
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
@@ -72,37 +70,57 @@ _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 __all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall", "UnapprovedCall"]
 
 
+class TurnFormat(Protocol):
+    """Format of a model, as far as turns are read by it and their items are stored in it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def framing(self) -> Framing: ...
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser: ...
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,
+    ) -> list[dict[str, Any]]: ...
+
+    def render_item(self, item: ContextItem) -> Sequence[int]: ...
+
+    def render_call(self, name: str, arguments: str) -> tuple[int, ...]: ...
+
+
 class Fold:
     """Fold of the log of one response, entry by entry.
 
     The first entry also brings the events that open the stream; after `Queued` the next one but
     `Alive` says that it is in progress. An entry that is invalid at its position raises
     `ValueError` and changes nothing.
-
-    `new_parser` makes a parser that traces its text (True) or not.
     """
 
     __slots__ = (
-        "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_ids",
-        "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
-        "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "hosted", "is_repaired", "open_turn", "rules", "takeovers",
-        "timeline", "turns",
+        "_answered", "_approved", "_call_ids", "_final_usage", "_framing", "_ids",
+        "_is_screened", "_is_stopped", "_is_traced", "_listed", "_messages", "_new_parser",
+        "_reader", "_recoveries", "_seal", "_usage", "approved_result", "compacted", "format",
+        "hops", "hosted", "is_repaired", "open_turn", "rules", "shown", "takeovers", "timeline",
+        "turns",
     )  # fmt: skip
 
     def __init__(
         self,
         head: ResponseHead,
-        new_parser: Callable[[bool], TokenParser],
-        framing: Framing,
+        format_: TurnFormat,
         rules: OutputRules,
         seal: Callable[[bytes], str | None] | None = None,
-        transcribe: Transcribe | None = None,
     ) -> None:
         self.hosted = HostedCalls(rules, head.grants) if head.grants else NO_CALLS
         self.rules = self.hosted.rules if head.grants else rules
         """Rules after the last result."""
-        self._builder = Builder(
+        self.shown = Builder(
             head,
             rules,
             self._seal_item if seal else None,
@@ -114,10 +132,10 @@ class Fold:
         self._answered: dict[int, AnsweredCall] = {}
         self._listed: set[str] = set()
         self._seal = seal
-        self._shown_input = head.messages.input if head.messages else []
-        self._transcribe = transcribe
-        self._new_parser = new_parser
-        self._framing = framing
+        self._messages = head.messages
+        self.format = format_
+        self._framing = format_.framing
+        self._new_parser = partial(format_.new_parser, rules)
         # Also where fewer tools are allowed later: those that are not are still known.
         self._is_screened = rules.is_screened
         self._reader: TurnReader | None = None
@@ -163,18 +181,10 @@ class Fold:
         return tuple(self._reader.bodies_after(finish))
 
     @property
-    def item_count(self) -> int:
-        return len(self._builder.output)
-
-    @property
     def called(self) -> bool:
         """Return True if there is an unanswered call that may be shown."""
         screen = self._screen
-        return self._builder.is_called or (screen is not None and screen.called)
-
-    @property
-    def breaks_off(self) -> bool:
-        return self._builder.breaks_off
+        return self.shown.is_called or (screen is not None and screen.called)
 
     @property
     def seen(self) -> int:
@@ -204,7 +214,7 @@ class Fold:
 
     @property
     def approval_request(self) -> UnapprovedCall | None:
-        return self._builder.pending_approval if self._reader is None else None
+        return self.shown.pending_approval if self._reader is None else None
 
     @property
     def last_finish(self) -> FinishReason | None:
@@ -214,23 +224,9 @@ class Fold:
         return None
 
     @property
-    def is_finished(self) -> bool:
-        return self._builder.is_finished
-
-    @property
-    def visible(self) -> bool:
-        return self._builder.is_visible
-
-    @property
-    def only_announced(self) -> bool:
-        """Return True if the user has only preambles: no call and no answer."""
-        builder = self._builder
-        return builder.is_visible and not (builder.is_called or builder.is_answered)
-
-    @property
     def output_tokens(self) -> int:
-        reader = self._reader
-        return self._usage.output_tokens + (reader.output_tokens if reader else 0)
+        turn, counted = self.open_turn, self._usage.output_tokens
+        return counted if turn is None else counted + turn.tokens(len(turn.output_ids))
 
     @property
     def has_generated(self) -> bool:
@@ -277,7 +273,7 @@ class Fold:
 
     @property
     def recoveries(self) -> Mapping[str, int]:
-        unresolved = self._builder.unresolved
+        unresolved = self.shown.unresolved
         fired = self._reader.parser.recoveries if self._reader else None
         if not (unresolved or fired):
             return self._recoveries
@@ -288,10 +284,11 @@ class Fold:
         if type(entry) is Tokens:  # nearly every entry is
             reader = self._reader or self._open_reader()
             shown = reader.feed(entry)
-            return self._builder.feed(shown, reader if reader.is_traced else None)
-        if self._builder.is_finished:
+            return self.shown.feed(shown, reader if reader.is_traced else None)
+        if self.shown.is_finished:
             raise ValueError("the log goes on after its end")
-        events = self._HANDLERS[type(entry)](self, entry)
+        # Nothing but the timeline has a mark, wherever it stands.
+        events = [] if type(entry) is Mark else self._HANDLERS[type(entry)](self, entry)
         if type(entry) in NOTED:
             self.timeline.note(entry, self.output_tokens + self._usage.voided_tokens)
         return events
@@ -322,48 +319,44 @@ class Fold:
         Ids are None before the end of the turn, and for a message that a recovery rule changed or
         that was cut off; the result of a hosted call is then kept beside its item.
         """
-        includable = self._builder.includable
+        includable = self.shown.includable
         if not self._framing.stores_ids:
             return [
                 RenderedItem(item, includable=includable.get(index))
-                for index, item in enumerate(self._builder.output)
+                for index, item in enumerate(self.shown.output)
             ]
         return [
             RenderedItem(
                 item, self._ids.get(index), self._answered.get(index), includable.get(index)
             )
-            for index, item in enumerate(self._builder.output)
+            for index, item in enumerate(self.shown.output)
         ]
 
     def new_parser(self) -> TokenParser:
-        return self._new_parser(self._is_traced)
+        return self._new_parser(trace=self._is_traced)
 
     def response(self) -> dict[str, Any]:
         # At the end, the one of the terminal event.
-        return self._builder.response()
+        return self.shown.response()
 
     def encoded_response(self) -> bytes:
-        return self._builder.encoded_response()
+        return self.shown.encoded_response()
 
     def _open_stream(self) -> list[Event]:
-        return self._builder.start() if self._builder.is_waiting else []
+        return self.shown.start() if self.shown.is_waiting else []
 
     def _queue(self, _entry: Queued) -> list[Event]:
-        return self._builder.queue()
+        return self.shown.queue()
 
     def _alive(self, _entry: Alive) -> list[Event]:
-        return self._builder.alive() if self._builder.is_started else self._builder.start()
-
-    def _mark(self, _entry: Mark) -> list[Event]:
-        # Nothing but the timeline has it, wherever it stands.
-        return []
+        return self.shown.alive() if self.shown.is_started else self.shown.start()
 
     def _compact(self, entry: Compacted) -> list[Event]:
-        if self._is_begun or self.item_count:
+        if self._is_begun or len(self.shown.output):
             raise ValueError("a compaction that is not the first that happened")
         self.compacted = entry
         self._ids[0] = entry.ids
-        return self._open_stream() + self._builder.compact(entry.seal)
+        return self._open_stream() + self.shown.compact(entry.seal)
 
     @property
     def _screen(self) -> Screen | None:
@@ -371,16 +364,16 @@ class Fold:
 
     def _feed_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
         reader = self._reader
-        if reader is None or self._builder.flowing is None:
+        if reader is None or self.shown.flowing is None:
             return 0, ()
         texts = reader.feed_each(ids)
         shown = texts if all(texts) else [text for text in texts if text]
-        return len(texts), self._builder.feed_each(shown, after) if shown else ()
+        return len(texts), self.shown.feed_each(shown, after) if shown else ()
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reader is not None:
             raise ValueError("a turn started inside of another")
-        if self.hosted.call is not None or self._builder.pending_approval is not None:
+        if self.hosted.call is not None or self.shown.pending_approval is not None:
             raise ValueError("a turn started behind a call without its result")
         turn = Turn(entry.input_tokens, entry.prefill, is_text=self._framing.is_text)
         new_screen = self._new_screen() if self._is_screened else None
@@ -395,7 +388,7 @@ class Fold:
             Screen,
             self.rules,
             called=self.called,
-            awaits_client=self._builder.awaits_client,
+            awaits_client=self.shown.awaits_client,
             marks_answers=self._framing.marks_answers,
         )
 
@@ -408,13 +401,13 @@ class Fold:
             raise ValueError("tools were listed too late, or twice")
         tools, error = orjson.loads(entry.tools), orjson.loads(entry.error or b"null")
         self._listed.add(entry.label)
-        self._ids[self.item_count] = ()
-        return self._open_stream() + self._builder.list_tools(entry.label, tools, error)
+        self._ids[len(self.shown.output)] = ()
+        return self._open_stream() + self.shown.list_tools(entry.label, tools, error)
 
     def _start_tool(self, entry: ToolStarted) -> list[Event]:
         call, shown = self.hosted.start(entry)
         approval = self._approval
-        return self._open_stream() + self._builder.run_call(call, shown, approval=approval)
+        return self._open_stream() + self.shown.run_call(call, shown, approval=approval)
 
     def _hold_tool(self, entry: ToolHandle) -> list[Event]:
         self.hosted.hold(entry)
@@ -429,12 +422,14 @@ class Fold:
         else:
             self.approved_result = entry.ids
         events = self._open_stream()
-        events += self._builder.end_call(call, entry.outcome, shown, approval=approval)
+        events += self.shown.end_call(call, entry.outcome, shown, approval=approval)
         call_ids = self._call_ids
-        self._ids[self.item_count - 1] = None if call_ids is None else (*call_ids, *entry.ids)
+        self._ids[len(self.shown.output) - 1] = (
+            None if call_ids is None else (*call_ids, *entry.ids)
+        )
         if call_ids is None:
             answered = AnsweredCall(call.name, call.arguments, entry.ids)
-            self._answered[self.item_count - 1] = answered
+            self._answered[len(self.shown.output) - 1] = answered
         return events
 
     @property
@@ -450,7 +445,7 @@ class Fold:
             reader = self._open_reader()
             voided = tuple(reader.turn.output_ids[-entry.voided :])
             reader.take_back(entry.voided)
-            if self._transcribe is not None:
+            if self._messages is not None:
                 reader.turn.taken_back.append((entry.rule, voided))
             self._usage.voided_tokens += reader.turn.tokens(entry.voided)
         self.is_repaired = True
@@ -460,7 +455,7 @@ class Fold:
     def _take_text(self, entry: Text) -> list[Event]:
         reader = self._open_reader()
         reader.turn.is_text = True
-        return self._builder.feed(reader.feed(entry), reader if reader.is_traced else None)
+        return self.shown.feed(reader.feed(entry), reader if reader.is_traced else None)
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
         reader = self._open_reader()
@@ -469,11 +464,11 @@ class Fold:
         if entry.finish is FinishReason.LOST:
             # Another turn says it all again: nobody pays for both.
             usage.input_tokens -= turn.input_tokens
-            usage.voided_tokens += reader.output_tokens
+            usage.voided_tokens += turn.tokens(len(turn.output_ids))
             counts = usage.output_tokens, usage.reasoning_tokens
             events = self._close_turn(reader, None)
             usage.output_tokens, usage.reasoning_tokens = counts
-            return events + self._builder.break_off()
+            return events + self.shown.break_off()
         usage.cached_tokens += min(entry.cached_tokens, turn.input_tokens)
         output, reasoning = usage.output_tokens, usage.reasoning_tokens
         events = self._close_turn(reader, entry.finish)
@@ -502,8 +497,10 @@ class Fold:
         return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
-        messages = self._messages(self._transcribe) if self._transcribe else None
-        events = [] if self._builder.may_finish(entry.status) else self._open_stream()
+        messages = None if self._messages is None else self._transcribe(self._messages)
+        shown = self.shown
+        must_start = shown.is_waiting and not shown.may_finish(entry.status)
+        events = shown.start() if must_start else []
         if (reader := self._reader) is not None:
             self._usage.estimated |= reader.turn.is_text
             events += self._close_turn(reader, None)
@@ -519,25 +516,27 @@ class Fold:
             web_searches=self.hosted.searches if self.hosted.results else None,
             messages=messages,
         )
-        return events + self._builder.finish(outcome)
+        return events + shown.finish(outcome)
 
-    def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
+    def _transcribe(self, shown: HarmonyMessages) -> dict[str, Any]:
+        messages_of_turn = partial(self.format.messages_of_turn, with_ids=shown.with_output_ids)
         output = [
             message
             for turn in self.turns
-            for message in transcribe((*turn.prefill, *turn.output_ids), turn.taken_back)
+            for message in messages_of_turn((*turn.prefill, *turn.output_ids), turn.taken_back)
         ]
-        return {"input_messages": self._shown_input, "output_messages": output}
+        return {"input_messages": shown.input, "output_messages": output}
 
     def _close_turn(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
-        shown = reader.end(finish)
-        events = self._builder.feed(shown, reader if reader.is_traced else None)
-        for index, ending in self._builder.endings.items():
+        turn = reader.turn
+        events = self.shown.feed(reader.end(finish), reader if reader.is_traced else None)
+        for index, ending in self.shown.endings.items():
             if index not in self._ids:
                 self._ids[index] = self._exact_ids(reader, ending)
-        self._expect_result(reader, finish)
+        if self.shown.pending_call is not None:
+            self._expect_result(reader, self.shown.pending_call, finish)
         self._count_channels(reader)
-        self._usage.output_tokens += reader.output_tokens
+        self._usage.output_tokens += turn.tokens(len(turn.output_ids))
         self._usage.reasoning_tokens += reader.reasoning_tokens
         self._recoveries.update(reader.parser.recoveries)
         screen = reader.screen
@@ -548,7 +547,7 @@ class Fold:
 
     def _count_channels(self, reader: TurnReader) -> None:
         # A text turn has no ids. The first ids of any other turn may be prefilled, which is input.
-        usage, closed = self._usage, self._builder.closed
+        usage, closed = self._usage, self.shown.closed
         prefilled = len(reader.turn.prefill)
         for kind, start, end in () if reader.turn.is_text else closed:
             count = max(0, end - max(start, prefilled))
@@ -562,9 +561,11 @@ class Fold:
                 usage.arguments_tokens += count
         closed.clear()
 
-    def _expect_result(self, reader: TurnReader, finish: FinishReason | None) -> None:
-        call, self._builder.pending_call = self._builder.pending_call, None
-        if call is not None and finish in _ANSWERED:
+    def _expect_result(
+        self, reader: TurnReader, call: CompleteCall, finish: FinishReason | None
+    ) -> None:
+        self.shown.pending_call = None
+        if finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, call.ending)
             if self.hosted is NO_CALLS:
                 self.hosted = HostedCalls(self.rules)
@@ -606,8 +607,7 @@ class Fold:
         Hold: _hold,
         Repair: _repair,
         Alive: _alive,
-        Mark: _mark,
         Queued: _queue,
         Finished: _finish,
     }
-    """For all entries but `Tokens`. A handler that raises changes nothing."""
+    """For all entries but `Tokens` and `Mark`. A handler that raises changes nothing."""

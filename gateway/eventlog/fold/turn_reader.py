@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,31 +46,6 @@ class Turn:
         return estimated_tokens(ids) if self.is_text else ids
 
 
-class _Stages:
-    """Parser and screen of a turn; the first `feed` also shows what the prefill says."""
-
-    __slots__ = ("feed", "parser", "prefilled", "screen")
-
-    def __init__(
-        self, parser: TokenParser, screen: Screen | None, prefilled: list[SegmentEvent]
-    ) -> None:
-        self.parser = parser
-        self.screen = screen
-        self.prefilled = prefilled
-        is_plain = screen is None and not prefilled
-        self.feed: Callable[[Sequence[int]], list[SegmentEvent]] = (
-            parser.feed if is_plain else self._feed_shown
-        )
-
-    def _feed_shown(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        segments = self.parser.feed(ids)
-        if self.prefilled and ids:
-            segments, self.prefilled = [*self.prefilled, *segments], []
-            if self.screen is None:
-                self.feed = self.parser.feed
-        return segments if self.screen is None else self.screen.feed(segments)
-
-
 class TurnReader:
     """Reader of one turn.
 
@@ -79,14 +55,15 @@ class TurnReader:
     """
 
     __slots__ = (
-        "_held_at", "_new_parser", "_new_screen", "_prefilled_reasoning_tokens", "_shown_from",
-        "_shown_to", "_stages", "is_traced", "parser", "screen", "turn",
+        "_held_at", "_is_plain", "_new_parser", "_new_screen", "_prefilled",
+        "_prefilled_reasoning_tokens", "_shown_from", "_shown_to", "is_traced", "parser", "screen",
+        "turn",
     )  # fmt: skip
 
     def __init__(
         self,
         turn: Turn,
-        new_parser: Callable[[bool], TokenParser],
+        new_parser: Callable[..., TokenParser],
         new_screen: Callable[[Callable[[int], bytes]], Screen] | None,
         *,
         is_traced: bool,
@@ -98,22 +75,37 @@ class TurnReader:
         # These count ids of the model.
         self._held_at: int | None = None
         self._shown_from = self._shown_to = 0  # of the ids that showed something last
-        self._adopt(self._replay(()))
+        self.begin(())
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
-    def _adopt(self, stages: _Stages) -> None:
-        self._stages = stages
-        self.parser = stages.parser
-        self.screen = stages.screen
+    def begin(self, output_ids: Sequence[int]) -> None:
+        """Read the turn from its first id on, up to the end of these ids of the model."""
+        self.parser = self._new_parser(trace=self.is_traced)
+        prefill, new_screen = self.turn.prefill, self._new_screen
+        self._prefilled = self.parser.feed(prefill) if prefill else []
+        """What the prefill says, until it is shown."""
+        self.screen = None if new_screen is None else new_screen(self._piece_at)
+        self._is_plain = self.screen is None and not self._prefilled
+        """What the parser reads is shown as it is."""
+        held_at = self._held_at
+        if self.screen is not None and held_at is not None and held_at <= len(output_ids):
+            self.read(output_ids[:held_at])
+            self.screen.hold()
+            output_ids = output_ids[held_at:]
+        if output_ids:
+            self.read(output_ids)
+
+    def read(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        segments, screen = self.parser.feed(ids), self.screen
+        if self._prefilled and ids:
+            segments, self._prefilled = [*self._prefilled, *segments], []
+            self._is_plain = screen is None
+        return segments if screen is None else screen.feed(segments)
 
     @property
     def reasoning_tokens(self) -> int:
         # Without the prefill, which is input.
         return self.turn.tokens(self.parser.reasoning_tokens - self._prefilled_reasoning_tokens)
-
-    @property
-    def output_tokens(self) -> int:
-        return self.turn.tokens(len(self.turn.output_ids))
 
     @property
     def is_held(self) -> bool:
@@ -140,8 +132,8 @@ class TurnReader:
         begin, end = self._shown_from, self._shown_to
         if not end:
             return 0
-        stages = self._replay(self.turn.output_ids[:begin])
-        shown = [at for at in range(begin, end) if stages.feed(self.turn.output_ids[at : at + 1])]
+        again, output_ids = self._reread(self.turn.output_ids[:begin]), self.turn.output_ids
+        shown = [at for at in range(begin, end) if again.read(output_ids[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
@@ -161,7 +153,7 @@ class TurnReader:
             output_ids.append(ids[0])
         else:
             output_ids.extend(ids)
-        shown = self._stages.feed(ids)
+        shown = self.parser.feed(ids) if self._is_plain else self.read(ids)
         if shown:
             self._shown_from, self._shown_to = begin, begin + len(ids)
         return shown
@@ -170,10 +162,10 @@ class TurnReader:
         """Feed the first of these ids one by one, as long as they only add text; return the text of
         each.
         """
-        turn, stages = self.turn, self._stages
-        if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
+        turn = self.turn
+        if not self._is_plain or self.is_traced or turn.logprobs:
             return []
-        texts = stages.parser.feed_each(ids)
+        texts = self.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
         if last is not None:
             self._shown_from = len(turn.output_ids) + last
@@ -188,7 +180,7 @@ class TurnReader:
         turn = self.turn
         if not turn.output_ids and not self.is_traced:
             self.is_traced = True
-            self._adopt(self._replay(()))
+            self.begin(())
         turn.logprobs += [None] * (len(turn.output_ids) - len(turn.logprobs))
         turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
@@ -210,7 +202,7 @@ class TurnReader:
         del turn.output_ids[kept:], turn.logprobs[kept:]
         if self._held_at is not None:
             self._held_at = min(self._held_at, kept)
-        self._adopt(self._replay(turn.output_ids))
+        self.begin(turn.output_ids)
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
         segments, screen = self.parser.finish(finish), self.screen
@@ -226,11 +218,11 @@ class TurnReader:
 
         A cut closes an open body as if it were complete.
         """
-        stages = self._replay(self.turn.output_ids)
-        screen = stages.screen
+        again = self._reread(self.turn.output_ids)
+        screen = again.screen
         if screen is None or not self.turn.output_ids:
             return []
-        for segment in stages.parser.finish(finish):
+        for segment in again.parser.finish(finish):
             if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
                 screen.feed([replace(segment, complete=True)])
             else:
@@ -250,16 +242,7 @@ class TurnReader:
     def _piece_at(self, position: int) -> bytes:
         return self.piece(self.token_at(position)[0])
 
-    def _replay(self, output_ids: Sequence[int]) -> _Stages:
-        parser = self._new_parser(self.is_traced)
-        prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
-        screen = None if self._new_screen is None else self._new_screen(self._piece_at)
-        stages = _Stages(parser, screen, prefilled)
-        held_at = self._held_at
-        if screen is not None and held_at is not None and held_at <= len(output_ids):
-            stages.feed(output_ids[:held_at])
-            screen.hold()
-            output_ids = output_ids[held_at:]
-        if output_ids:
-            stages.feed(output_ids)
-        return stages
+    def _reread(self, output_ids: Sequence[int]) -> TurnReader:
+        again = copy(self)
+        again.begin(output_ids)
+        return again

@@ -9,10 +9,10 @@ resumed by them in both dialects; indexes of items are those in the shorter `out
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
+from msgspec.structs import replace
 from pydantic import Field, TypeAdapter
 
 from gateway.protocol.base import without_nulls
@@ -75,7 +75,7 @@ def shown(event: Event) -> Event | None:
     if name is not None:
         # Its type is the first thing that the data says.
         size, head = _HEADS[event.type]
-        renamed = replace(event, type=name, data=head + event.data[size:], text=b"")
+        renamed = replace(event, type=name, data=head + event.data[size:])
         return _with_shown_index(renamed) if event.hosted_before else renamed
     change = _CHANGED.get(event.type)
     if change is None:
@@ -83,8 +83,9 @@ def shown(event: Event) -> Event | None:
     data = change(orjson.loads(event.data))
     if data is None:
         return None
-    shown = Event(data["type"], event.sequence_number, orjson.dumps(data))
-    return _with_shown_index(replace(shown, hosted_before=event.hosted_before))
+    return _with_shown_index(
+        replace(event, type=data["type"], data=orjson.dumps(data), delta_length=0, text=b"")
+    )
 
 
 def _with_shown_index(event: Event) -> Event:

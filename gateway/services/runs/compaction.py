@@ -178,11 +178,13 @@ class Compactor:
         cancelled, the tokens used are booked.
         """
         live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
-        journal = MemoryJournal(live, None)
+        journal = MemoryJournal(live)
         turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)
-            finished = outcome.ended(live.fold.last_finish, now(), visible=live.fold.visible)
+            finished = outcome.ended(
+                live.fold.last_finish, now(), visible=live.fold.shown.is_visible
+            )
             live.fold.apply(finished)
             text = _text(live.fold)
         except (UpstreamError, SummaryFailed) as error:
@@ -222,7 +224,7 @@ class Compactor:
             raise SummaryFailed("it takes too long") from error
 
     def _give_up(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
-        if not fold.is_finished:
+        if not fold.shown.is_finished:
             fold.apply(finished)
         self._book(spec, fold, finished)
 

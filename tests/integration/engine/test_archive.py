@@ -25,7 +25,8 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.responses import IdempotencyKey, find_key
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.policy import TenantPolicy
-from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
+from tests.fakes.fold_formats import parsed_by
+from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.limited import admitted, caller, limit, limiter, running
 from tests.fakes.replica import (
     SEALER,
@@ -76,7 +77,6 @@ class Kept:
         self.metrics = Metrics()
         self.archive = of(
             database,
-            harmony_of,
             new_fold_for,
             Ownership("replica_a", 600.0, commit_wait_s=wait_s, claim_wait_s=wait_s),
             announce=self.notices.append,
@@ -319,7 +319,9 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
             return super().apply(entry)
 
     def watched(head: ResponseHead) -> Callable[[], Fold]:
-        return lambda: LogQuery(head, lambda _trace: Parser(vocabulary(), None), FRAMING, NO_RULES)
+        return lambda: LogQuery(
+            head, parsed_by(lambda _trace: Parser(vocabulary(), None), FRAMING), NO_RULES
+        )
 
     class Meanwhile(Archive):
         @override

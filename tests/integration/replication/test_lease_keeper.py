@@ -95,7 +95,7 @@ async def test_a_run_that_ends_gives_up_its_claim(database: Database, tenant: Te
         assert claim is not None
         _, live = one.begin(spec, claim)
         await one.idle()
-        assert live.fold.is_finished
+        assert live.fold.shown.is_finished
         assert one.keeper._held == {}
         assert await claims.heartbeat(database, one.owner, [claim], lease_s=1) == frozenset()
 

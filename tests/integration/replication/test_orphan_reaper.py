@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -43,10 +42,6 @@ from tests.fakes.rows import count
 from tests.fakes.stored import let_time_pass
 from tests.integration.engine.test_archive import used
 
-if TYPE_CHECKING:
-    from gateway.entries import Finished
-    from gateway.eventlog.fold.fold import Fold
-
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hel"
 
@@ -84,7 +79,7 @@ async def test_what_a_killed_process_said_in_the_foreground_is_booked_to_nobody_
     spec, speaker = foreground(tenant), Speaker(BEGINNING, silent=True)
     killed = Replica(database, speaker)
     live = LiveLog(new_fold_for(spec.head), reader_events_max=100)
-    run = asyncio.create_task(Run(spec, MemoryJournal(live, never), killed.engine)())
+    run = asyncio.create_task(Run(spec, MemoryJournal(live), killed.engine)())
     await speaker.fell_silent()
     assert live.fold.usage.output_tokens == len(script_ids(BEGINNING))
     for table in ("events", "messages", "usage"):
@@ -96,11 +91,6 @@ async def test_what_a_killed_process_said_in_the_foreground_is_booked_to_nobody_
     assert await unbilled(database) == before + 1
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
-
-
-async def never(_finished: Finished, _fold: Fold) -> None:
-    """Write the end as a process does that was killed before."""
-    await asyncio.Event().wait()
 
 
 async def unbilled(database: Database) -> int:

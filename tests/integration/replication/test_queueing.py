@@ -186,7 +186,7 @@ async def test_what_was_booked_is_written_before_the_process_ends(
         for _ in range(7):
             spec = run_spec(tenant=tenant)
             spec = replace(spec, head=background(tenant).head, store=False)
-            fold = one.archive._endings._new_fold_for(spec.head)()
+            fold = one.archive._new_fold_for(spec.head)()
             one.archive.meter(spec, FINISHED, fold)
     async with database.transaction(tenant) as connection:
         assert len(await all_rows(connection, "usage")) == 7

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.entries import Finished
-    from gateway.eventlog.fold.fold import Fold
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica
@@ -54,12 +52,7 @@ BEGINNING = "<|channel|>final<|message|>Hello"
 def in_memory(one: Replica, spec: RunSpec) -> LiveLog:
     """Generate a foreground response, which the run itself records."""
     live = LiveLog(new_fold_for(spec.head), reader_events_max=100)
-
-    async def commit(finished: Finished, fold: Fold) -> None:
-        assert run.claim is not None
-        await one.archive.finish(spec, finished, fold, run.claim, None)
-
-    run = Run(spec, MemoryJournal(live, commit), one.engine)
+    run = Run(spec, MemoryJournal(live), one.engine)
     one.supervisor.start(run)
     return live
 

@@ -16,6 +16,7 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, OPENING, RETURN, Vocabulary
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import CREATED_AT, NO_RULES, response_head
 from tests.load.loading import Load
 from tests.load.tape import WORDS, words
@@ -43,8 +44,7 @@ def play(vocabulary: Vocabulary, log: Sequence[Entry]) -> int:
     framing = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
     fold = Fold(
         response_head(),
-        lambda trace: Parser(vocabulary, frozenset(), trace=trace),
-        framing,
+        parsed_by(lambda trace: Parser(vocabulary, frozenset(), trace=trace), framing),
         NO_RULES,
     )
     size = 0

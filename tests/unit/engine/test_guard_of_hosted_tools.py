@@ -76,8 +76,7 @@ class Watched:
         format_ = harmony()
         self.fold = Fold(
             replace(response_head(), echo=fields, grants=grants),
-            lambda trace: format_.new_parser(self.rules, trace=trace),
-            format_.framing,
+            format_,
             self.rules,
         )
         self.guard = OutputGuard(self.rules, limits, format_, reasoning_budget=budget)
@@ -85,6 +84,7 @@ class Watched:
     def tell(self, *entries: Entry) -> None:
         for entry in entries:
             self.fold.apply(entry)
+        self.guard.hold_to(self.fold.rules)
 
     def says(self, script: str, prefill: tuple[int, ...] = ()) -> TurnEnding | None:
         """A turn is written as a run does it: up to where the guard ends it."""
@@ -184,7 +184,7 @@ def test_another_message_than_the_call_that_is_required_makes_room_for_it(said: 
     watched = Watched(tool_choice={"type": "mcp", "server_label": "crm", "name": "add"})
     opening = watched.repaired(watched.says(said))
     assert opening == harmony().call_opening(watched.rules)
-    assert watched.fold.item_count == 0
+    assert len(watched.fold.shown.output) == 0
 
 
 def test_what_the_user_is_asked_is_a_call_too_and_ends_the_response() -> None:

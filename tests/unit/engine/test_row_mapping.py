@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gateway.engine.row_mapping import Attempt, Endings, LogReading, output_context, tool_call_row
+from gateway.engine.row_mapping import (
+    Attempt,
+    LogReading,
+    concluded_row,
+    output_context,
+    tool_call_row,
+)
 from gateway.engine.run_spec import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
@@ -18,7 +24,6 @@ from gateway.tenancy.policy import ZERO_RETENTION
 from gateway.tools.tool_contract import ToolCall
 from tests.fakes.call_items import CALLS
 from tests.fakes.cases import each
-from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import run_spec
 from tests.fakes.toy_logs import new_fold
 
@@ -79,8 +84,7 @@ async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made
     )
     fold = new_fold(background=True)
     fold.apply(Queued())
-    endings = Endings(harmony_of, lambda _: new_fold)
-    row = await endings.concluded_row(
+    row = await concluded_row(
         cast("StoredResponse", stored), LogReading(fold, 1), [], Finished("cancelled", 9)
     )
     assert row.entries is not None

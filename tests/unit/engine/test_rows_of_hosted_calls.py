@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.engine.row_mapping import Endings
+from gateway.engine.row_mapping import finished_row
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.protocol.grants import Grants, PythonGrant
 from gateway.protocol.responses.response_rules import rules_of
-from tests.fakes.harmony_script import harmony, harmony_of, script_ids
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 from tests.fakes.staged_run import folds, run_spec
 
@@ -42,7 +42,7 @@ def test_what_a_tool_returned_is_kept_however_it_was_called(header: str, wanted:
     ):
         fold.apply(entry)
     spec = replace(run_spec(), rules=rules)
-    row = Endings(harmony_of, lambda head: folds(head, rules)).finished_row(
+    row = finished_row(
         spec, Finished("incomplete", 9, reason="max_output_tokens"), fold, epoch=0, rest=None
     )
     [item] = row.items

@@ -29,8 +29,10 @@ from tests.fakes.staged_run import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
+    from gateway.store.events import LogRow
 
 
 @dataclass
@@ -208,7 +210,9 @@ class FrozenArchive(MemoryArchive):
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @override
-    async def commit(self, finished: Finished, fold: Fold) -> None:
+    async def finish(
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim, rest: LogRow | None
+    ) -> None:
         self.asked.set()
         await asyncio.Event().wait()
 

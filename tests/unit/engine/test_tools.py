@@ -347,7 +347,7 @@ async def test_a_tool_that_will_not_end_keeps_no_response_from_its_end() -> None
         group.create_task(one.run())
         await tool.reached.wait()
         one.run.cancel()
-    assert one.live.fold.is_finished
+    assert one.live.fold.shown.is_finished
     await tool.was_cancelled.wait()
     assert not tool.closed.is_set()
     tool.go_on.set()
@@ -613,7 +613,7 @@ async def test_the_user_is_asked_before_the_response_ends() -> None:
 
     async def ask(tenant: TenantId, request_id: str, digest: bytes) -> None:
         await asyncio.sleep(0)
-        assert not one.live.fold.is_finished
+        assert not one.live.fold.shown.is_finished
         asked.append((tenant, request_id, digest))
 
     tool = CountedTool()

@@ -53,7 +53,7 @@ class Wary(TurnSink):
 
 def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, Journal]:
     spec = run_spec()
-    journal = MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None)
+    journal = MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100))
     journal.append(TurnStarted(10))
     guard = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
     sink = kind(journal, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
@@ -115,7 +115,7 @@ def heard_in(
     async def hear() -> tuple[object, ...]:
         spec = run_spec()
         live = LiveLog(folds(response_head(), spec.rules), reader_events_max=100)
-        journal = MemoryJournal(live, None)
+        journal = MemoryJournal(live)
         journal.append(TurnStarted(10))
         policy = GuardLimits(header_tokens_max=header_tokens_max)
         guard = OutputGuard(spec.rules, policy, harmony(), reasoning_budget=None)

@@ -16,6 +16,7 @@ from gateway.api import sse
 from gateway.entries import Alive, Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.followed_response import TENANT, Stage, folded
 from tests.fakes.following import following
 from tests.fakes.response_heads import UUID_OF_TEST
@@ -317,7 +318,7 @@ async def test_streams_that_replay_take_turns_with_all_else() -> None:
             return super().apply(entry)
 
     def counting(head: ResponseHead) -> Callable[[], Fold]:
-        return lambda: Counting(head, lambda _trace: ToyParser(), FRAMING, NO_RULES)
+        return lambda: Counting(head, parsed_by(lambda _trace: ToyParser(), FRAMING), NO_RULES)
 
     stage = Stage(slice_s=0, new_fold_for=counting)
     stage.append([Queued(), *[Alive()] * 1_100, Finished("cancelled", 9)])

@@ -43,36 +43,36 @@ async def types(journal: Journal) -> list[str]:
     return [event.type async for batch in following(journal.live.stream) for event in batch]
 
 
-def durable(desk: Desk, commit: Commit) -> DurableJournal:
+def durable(desk: Desk) -> DurableJournal:
     fold = new_fold()
     fold.apply(Queued())
     live = LiveLog.restored(new_fold, EntryBuffer([Queued()]), fold=fold, reader_events_max=100)
-    return DurableJournal(live, desk.open(durable=live.show), commit)
+    return DurableJournal(live, desk.open(durable=live.show))
 
 
 async def test_memory_is_shown_at_once_and_its_end_after_the_commit() -> None:
     live, commit = LiveLog(new_fold, reader_events_max=100), Commit()
-    journal = MemoryJournal(live, commit)
+    journal = MemoryJournal(live)
     journal.append(Alive())
     assert not live.is_holding
     assert not journal.is_full
     await journal.room()
     await journal.committed()
-    await journal.finish(END)
+    await journal.finish(END, commit)
     assert commit.committed == [None]
     assert (await types(journal))[-1] == "response.completed"
 
 
 async def test_what_nobody_keeps_ends_without_a_commit() -> None:
-    journal = MemoryJournal(LiveLog(new_fold, reader_events_max=100), None)
-    await journal.finish(END)
+    journal = MemoryJournal(LiveLog(new_fold, reader_events_max=100))
+    await journal.finish(END, None)
     assert journal.live.closed.is_set()
 
 
 @pytest.mark.requirement("resume.log-first")
 async def test_durable_entries_are_shown_when_they_are_committed() -> None:
     async with writing() as desk:
-        journal = durable(desk, Commit())
+        journal = durable(desk)
         journal.append(Alive())
         held = [journal.live.is_holding]
         await journal.committed()
@@ -85,9 +85,9 @@ async def test_durable_entries_are_shown_when_they_are_committed() -> None:
 async def test_a_durable_end_takes_with_it_what_is_not_under_way_yet() -> None:
     async with writing() as desk:
         commit = Commit()
-        journal = durable(desk, commit)
+        journal = durable(desk)
         journal.append(Alive())
-        await journal.finish(END)
+        await journal.finish(END, commit)
         assert commit.committed == [(1, [Alive()])]
         assert not desk.rows.batches
         assert not journal.channel.is_open
@@ -97,12 +97,12 @@ async def test_a_durable_end_takes_with_it_what_is_not_under_way_yet() -> None:
 async def test_a_durable_end_waits_for_what_is_under_way() -> None:
     async with writing() as desk, asyncio.TaskGroup() as group:
         commit = Commit()
-        journal = durable(desk, commit)
+        journal = durable(desk)
         desk.rows.gate.clear()
         journal.append(Alive())
         await desk.rows.reached.wait()
         journal.append(Alive())
-        end = group.create_task(journal.finish(END))
+        end = group.create_task(journal.finish(END, commit))
         await asyncio.sleep(0)
         assert not commit.committed
         desk.rows.gate.set()
@@ -113,7 +113,7 @@ async def test_a_durable_end_waits_for_what_is_under_way() -> None:
 
 async def test_a_long_commit_is_marked_in_front_of_the_next_entry() -> None:
     async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
-        journal = durable(desk, Commit())
+        journal = durable(desk)
         for _ in range(2):
             journal.append(Alive())
             await journal.committed()
@@ -128,7 +128,7 @@ async def test_a_long_commit_is_marked_in_front_of_the_next_entry() -> None:
 
 async def test_each_long_commit_is_marked_though_two_end_between_two_entries() -> None:
     async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
-        journal = durable(desk, Commit())
+        journal = durable(desk)
         desk.rows.gate.clear()
         journal.append(Alive())
         await desk.rows.reached.wait()
@@ -147,11 +147,11 @@ async def test_a_long_commit_that_the_end_waits_for_is_marked_in_front_of_it() -
         asyncio.TaskGroup() as group,
     ):
         commit = Commit()
-        journal = durable(desk, commit)
+        journal = durable(desk)
         desk.rows.gate.clear()
         journal.append(Alive())
         await desk.rows.reached.wait()
-        end = group.create_task(journal.finish(END))
+        end = group.create_task(journal.finish(END, commit))
         await asyncio.sleep(0)
         desk.rows.gate.set()
         await end
@@ -163,7 +163,7 @@ async def test_a_long_commit_that_the_end_waits_for_is_marked_in_front_of_it() -
 
 async def test_nothing_is_marked_behind_the_end_of_a_journal() -> None:
     async with writing(bounds=replace(BOUNDS, long_commit_s=0.0)) as desk:
-        journal = durable(desk, Commit())
+        journal = durable(desk)
         journal.append(Alive())
         await journal.committed()
         journal.abandon()
@@ -174,10 +174,10 @@ async def test_nothing_is_marked_behind_the_end_of_a_journal() -> None:
 
 async def test_what_was_said_is_in_the_log_although_its_end_is_not() -> None:
     async with writing() as desk:
-        journal = durable(desk, Commit(StoreUnavailable("away")))
+        journal = durable(desk)
         journal.append(Alive())
         with pytest.raises(StoreUnavailable):
-            await journal.finish(END)
+            await journal.finish(END, Commit(StoreUnavailable("away")))
         assert desk.rows.log(journal.channel.claim) == [Alive()]
         assert not journal.live.is_holding
 
@@ -186,28 +186,28 @@ async def test_what_was_said_is_in_the_log_although_its_end_is_not() -> None:
 async def test_an_end_that_was_not_committed_was_never_there(failure: Exception) -> None:
     async with writing() as desk:
         journals: list[Journal] = [
-            durable(desk, Commit(failure)),
-            MemoryJournal(LiveLog(new_fold, reader_events_max=100), Commit(failure)),
+            durable(desk),
+            MemoryJournal(LiveLog(new_fold, reader_events_max=100)),
         ]
         for journal in journals:
             journal.append(Alive())
             with pytest.raises(type(failure)):
-                await journal.finish(END)
-            assert not journal.live.fold.is_finished
+                await journal.finish(END, Commit(failure))
+            assert not journal.live.fold.shown.is_finished
             assert not journal.live.closed.is_set()
-            await journal.finish(END)
+            await journal.finish(END, Commit())
             assert (await types(journal))[-1] == "response.completed"
 
 
 async def test_without_its_claim_a_durable_journal_commits_no_end() -> None:
     async with writing() as desk:
         commit = Commit()
-        journal = durable(desk, commit)
+        journal = durable(desk)
         desk.rows.table.rows[journal.channel.claim.uuid].epoch += 1
         journal.append(Alive())
         await journal.channel.moved.wait()
         with pytest.raises(ClaimLost):
-            await journal.finish(END)
+            await journal.finish(END, commit)
         assert not commit.committed
         assert journal.live.is_holding
 
@@ -221,19 +221,17 @@ async def test_a_journal_that_was_released_is_freed_without_a_collection(
     class Owner:
         journal: Journal
 
-        async def commit(self, *_: object) -> None: ...
-
         def lose(self) -> None: ...
 
     owner = Owner()
     async with writing() as desk:
         if is_durable:
-            journal = durable(desk, Commit())
+            journal = durable(desk)
             journal.channel.lost = owner.lose
             owner.journal = journal
         else:
             live = LiveLog(new_fold, reader_events_max=100)
-            owner.journal = MemoryJournal(live, owner.commit)
+            owner.journal = MemoryJournal(live)
         owner.journal.append(Alive())
         owner.journal.release()
         with pytest.raises(ClaimLost):

@@ -23,7 +23,7 @@ async def ticks() -> None:
 
 
 def journal(*, held: bool = False) -> Journal:
-    return MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None)
+    return MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held))
 
 
 async def test_a_silent_log_says_that_it_is_alive() -> None:
@@ -61,18 +61,3 @@ async def test_what_waits_for_its_commit_is_not_silence() -> None:
         while len(one.live._entries) == 1:
             await ticks()
         assert list(one.live._entries)[:2] == [Queued(), Alive()]
-
-
-async def test_it_tells_once_that_the_time_is_over_however_much_is_said() -> None:
-    one, told = journal(), asyncio.Event()
-    calls: list[None] = []
-
-    def too_long() -> None:
-        calls.append(None)
-        told.set()
-
-    with KeepAliveTimer(one, 60, time_max_s=INTERVAL_S, too_long=too_long):
-        one.append(Alive())
-        await told.wait()
-        await ticks()
-    assert len(calls) == 1

@@ -19,6 +19,7 @@ from gateway.entries import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.live_log import LiveLog
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.following import collected, following
 from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import NO_RULES
@@ -293,7 +294,7 @@ async def test_an_end_that_could_not_be_kept_is_taken_back() -> None:
     live.append(Alive())
     live.fold.apply(Finished("completed", 1))
     fold = live.refold()
-    assert not fold.is_finished
+    assert not fold.shown.is_finished
     failed = Finished("failed", 2, code="server_error", message="not stored")
     live.close(failed, fold.apply(failed))
     events = await collect(live)
@@ -422,7 +423,7 @@ async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
             return super().apply(entry)
 
     def counting() -> Fold:
-        return Counting(response_head(), lambda _trace: ToyParser(), FRAMING, NO_RULES)
+        return Counting(response_head(), parsed_by(lambda _trace: ToyParser(), FRAMING), NO_RULES)
 
     turn = asyncio.Lock()
     lives = [LiveLog(counting, reader_events_max=100, turn=turn, slice_s=0) for _ in range(5)]

@@ -98,7 +98,7 @@ class Scene:
     async def end(self) -> list[Event]:
         """All events of the log, once every reader has its own."""
         self.journal.append(TurnEnded(FinishReason.STOP))
-        await self.journal.finish(Finished("completed", 7))
+        await self.journal.finish(Finished("completed", 7), None)
         await asyncio.gather(*self._streams)
         fold = self.new_fold()
         return [event for entry in self.journal.entries for event in fold.apply(entry)]

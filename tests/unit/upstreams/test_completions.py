@@ -19,7 +19,6 @@ from gateway.generation import (
     LOGPROB_MIN,
     FinishReason,
     Sampling,
-    TokenChunk,
     TokenLogprob,
 )
 from gateway.upstreams.chat_endpoint import ChatReader
@@ -35,6 +34,7 @@ from gateway.upstreams.token_readers import (
 )
 from tests.fakes.backend_captures import capture, names
 from tests.fakes.cases import each
+from tests.fakes.chunks import chunk_of
 
 if TYPE_CHECKING:
     from gateway.errors import UpstreamError
@@ -96,7 +96,7 @@ def fault_after(*reads: bytes) -> UpstreamError | None:
 
 
 def test_all_ids_of_a_read_come_in_one_chunk() -> None:
-    assert reader_of().feed(event([1]) + event([2, 3]) + event([]) + event([4])) == TokenChunk(
+    assert reader_of().feed(event([1]) + event([2, 3]) + event([]) + event([4])) == chunk_of(
         [1, 2, 3, 4]
     )
 
@@ -107,49 +107,49 @@ def test_a_read_without_ids_is_no_chunk() -> None:
 
 def test_ids_do_not_wait_for_the_token_counts_but_the_finish_does() -> None:
     reader = reader_of()
-    assert reader.feed(event([1, 200002], "stop")) == TokenChunk([1, 200002])
+    assert reader.feed(event([1, 200002], "stop")) == chunk_of([1, 200002])
     assert reader.finish is not None
     assert not reader.finished
-    assert reader.feed(usage(cached=16)) == TokenChunk([], FinishReason.STOP, 16)
+    assert reader.feed(usage(cached=16)) == chunk_of([], FinishReason.STOP, 16)
     assert reader.finished
 
 
 def test_a_turn_that_comes_in_one_read_is_one_chunk() -> None:
     read = event([1]) + event([2], "length") + usage(3) + DONE
-    assert reader_of().feed(read) == TokenChunk([1, 2], FinishReason.LENGTH, 3)
+    assert reader_of().feed(read) == chunk_of([1, 2], FinishReason.LENGTH, 3)
 
 
 def test_without_token_counts_the_finish_comes_with_done() -> None:
     reader = reader_of()
     reader.feed(event([1], "stop"))
-    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP)
+    assert reader.feed(DONE) == chunk_of([], FinishReason.STOP)
 
 
 def test_without_anything_more_the_finish_comes_with_the_end() -> None:
     reader = reader_of()
     reader.feed(event([1], "stop"))
-    assert reader.end("gone") == TokenChunk([], FinishReason.STOP)
+    assert reader.end("gone") == chunk_of([], FinishReason.STOP)
 
 
 def test_counts_in_every_event_do_not_end_the_turn() -> None:
     reader = reader_of()
     details = {"prompt_tokens_details": {"cached_tokens": 5}}
-    assert reader.feed(event([1], usage=details)) == TokenChunk([1])
-    assert reader.feed(event([2], "stop", usage=None)) == TokenChunk([2])
-    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP, 5)
+    assert reader.feed(event([1], usage=details)) == chunk_of([1])
+    assert reader.feed(event([2], "stop", usage=None)) == chunk_of([2])
+    assert reader.feed(DONE) == chunk_of([], FinishReason.STOP, 5)
 
 
 @pytest.mark.parametrize("more", [event([2]), event([2], "length"), event([200002], "stop")])
 def test_ids_after_the_finish_are_not_part_of_the_turn_and_end_it(more: bytes) -> None:
     reader = reader_of()
-    assert reader.feed(event([1], "stop") + more + usage(5)) == TokenChunk([1], FinishReason.STOP)
+    assert reader.feed(event([1], "stop") + more + usage(5)) == chunk_of([1], FinishReason.STOP)
     assert (reader.finished, reader.overran) == (True, True)
 
 
 def test_a_second_finish_reason_is_none() -> None:
     reader = reader_of()
     read = event([1], "stop") + event([], "length") + usage(5)
-    assert reader.feed(read) == TokenChunk([1], FinishReason.STOP, 5)
+    assert reader.feed(read) == chunk_of([1], FinishReason.STOP, 5)
     assert not reader.overran
 
 
@@ -174,7 +174,7 @@ def test_ids_beyond_those_asked_for_are_cut_off_and_end_the_turn(
 
 
 def test_a_stop_id_that_came_last_is_the_end_though_more_follows() -> None:
-    assert reader_of(2).feed(event([1, 200002, 9])) == TokenChunk([1, 200002], FinishReason.STOP)
+    assert reader_of(2).feed(event([1, 200002, 9])) == chunk_of([1, 200002], FinishReason.STOP)
 
 
 def test_logprobs_are_cut_off_with_their_ids() -> None:
@@ -253,13 +253,13 @@ def test_a_long_read_is_looked_at_slice_by_slice(one: bytes) -> None:
 
 
 def test_repetition_found_by_the_engine_cuts_the_turn_short() -> None:
-    assert reader_of().feed(event([1], "repetition") + DONE) == TokenChunk([1], FinishReason.LENGTH)
+    assert reader_of().feed(event([1], "repetition") + DONE) == chunk_of([1], FinishReason.LENGTH)
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter", 3, {"type": "stop"}])
 def test_any_other_reason_is_a_failure_after_its_ids(reason: object) -> None:
     reader = reader_of()
-    assert reader.feed(event([1, 2], reason) + usage() + DONE) == TokenChunk([1, 2])
+    assert reader.feed(event([1, 2], reason) + usage() + DONE) == chunk_of([1, 2])
     assert isinstance(reader.fault, UpstreamFailed)
     assert not reader.finished
 
@@ -278,14 +278,14 @@ def test_after_a_stop_id_no_failure_can_take_the_turn_back(last: int, broken: by
     reader = reader_of()
     reader.feed(event([1, last]))
     chunk = reader.feed(broken) or reader.end("connection reset")
-    assert chunk == TokenChunk([], FinishReason.STOP)
+    assert chunk == chunk_of([], FinishReason.STOP)
     assert reader.fault is None
 
 
 def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
     reader = reader_of(max_tokens=2)
     reader.feed(event([1, 2]))
-    assert reader.end("connection reset") == TokenChunk([], FinishReason.LENGTH)
+    assert reader.end("connection reset") == chunk_of([], FinishReason.LENGTH)
 
 
 @each(
@@ -364,9 +364,9 @@ def test_what_makes_no_sense_is_an_upstream_error(read: bytes) -> None:
 def test_what_is_of_no_use_in_an_event_does_no_harm(odd: object) -> None:
     reader = reader_of()
     fields = dict.fromkeys(("usage", "id", "model", "kv_transfer_params"), odd)
-    assert reader.feed(event([1], error=None, **fields)) == TokenChunk([1])
+    assert reader.feed(event([1], error=None, **fields)) == chunk_of([1])
     choice = {"text": odd, "logprobs": odd, "token_ids": [2], "stop_reason": odd}
-    assert reader.feed(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n") == TokenChunk([2])
+    assert reader.feed(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n") == chunk_of([2])
     assert reader.fault is None
 
 
@@ -403,19 +403,17 @@ def test_logprobs_come_with_their_ids() -> None:
 def test_a_finish_without_ids_has_no_logprobs_left() -> None:
     reader = reader_of(logprobs=0)
     reader.feed(told_event([1], "stop"))
-    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP, logprobs=[])
+    assert reader.feed(DONE) == chunk_of([], FinishReason.STOP, logprobs=[])
 
 
 def test_logprobs_that_nobody_asked_for_are_not_looked_at() -> None:
-    assert reader_of().feed(told_event([1], tokens=["nonsense"])) == TokenChunk([1])
+    assert reader_of().feed(told_event([1], tokens=["nonsense"])) == chunk_of([1])
 
 
 def test_an_event_without_ids_needs_no_logprobs() -> None:
     reader = reader_of(logprobs=1)
     reader.feed(told_event([1]))
-    assert reader.feed(event([], "length") + DONE) == TokenChunk(
-        [], FinishReason.LENGTH, logprobs=[]
-    )
+    assert reader.feed(event([], "length") + DONE) == chunk_of([], FinishReason.LENGTH, logprobs=[])
 
 
 @pytest.mark.parametrize("broken", [event([2]), told_event([2], tokens=["token_id:3"])])
@@ -453,7 +451,7 @@ def outcome_of(reads: list[bytes]) -> tuple[list[int], FinishReason | None, int 
     if completion.fault is None and not completion.finished:
         chunks.append(completion.end("over"))
     present = [chunk for chunk in chunks if chunk is not None]
-    last = present[-1] if present else TokenChunk([])
+    last = present[-1] if present else chunk_of([])
     ids = [i for chunk in present for i in chunk.ids]
     assert all(chunk.finish is None for chunk in present[:-1])
     return ids, last.finish, last.cached_tokens, type(completion.fault)
@@ -551,7 +549,7 @@ def test_an_event_beyond_the_bound_is_refused_however_it_arrives(cut: int) -> No
     assert [reader.feed(read[:cut]), reader.feed(read[cut:])] == [None, None]
     assert f"longer than {size - 1} bytes" in str(reader.fault)
     reader = bounded_reader(size)
-    assert TokenChunk([1, 2, 3]) in [reader.feed(read[:cut]), reader.feed(read[cut:])]
+    assert chunk_of([1, 2, 3]) in [reader.feed(read[:cut]), reader.feed(read[cut:])]
 
 
 @pytest.mark.parametrize("line", [b"x" * 50, b"data: 12345\n" * 6])
@@ -564,7 +562,7 @@ def test_an_event_beyond_the_bound_is_not_waited_for(line: bytes) -> None:
 def test_what_comes_before_an_event_beyond_the_bound_is_handed_out() -> None:
     read = event([1])
     reader = bounded_reader(len(read))
-    assert reader.feed(read + event([2] * 40)) == TokenChunk([1])
+    assert reader.feed(read + event([2] * 40)) == chunk_of([1])
     assert isinstance(reader.fault, UpstreamFailed)
 
 

@@ -19,6 +19,7 @@ from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, 
 from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 from gateway.upstreams.token_readers import GenerateReader, RepeatedList
 from tests.fakes.cases import each
+from tests.fakes.chunks import chunk_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +118,10 @@ def test_a_turn_is_the_same_however_its_events_tell_it(
 
 def test_ids_come_at_once_and_the_finish_with_the_last() -> None:
     reader = reader_of()
-    assert reader.feed(event([7])) == TokenChunk([7])
-    assert reader.feed(event([7, 8, 9])) == TokenChunk([8, 9])
+    assert reader.feed(event([7])) == chunk_of([7])
+    assert reader.feed(event([7, 8, 9])) == chunk_of([8, 9])
     end = reader.feed(event([7, 8, 9, 200002], STOP))
-    assert end == TokenChunk([200002], FinishReason.STOP, 8)
+    assert end == chunk_of([200002], FinishReason.STOP, 8)
     assert reader.finished
 
 
@@ -288,7 +289,7 @@ def test_without_counts_events_bring_new_ids() -> None:
 
 def test_no_more_is_taken_than_was_asked_for() -> None:
     reader = reader_of(2)
-    assert outcome(reader, [event([1, 2, 3])]) == [TokenChunk([1, 2], FinishReason.LENGTH, 8)]
+    assert outcome(reader, [event([1, 2, 3])]) == [chunk_of([1, 2], FinishReason.LENGTH, 8)]
     assert (reader.finished, reader.overran) == (True, True)
 
 
@@ -296,7 +297,7 @@ def test_no_more_is_taken_than_was_asked_for() -> None:
 def test_after_a_stop_id_no_failure_can_take_the_turn_back(broken: bytes) -> None:
     reader = reader_of()
     outcome(reader, [event([1, 200002])])
-    assert reader.feed(broken) == TokenChunk([], FinishReason.STOP, 8)
+    assert reader.feed(broken) == chunk_of([], FinishReason.STOP, 8)
     assert reader.fault is None
 
 

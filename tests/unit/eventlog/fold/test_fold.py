@@ -35,6 +35,7 @@ from gateway.text_ids import ANSWER, ARGUMENTS, ids_of
 from gateway.text_ids import CALL as TEXT_CALL
 from gateway.text_ids import END as TEXT_END
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import (
     ALLOWED,
@@ -226,9 +227,9 @@ def test_a_turn_cut_by_its_length_leaves_an_incomplete_item() -> None:
 def test_reasoning_alone_is_not_visible() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Tokens((REASONING, A))])
-    assert not fold.visible
+    assert not fold.shown.is_visible
     fold.apply(Tokens((FINAL, A)))
-    assert fold.visible
+    assert fold.shown.is_visible
 
 
 def test_ids_that_nobody_saw_are_taken_back() -> None:
@@ -256,7 +257,8 @@ def test_a_message_that_breaks_a_rule_is_found_while_it_is_open_and_when_it_is_n
 def test_prose_that_ends_its_turn_is_no_answer_in_a_format() -> None:
     rules = OutputRules(TOOL_RULES, ALLOWED, answer=IN_JSON)
     ended, called = (
-        Fold(response_head(), lambda _: TextParser(rules), PASSED_THROUGH, rules) for _ in range(2)
+        Fold(response_head(), parsed_by(lambda _: TextParser(rules), PASSED_THROUGH), rules)
+        for _ in range(2)
     )
     for fold in (ended, called):
         apply_all(fold, [TurnStarted(3), Text((ANSWER, *ids_of("Hm.")))])
@@ -300,12 +302,12 @@ def test_a_hold_lasts_as_long_as_its_turn_even_over_a_repair() -> None:
     fold = new_fold(rules=RULES)
     strict = (call("strict"), A, END)
     apply_all(fold, [TurnStarted(3), Tokens(strict[:0]), Hold(), Hold(), Tokens(strict)])
-    assert (fold.is_held, fold.visible, fold.called) == (True, False, True)
+    assert (fold.is_held, fold.shown.is_visible, fold.called) == (True, False, True)
     assert fold.bodies == (Body("call", "strict", "a", 0, seen=False),)
     apply_all(fold, [Repair(3, "invalid_tool_call"), Tokens(strict)])
-    assert (fold.is_held, fold.visible) == (True, False)
+    assert (fold.is_held, fold.shown.is_visible) == (True, False)
     fold.apply(STOP)
-    assert (fold.is_held, fold.visible, fold.called) == (False, True, True)
+    assert (fold.is_held, fold.shown.is_visible, fold.called) == (False, True, True)
     assert not fold.bodies
 
 
@@ -347,7 +349,7 @@ def test_the_body_that_only_the_end_of_the_turn_will_close_is_known_before() -> 
 def test_where_nothing_is_demanded_a_hold_withholds_nothing() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Hold(), Tokens((FINAL, A))])
-    assert (fold.is_held, fold.visible) == (True, True)
+    assert (fold.is_held, fold.shown.is_visible) == (True, True)
 
 
 @pytest.mark.requirement("order.summary")
@@ -399,7 +401,7 @@ def test_reasoning_is_sealed_as_the_ids_that_repeat_it() -> None:
 
 @pytest.mark.parametrize("seal", [None, lambda _: None])
 def test_reasoning_that_cannot_be_sealed_is_not(seal: Callable[[bytes], str | None] | None) -> None:
-    fold = Fold(response_head(), ToyParser, FRAMING, NO_RULES, seal)
+    fold = Fold(response_head(), parsed_by(ToyParser, FRAMING), NO_RULES, seal)
     apply_all(fold, [TurnStarted(3), Tokens((REASONING, A, END)), STOP, COMPLETED])
     assert "encrypted_content" not in fold.items()[0].item
 
@@ -408,10 +410,11 @@ def test_messages_are_shown_at_the_end_with_what_was_taken_back() -> None:
     shown = HarmonyMessages([{"role": "user"}])
     head = replace(response_head(), messages=shown)
 
-    def transcribe(said: Sequence[int], taken_back: Any) -> list[dict[str, Any]]:
+    def transcribe(said: Sequence[int], taken_back: Any, *, with_ids: bool) -> list[dict[str, Any]]:
+        assert with_ids is shown.with_output_ids
         return [{"said": list(said), "taken_back": [[rule, [*ids]] for rule, ids in taken_back]}]
 
-    fold = Fold(head, ToyParser, FRAMING, NO_RULES, None, transcribe)
+    fold = Fold(head, parsed_by(ToyParser, FRAMING, transcribe), NO_RULES)
     apply_all(fold, [TurnStarted(3, (REASONING,)), Tokens((A, END, BROKEN, B)), Repair(2, "R1")])
     apply_all(fold, [STOP, TurnStarted(3), Tokens((FINAL, A, RETURN)), STOP])
     assert "output_messages" not in fold.response()
@@ -521,5 +524,5 @@ def test_entries_out_of_place_are_refused_and_change_nothing() -> None:
     apply_all(fold, [STOP, COMPLETED])
     with pytest.raises(ValueError, match="after its end"):
         fold.apply(Alive())
-    assert fold.is_finished
+    assert fold.shown.is_finished
     assert (fold.usage.input_tokens, fold.hops) == (3, 0)

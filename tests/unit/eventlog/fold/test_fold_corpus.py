@@ -13,6 +13,7 @@ from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END, OPENING, RETURN
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import apply_all
@@ -27,9 +28,8 @@ CHANNELS = {"commentary": "commentary", "final_answer": "final"}
 
 def new_fold() -> Fold:
     framing = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
-    return Fold(
-        response_head(), lambda trace: Parser(vocabulary(), TOOLS, trace=trace), framing, NO_RULES
-    )
+    format_ = parsed_by(lambda trace: Parser(vocabulary(), TOOLS, trace=trace), framing)
+    return Fold(response_head(), format_, NO_RULES)
 
 
 def whole_log(ids: list[int], size: int, finish: FinishReason) -> list[Entry]:

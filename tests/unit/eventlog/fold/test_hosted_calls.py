@@ -99,7 +99,7 @@ def test_a_search_opens_when_it_begins_and_closes_with_its_result() -> None:
         "output_item.done",
     ]
     fold, _ = fold_of(log[:-2])
-    assert (fold.item_count, fold.response()["output"]) == (0, [])
+    assert (len(fold.shown.output), fold.response()["output"]) == (0, [])
     fold.apply(log[-2])
     [shown_now] = fold.response()["output"]
     assert shown_now["action"] == {"type": "search", "query": "q"}
@@ -224,7 +224,7 @@ def test_a_question_is_whole_and_the_response_ends_with_it() -> None:
     assert (asked.name, asked.arguments) == ("srv.ask", "{}")
     assert asked.request_id.startswith("mcpr_")
     assert fold.hosted.call is None
-    assert fold.visible
+    assert fold.shown.is_visible
     assert fold.called
     [rendered] = fold.items()
     assert rendered.ids == (*FRAMING.opening, ASK, *NO_ARGUMENTS, END)
@@ -370,9 +370,9 @@ def test_an_item_shows_that_its_call_runs(name: int, status: str) -> None:
 
 def test_a_result_makes_nothing_visible() -> None:
     fold, _ = fold_of([*turn(ADD, A, END)])
-    assert (fold.called, fold.visible) == (True, True)
+    assert (fold.called, fold.shown.is_visible) == (True, True)
     apply_all(fold, run())
-    assert (fold.called, fold.visible) == (False, False)
+    assert (fold.called, fold.shown.is_visible) == (False, False)
 
 
 def test_a_call_that_never_began_has_an_item_all_the_same() -> None:
@@ -450,7 +450,7 @@ def test_what_cannot_stand_where_it_stands_changes_nothing(
         fold.hosted.results,
     )
     assert after == before
-    if not fold.is_finished:
+    if not fold.shown.is_finished:
         check_stream([*fold_of(log[:-1], grants=grants)[1], *fold.apply(ENDINGS[2])])
 
 
@@ -690,7 +690,7 @@ def test_citations_of_nothing_are_counted() -> None:
 
 def test_an_answer_of_nothing_but_an_unknown_citation_is_none() -> None:
     fold, _ = fold_of(turn(FINAL, say("【0†"), say("】"), END))
-    assert (fold.item_count, fold.visible) == (0, False)
+    assert (len(fold.shown.output), fold.shown.is_visible) == (0, False)
 
 
 def test_in_an_answer_in_a_format_markers_vanish() -> None:

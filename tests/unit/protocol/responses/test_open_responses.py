@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from gateway.constraints.output_rules import INPUT_OBJECT
 from gateway.eventlog.fold.lifecycle import EVENT_FIELDS
