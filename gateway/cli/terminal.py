@@ -69,6 +69,8 @@ _LISTS: Final = {
     "project_id": "projects list TENANT",
     "key": "keys list TENANT (of operators: operators list)",
     "key_id": "keys list TENANT",
+    "budget": "budgets list TENANT",
+    "model": "prices list",
     "label": "mcp list",
     "workload_identity_provider_id": "issuers list TENANT",
     "issuer_id": "operator-issuers list",

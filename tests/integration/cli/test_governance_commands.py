@@ -209,6 +209,10 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
     with pytest.raises(InvalidRequest, match="is not sealed"):
         printed("encryption", "rotate", "acme")
     assert told("encryption", "shred", "acme")[0] == 2
+    printed("tenants", "create", "globex")
+    for action in (["disable"], ["shred", "--yes"]):
+        with pytest.raises(InvalidRequest, match="sealed"):
+            printed("encryption", *action, "globex")
     printed("data", "hold", "acme")
     with pytest.raises(DataHeld):
         printed("encryption", "shred", "acme", "--yes")
