@@ -59,9 +59,9 @@ async def login_link(
     sessions = Sessions(await gateway.database(), access.peppers)
     link = login_url(origin, await sessions.create_link(wanted.name, wanted.role))
     if json_:
-        terminal.show(json.dumps({"url": link, "expires_in_s": LINK_S}))
+        terminal.show_once(json.dumps({"url": link, "expires_in_s": LINK_S}))
         return
-    terminal.show(link)
+    terminal.show_once(link)
     terminal.note(f"for {wanted.name}, as {wanted.role}: once, within {LINK_S // 60} minutes")
 
 

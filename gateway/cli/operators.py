@@ -11,7 +11,7 @@ import typer
 from gateway.admin.operator_keys import OperatorCreate, Operators, role_of_row
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, command
+from gateway.cli.command import Installation, Json, command, show_key
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 
@@ -44,11 +44,10 @@ async def create(
     wanted = validated(OperatorCreate, body)
     operators = await _operators(gateway)
     key, secret = await operators.create(COMMAND_LINE, wanted)
-    if json_:
-        terminal.show(json.dumps({**_body(key), "key": secret}))
-        return
-    terminal.show(secret)
-    terminal.note(f"operator's key {name}; it will not be shown again")
+    shown = json.dumps({**_body(key), "key": secret}) if json_ else secret
+    await show_key(shown, lambda: operators.disable(COMMAND_LINE, str(key.id)))
+    if not json_:
+        terminal.note(f"operator's key {name}; it will not be shown again")
 
 
 @command(commands, "list")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sys
 import time
 from contextlib import contextmanager
 from functools import cache
@@ -88,6 +90,24 @@ def _console(*, stderr: bool = False) -> Console:
 
 def show(text: str, *, end: str = "\n") -> None:
     _console().print(text, end=end)
+
+
+def show_once(text: str) -> None:
+    """Print what cannot be shown again. Raises `StartupError` if standard output takes nothing."""
+    if sys.stdout is None:  # it was closed before this process began
+        raise _unwritable(os.strerror(errno.EBADF))
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise _unwritable(error.strerror) from error
+
+
+def _unwritable(reason: str | None) -> StartupError:
+    return StartupError(
+        f"standard output cannot be written: {reason}",
+        remedy="Run it again with an output that is read: a key that was made is disabled.",
+    )
 
 
 def note(text: str) -> None:

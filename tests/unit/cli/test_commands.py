@@ -349,6 +349,15 @@ def test_output_without_room_is_told(capsys: pytest.CaptureFixture[str]) -> None
         raise FileNotFoundError
 
 
+def test_a_secret_for_a_closed_output_is_told() -> None:
+    command = f"{sys.executable} -m gateway encryption new-key >&-"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: standard output cannot be written")
+
+
 def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught, report_errors():
         raise KeyboardInterrupt
