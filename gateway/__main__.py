@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+from gateway.cli import INTERRUPTED, exit_at_once
+
 STDERR_FILENO = 2
 
 
@@ -18,14 +20,16 @@ def main() -> None:
     # end it, is ignored until `serve` listens for it. So this comes before the imports.
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        from gateway.cli.commands import commands
-        from gateway.cli.terminal import report_errors
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, exit_at_once)
+    from gateway.cli.commands import commands
+    from gateway.cli.terminal import report_errors
 
-    with report_errors():
-        commands(prog_name="harmony-gateway")
+    try:
+        with report_errors():
+            commands(prog_name="harmony-gateway")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

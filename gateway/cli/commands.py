@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from typer.main import get_group
 from typing_extensions import override
 
 from gateway import __version__
-from gateway.cli import terminal
+from gateway.cli import exit_at_once, terminal
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<text>'(?P<value>.*)' is not one of (?P<choices>.*)\.)"
@@ -139,6 +140,8 @@ def loaded(name: str) -> Any:
     finally:
         gc.freeze()
         gc.enable()
+    if signal.getsignal(signal.SIGINT) is exit_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     holder = typer.Typer(callback=root)
     if isinstance(attribute, typer.Typer):
         holder.add_typer(attribute, name=name, help=entry.help)

@@ -40,7 +40,6 @@ _STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow", WARNING: "yellow"}
 
 PROGRESS_LINE_S = 5.0
 FAILED = 1
-INTERRUPTED = 130
 
 _UNREACHABLE: Final = "Is PostgreSQL running, and are host and port in DATABASE_URL right?"
 _REFUSED: Final = "PostgreSQL says no; its own log says more."
@@ -246,8 +245,6 @@ def report_errors() -> Iterator[None]:
         if error.errno != errno.ENOSPC:
             raise
         failure("there is no room where the output goes", "Make room; what was done is done.")
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
     else:
         return
     raise SystemExit(FAILED)

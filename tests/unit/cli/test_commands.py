@@ -358,24 +358,29 @@ def test_a_secret_for_a_closed_output_is_told() -> None:
     assert done.stderr.startswith("error: standard output cannot be written")
 
 
-def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught, report_errors():
-        raise KeyboardInterrupt
-    assert caught.value.code == 130
-    assert capsys.readouterr().err == ""
+CLASS = "type('Any', (), {'name': type('', (), {'__set_name__': interrupt})()})"
 
 
-def test_an_interrupt_while_a_command_is_imported_ends_without_a_word() -> None:
+@pytest.mark.parametrize(
+    ("imported", "action"),
+    [("gateway.cli.terminal", CLASS), ("gateway.cli.config", CLASS), ("rich.text", "interrupt()")],
+)
+def test_an_interrupt_ends_without_a_word(imported: str, action: str, tmp_path: Path) -> None:
+    """Also where it interrupts the creation of a class, or the report of an error."""
     program = (
-        "import sys\n"
+        "import signal, sys\n"
+        "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'gateway.cli.terminal': raise KeyboardInterrupt\n"
+        f"        if name == {imported!r}: {action}\n"
         "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv[1:] = ['config', 'check']\n"
         "from gateway.__main__ import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
+    )
     assert (done.returncode, done.stderr) == (130, b"")
 
 
