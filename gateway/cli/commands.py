@@ -18,7 +18,7 @@ from typer.main import get_group
 from typing_extensions import override
 
 from gateway import __version__
-from gateway.cli import exit_at_once, terminal
+from gateway.cli import terminal
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<text>'(?P<value>.*)' is not one of (?P<choices>.*)\.)"
@@ -140,7 +140,7 @@ def loaded(name: str) -> Any:
     finally:
         gc.freeze()
         gc.enable()
-    if signal.getsignal(signal.SIGINT) is exit_at_once:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     holder = typer.Typer(callback=root)
     if isinstance(attribute, typer.Typer):

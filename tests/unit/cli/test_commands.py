@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -362,11 +363,19 @@ CLASS = "type('Any', (), {'name': type('', (), {'__set_name__': interrupt})()})"
 
 
 @pytest.mark.parametrize(
-    ("imported", "action"),
-    [("gateway.cli.terminal", CLASS), ("gateway.cli.config", CLASS), ("rich.text", "interrupt()")],
+    ("imported", "action", "code"),
+    [
+        ("gateway.cli.terminal", CLASS, -signal.SIGINT),
+        ("gateway.cli.config", CLASS, -signal.SIGINT),
+        ("rich.text", "interrupt()", 128 + signal.SIGINT),
+    ],
 )
-def test_an_interrupt_ends_without_a_word(imported: str, action: str, tmp_path: Path) -> None:
-    """Also where it interrupts the creation of a class, or the report of an error."""
+def test_an_interrupt_ends_without_a_word(
+    imported: str, action: str, code: int, tmp_path: Path
+) -> None:
+    """Also where it interrupts the creation of a class, or the report of an error. A shell has 130
+    of each.
+    """
     program = (
         "import signal, sys\n"
         "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
@@ -381,7 +390,7 @@ def test_an_interrupt_ends_without_a_word(imported: str, action: str, tmp_path: 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
     )
-    assert (done.returncode, done.stderr) == (130, b"")
+    assert (done.returncode, done.stderr) == (code, b"")
 
 
 def test_what_nobody_expected_keeps_its_traceback() -> None:
