@@ -556,4 +556,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _backends,
     proxy,
 )
-"""In the order of the output."""
+"""Checks in the order of the output."""

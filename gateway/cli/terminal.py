@@ -64,7 +64,7 @@ _REMEDIES: Final = {
     "57014": "The database took too long: is it overloaded, or is a long transaction in the way?",
     "57P": "PostgreSQL is starting or stopping: try again in a moment.",
 }
-"""By SQLSTATE, or how it begins."""
+"""Remedies by SQLSTATE, or its first characters."""
 _LISTS: Final = {
     "tenant": "tenants list",
     "project_id": "projects list TENANT",

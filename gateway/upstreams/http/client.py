@@ -164,7 +164,7 @@ class OriginPool:
         self._lookup: asyncio.Task[None] | None = None
         self._last_addresses: list[str] = []
         self._looked_up_at = 0.0
-        """By the loop's clock."""
+        """Time by the loop's clock."""
         self._connecting = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest idle one first
