@@ -135,8 +135,9 @@ def test_projects_and_keys_are_those_of_the_tenant(command: str) -> None:
     said("tenants create other")
     project, key = new_project("other"), new_key("other")
     for place in (f"--project {project}", f"--key {key}", f"--key {ids.api_key_id(UUID(key))}"):
-        with pytest.raises(ResourceNotFound):
+        with pytest.raises(ResourceNotFound, match=r"No (project|API key) with id"):
             said(f"{command} {place}")
+        said(f"budgets set other --tokens 2 {place}")
         said(f"{command} {place}".replace("acme", "other"))
     assert rows("limits list acme") == rows("budgets list acme") == []
 
