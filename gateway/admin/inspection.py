@@ -42,7 +42,7 @@ _NAMES: Final = (
 COLUMNS: Final = ", ".join(("t.name AS tenant_name", *(f"r.{name}" for name in _NAMES)))
 """Columns for `record_body`; none has content."""
 OUTER_COLUMNS: Final = ", ".join(f"one.{name}" for name in ("tenant_name", *_NAMES))
-"""The same columns of a subquery `one`."""
+"""The same of a subquery `one`."""
 # No index has `created_at`. Ids begin with the time at which they were made, so that the primary
 # key finds the newest ones of a range of time, tenant by tenant.
 _SEARCH: Final = Statement(f"""

@@ -25,7 +25,7 @@ HOSTED: Final[dict[HostedFamily, Json]] = {
     "web_search": {"type": "web_search"},
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
 }
-"""Tools with a box in the form."""
+"""With a box in the form."""
 SHOWN: Final[dict[HostedFamily, str]] = {
     "web_search": "web_search_call.action.sources",
     "code_interpreter": "code_interpreter_call.outputs",
