@@ -18,14 +18,18 @@ def main() -> None:
     # end it, is ignored until `serve` listens for it. So this comes before the imports.
     if "serve" in sys.argv[1:]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # During imports an interrupt may become another error, of a class that is being created, say:
+    # until a command runs it ends the process, with 130 for a shell.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gateway.cli.commands import commands
+    from gateway.cli.terminal import report_errors
+
     try:
-        from gateway.cli.commands import commands
-        from gateway.cli.terminal import report_errors
+        with report_errors():
+            commands(prog_name="harmony-gateway")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-
-    with report_errors():
-        commands(prog_name="harmony-gateway")
 
 
 if __name__ == "__main__":

@@ -51,12 +51,7 @@ def routes(prices: Prices) -> list[AdminRoute]:
 
     async def end(call: AdminCall) -> Json:
         body = await call.body(PriceEnd)
-        if not await prices.end(call.author, body):
-            raise ResourceNotFound(
-                f"'{shown(body.model)}' has no such price. GET /admin/v1/prices lists them.",
-                code="price_not_found",
-                param="model",
-            )
+        await prices.end(call.author, body)
         return {"object": "price.ended", "model": body.model, "tier": body.tier}
 
     return [
@@ -164,16 +159,19 @@ class Prices:
             await audit_log.record(connection, _chain(price.tenant_id), event)
         return price
 
-    async def end(self, author: Author, body: PriceEnd) -> bool:
-        """End the current price; return False if there was none. Another applies then, or none."""
+    async def end(self, author: Author, body: PriceEnd) -> None:
+        """End the current price. Another applies then, or none."""
         tier, at = await self._tier(body), _now()
         changes = {"tier": body.tier, "valid_until": at.isoformat()}
         event = author.event("harmony.price.changed", tier["model"], changes_requested=changes)
         async with owning(self._database) as connection:
-            is_over = bool(await connection.count(_END, {**tier, "at": at}))
-            if is_over:
-                await audit_log.record(connection, _chain(tier["tenant_id"]), event)
-        return is_over
+            if not await connection.count(_END, {**tier, "at": at}):
+                raise ResourceNotFound(
+                    f"'{shown(body.model)}' has no such price. GET /admin/v1/prices lists them.",
+                    code="price_not_found",
+                    param="model",
+                )
+            await audit_log.record(connection, _chain(tier["tenant_id"]), event)
 
     async def _tier(self, body: PriceEnd) -> dict[str, Any]:
         tenant_id = EVERYONE

@@ -24,6 +24,9 @@ from typing import (
 import typer
 import uvloop
 
+from gateway.cli import terminal
+from gateway.errors import StartupError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from contextlib import AbstractAsyncContextManager
@@ -141,6 +144,15 @@ def command(
         return main
 
     return register
+
+
+async def show_key(text: str, disable: Callable[[], Awaitable[object]]) -> None:
+    """Print a new key, or disable it if it cannot be printed."""
+    try:
+        terminal.show_once(text)
+    except StartupError:
+        await disable()
+        raise
 
 
 def user_name() -> str:

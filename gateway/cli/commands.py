@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -139,6 +140,8 @@ def loaded(name: str) -> Any:
     finally:
         gc.freeze()
         gc.enable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     holder = typer.Typer(callback=root)
     if isinstance(attribute, typer.Typer):
         holder.add_typer(attribute, name=name, help=entry.help)

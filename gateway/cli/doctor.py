@@ -267,4 +267,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     inference_servers,
     proxy,
 )
-"""In the order of the output."""
+"""Checks in the order of the output."""

@@ -18,6 +18,7 @@ from gateway.admin.spend_limits import CAP_MAX, SpendLimits
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
+from gateway.errors import ResourceNotFound
 from gateway.limits.money import NANO, dollars
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit, What
 from gateway.protocol.request_errors import validated
@@ -201,8 +202,11 @@ async def remove_budget(
     """
     owner = await _owner_of(await _limits_of(gateway), tenant, project, key)
     service = SpendLimits(await gateway.database())
-    is_gone = await service.remove_budget(owner, unit, interval, with_alerts=True)
-    terminal.show("removed" if is_gone else "there was none")
+    if not await service.remove_budget(owner, unit, interval, with_alerts=True):
+        raise ResourceNotFound(
+            f"It has no budget of {unit} with interval {interval}.", param="budget"
+        )
+    terminal.show(f"budget of tenant {tenant} removed")
 
 
 @command(budgets, "list")
@@ -277,7 +281,8 @@ async def end_price(
     """End the price of a model: from now on another one counts, or none."""
     body = validated(PriceEnd, {"model": model, "tier": tier, "tenant": tenant})
     service = await _prices_of(gateway)
-    terminal.show("ended" if await service.end(COMMAND_LINE, body) else "it has no such price")
+    await service.end(COMMAND_LINE, body)
+    terminal.show(f"price of {model} ended")
 
 
 @command(prices, "list")

@@ -11,7 +11,7 @@ import typer
 from gateway.admin.operator_keys import OperatorCreate, Operators, operator_key_body
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, command, user_name
+from gateway.cli.command import Installation, Json, command, show_key, user_name
 from gateway.console.login_sessions import LINK_S, LOGIN, Sessions, login_url
 from gateway.errors import StartupError
 from gateway.protocol.request_errors import validated
@@ -50,11 +50,10 @@ async def create(
     wanted = validated(OperatorCreate, body)
     operators = await _operators(gateway)
     key, secret = await operators.create(COMMAND_LINE, wanted)
-    if json_:
-        terminal.show(json.dumps({**operator_key_body(key), "key": secret}))
-        return
-    terminal.show(secret)
-    terminal.note(f"operator's key {name}; it will not be shown again")
+    shown = json.dumps({**operator_key_body(key), "key": secret}) if json_ else secret
+    await show_key(shown, lambda: operators.disable(COMMAND_LINE, str(key.id)))
+    if not json_:
+        terminal.note(f"operator's key {name}; it will not be shown again")
 
 
 @command(commands, "list")
@@ -113,9 +112,9 @@ async def login_link(
     sessions = Sessions(await gateway.database(), access.peppers)
     link = login_url(origin, await sessions.create_link(wanted.name, wanted.role))
     if json_:
-        terminal.show(json.dumps({"url": link, "expires_in_s": LINK_S}))
+        terminal.show_once(json.dumps({"url": link, "expires_in_s": LINK_S}))
         return
-    terminal.show(link)
+    terminal.show_once(link)
     terminal.note(f"for {wanted.name}, as {wanted.role}: once, within {LINK_S // 60} minutes")
 
 

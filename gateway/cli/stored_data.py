@@ -184,7 +184,7 @@ def new_key(
     """Print a line for the file of encryption.file.path: the first one there wraps new keys."""
     if not _KEY_ID.match(id_):
         raise typer.BadParameter("expected 1 to 32 letters, digits, '_' and '-'")
-    terminal.show(f"{id_} {b64encode(secrets.token_bytes(32)).decode()}")
+    terminal.show_once(f"{id_} {b64encode(secrets.token_bytes(32)).decode()}")
 
 
 @command(encryption, "enable")

@@ -18,7 +18,7 @@ from gateway.admin.service_accounts import service_account_body
 from gateway.api.query import PAGE_ITEMS_MAX
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.command import Installation, Json, TenantName, command
+from gateway.cli.command import Installation, Json, TenantName, command, show_key
 from gateway.protocol.pages import PageParams
 from gateway.protocol.request_errors import validated
 from gateway.store.tenants import tenant_named
@@ -218,12 +218,13 @@ async def create_project_key(  # noqa: PLR0913 - each is an option
     services, caller = await gateway.admin(tenant)
     account, made = await services.keys.create_account(caller, project, name, body)
     assert made is not None, "a key was asked for"
-    if json_:
-        shown = service_account_body(account) | {"api_key": account_key_body(made)}
-        terminal.show(json.dumps(shown))
-        return
-    terminal.show(str(made.secret))
-    terminal.note(f"key of project {project}; it will not be shown again")
+    shown = service_account_body(account) | {"api_key": account_key_body(made)}
+    await show_key(
+        json.dumps(shown) if json_ else str(made.secret),
+        lambda: services.service_accounts.delete(caller, project, shown["id"]),
+    )
+    if not json_:
+        terminal.note(f"key of project {project}; it will not be shown again")
 
 
 @command(keys, "create")
@@ -244,12 +245,13 @@ async def create_key(
     kind: KeyKind = "admin" if admin else "project"
     services = await gateway.tenants()
     key, secret = await services.create_key(COMMAND_LINE, tenant, name, dialect=dialect, kind=kind)
-    if json_:
-        made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
-        terminal.show(json.dumps(made))
-        return
-    terminal.show(secret)
-    terminal.note(f"key {name} of tenant {tenant}; it will not be shown again")
+    made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
+    await show_key(
+        json.dumps(made) if json_ else secret,
+        lambda: services.disable_key(COMMAND_LINE, str(key.id)),
+    )
+    if not json_:
+        terminal.note(f"key {name} of tenant {tenant}; it will not be shown again")
 
 
 @command(keys, "list")

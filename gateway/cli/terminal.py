@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sys
 import time
 from contextlib import contextmanager
 from functools import cache
@@ -38,7 +40,6 @@ _STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow", WARNING: "yellow"}
 
 PROGRESS_LINE_S = 5.0
 FAILED = 1
-INTERRUPTED = 130
 
 _UNREACHABLE: Final = "Is PostgreSQL running, and are host and port in DATABASE_URL right?"
 _REFUSED: Final = "PostgreSQL says no; its own log says more."
@@ -63,13 +64,15 @@ _REMEDIES: Final = {
     "57014": "The database took too long: is it overloaded, or is a long transaction in the way?",
     "57P": "PostgreSQL is starting or stopping: try again in a moment.",
 }
-"""By SQLSTATE, or how it begins."""
+"""Remedies by SQLSTATE, or its first characters."""
 _LISTS: Final = {
     "tenant": "tenants list",
     "project_id": "projects list TENANT",
     "key": "keys list TENANT",
     "key_id": "keys list TENANT",
     "id": "operators list",
+    "budget": "budgets list TENANT",
+    "model": "prices list",
     "label": "mcp list",
     "workload_identity_provider_id": "issuers list TENANT",
     "issuer_id": "operator-issuers list",
@@ -87,6 +90,24 @@ def _console(*, stderr: bool = False) -> Console:
 
 def show(text: str, *, end: str = "\n") -> None:
     _console().print(text, end=end)
+
+
+def show_once(text: str) -> None:
+    """Print what cannot be shown again. Raises `StartupError` if standard output takes nothing."""
+    if sys.stdout is None:  # it was closed before this process began
+        raise _unwritable(os.strerror(errno.EBADF))
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise _unwritable(error.strerror) from error
+
+
+def _unwritable(reason: str | None) -> StartupError:
+    return StartupError(
+        f"standard output cannot be written: {reason}",
+        remedy="Run it again with an output that is read: a key that was made is disabled.",
+    )
 
 
 def note(text: str) -> None:
@@ -225,8 +246,6 @@ def report_errors() -> Iterator[None]:
         if error.errno != errno.ENOSPC:
             raise
         failure("there is no room where the output goes", "Make room; what was done is done.")
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
     else:
         return
     raise SystemExit(FAILED)

@@ -37,7 +37,7 @@ class Topic:
         self._clock = clock
         self._rendering = asyncio.Lock()
         self.number = 0
-        """That of the newest version."""
+        """Number of the newest version."""
         self._due = float("-inf")
         self._html = ""
 

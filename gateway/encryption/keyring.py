@@ -235,9 +235,18 @@ class Keyring:
 
         A key that the provider refuses may come back. Raises `StoreUnavailable`.
         """
+        kept, destroyed = await self._numbers(tenant_id)
+        return bool(destroyed & keys_of(stored)) or (bool(kept) and kept == destroyed)
+
+    async def destroyed(self, tenant_id: TenantId) -> frozenset[int]:
+        """Return the numbers of the destroyed keys. Raises `StoreUnavailable`."""
+        return (await self._numbers(tenant_id))[1]
+
+    async def _numbers(self, tenant_id: TenantId) -> tuple[frozenset[int], frozenset[int]]:
+        # Of all keys, and of those that were destroyed.
         kept = await self._store.keys(tenant_id) if self._store is not None else []
-        destroyed = {key.number for key in kept if key.destroyed_at is not None}
-        return bool(destroyed & keys_of(stored)) or 0 < len(kept) == len(destroyed)
+        destroyed = (key.number for key in kept if key.destroyed_at is not None)
+        return frozenset(key.number for key in kept), frozenset(destroyed)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
         # True: the keys are cached. They are renewed in the background before they are too old.

@@ -206,14 +206,15 @@ class OutputGuard:
     def writable(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
         """Return how many ids from `at` on may be written before `inspect`; 0: a budget is used up.
 
-        A marker stands alone, so that no decision depends on how the ids are cut into chunks. Where
-        nothing is demanded, the first header of a turn stands as a whole.
+        A marker stands alone, so that no decision depends on how the ids are cut into chunks. So
+        does each id where headers are text. Where nothing is demanded, the first header of a turn
+        stands as a whole.
         """
         is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
         if len(ids) == 1 and not is_bounded:
             return 1
         output_ids = _output_ids(fold)
-        count = _text_at(ids, at, self.text_ids)
+        count = 1 if self._format.has_text_headers else _text_at(ids, at, self.text_ids)
         if not count:
             is_first = self._joins_header and not _position(fold)
             count = (is_first and self._format.plain_header(ids, at)) or 1

@@ -190,7 +190,7 @@ class ToolRunner:
         tools = self._engine.tools
         if tools is None:
             return UNAVAILABLE if begun is None or begun.repeatable else UNKNOWN
-        session = self._session = self._session or tools.session(self._scope())
+        session = self._session = self._session or tools(self._scope())
         if begun is None:
             return await self._run(session)
         assert self._call is not None

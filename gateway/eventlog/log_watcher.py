@@ -84,7 +84,7 @@ class WatchedLog:
         self.has_ended = False
         """The log has ended or the response is unknown."""
         self.follow_at = math.inf
-        """When to ask the writer again to announce this log."""
+        """Time at which the writer is asked again to announce this log."""
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:

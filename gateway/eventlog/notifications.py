@@ -46,9 +46,7 @@ class Notifier:
         self._followed: dict[UUID, float] = {}
         """End times, earliest first."""
         self._own_requests: dict[UUID, float] = {}
-        """Until when own requests to follow are expected back here; lost ones expire. Earliest
-        first.
-        """
+        """Times until which own requests to follow are expected back here, earliest first."""
         self._wake = asyncio.Event()
         self._is_away = False
 

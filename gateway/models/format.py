@@ -339,6 +339,10 @@ class ModelFormat(Protocol):
         """Return the markers that do not end a message."""
 
     @property
+    def has_text_headers(self) -> bool:
+        """Return True if text ids may spell what opens or ends a message, as the name of a call."""
+
+    @property
     def plain_header_ids_max(self) -> int:
         """Return the most ids of a header without a recipient; 0: the format has none."""
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter
 
-from gateway.protocol.items import Item, McpApprovalResponse, Phase, Role
+from gateway.protocol.items import Item, McpApprovalResponse, Message, Phase, Role
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Mapping, Sequence
     from uuid import UUID
+
+    from gateway.protocol.items import InputItem
 
 CallKind = Literal[
     "function_call",
@@ -155,3 +157,20 @@ class ConversationPlace:
 
     uuid: UUID
     end: int
+
+
+def with_phases(items: tuple[InputItem, ...], *, only_new: bool = False) -> tuple[InputItem, ...]:
+    """Return items in which a message of the assistant right before a call is a preamble.
+
+    Many clients drop its phase, and chat completions have none: as an answer it would end the
+    reasoning before it. With `only_new`, messages that have an id stay as they are.
+    """
+    preambles = {
+        at: item.model_copy(update={"phase": "commentary"})
+        for at, (item, behind) in enumerate(pairwise(items))
+        if behind.type in CALL_KINDS and isinstance(item, Message) and item.phase is None
+        if item.role == "assistant" and not (only_new and item.id)
+    }
+    if not preambles:
+        return items
+    return tuple(preambles.get(at, item) for at, item in enumerate(items))

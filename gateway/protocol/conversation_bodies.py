@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.base import BodyModel, Many, without_nulls
 from gateway.protocol.call_items import ReadItem
+from gateway.protocol.context_item import with_phases
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
@@ -72,16 +73,21 @@ def _plain_part(part: object) -> object:
     return {**part, "type": "input_text"} if is_text else part
 
 
+def _with_phases_of_new(items: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
+    # One with an id may be a copy of a message that the conversation has.
+    return with_phases(items, only_new=True)
+
+
 _Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
 class NewConversation(BodyModel):
-    items: Many[_Item] = ()
+    items: Annotated[Many[_Item], AfterValidator(with_phases)] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
 class NewItems(BodyModel):
-    items: Annotated[Many[_Item], Field(min_length=1)]
+    items: Annotated[Many[_Item], Field(min_length=1), AfterValidator(_with_phases_of_new)]
 
 
 class NewMetadata(BodyModel):

@@ -41,6 +41,8 @@ OK_BELOW: Final = 300
 LATE_S: Final = 600.0
 """An ended interval is still checked for so long: replicas report spending late."""
 SMTP_TIMEOUT_S: Final = 20.0
+MAILS_MAX: Final = 100
+"""Mails for a tenant on a day (UTC), however often its administrators make alerts anew."""
 
 _log = EventLog(__name__)
 
@@ -173,6 +175,8 @@ class AlertDelivery:
         # Use the channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
         delivered = set(firing.delivered)
+        if Mail.name in wanted and firing.attempts == 1 and not await self._may_mail(firing):
+            delivered.add(Mail.name)
         for name in wanted.keys() - delivered:
             if await _deliver(wanted[name], firing):
                 delivered.add(name)
@@ -180,6 +184,17 @@ class AlertDelivery:
         if is_sent or delivered > firing.delivered:
             await alerts.record_delivery(self._database, firing, delivered, is_sent=is_sent)
         return is_sent
+
+    async def _may_mail(self, firing: Firing) -> bool:
+        day = begins("day", self._now())
+        number = await alerts.count_mail(self._database, firing, day)
+        if number == MAILS_MAX + 1:
+            _log.warning(
+                "a tenant had all its mails of alerts for today, others are not sent",
+                tenant=str(firing.tenant_id),
+                count=MAILS_MAX,
+            )
+        return number <= MAILS_MAX
 
 
 async def _deliver(channel: AlertChannel, firing: Firing) -> bool:

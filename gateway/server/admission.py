@@ -1,4 +1,4 @@
-"""Which connections a server keeps when there are too many.
+"""Choice of the connections that a server keeps when there are too many.
 
 A connection is keyless until a request on it has shown a valid API key. Keyless ones cost a client
 nothing, so they never shut out others: they may use what connections with a key leave of

@@ -23,6 +23,7 @@ from gateway.limits.accounting import NOTHING_USED, Used
 from gateway.protocol.proxied import PATHS
 from gateway.store.usage_lines import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
+from gateway.upstreams.http.client import ON_SENT
 from gateway.upstreams.problems import code_of, message_of, refusal
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class Proxy:
         model = self._models.get(request.model, principal.policy, task=request.kind)
         charge = await self._limiter.enter(principal, model.id, "default")
         note = partial(self._note_usage, principal, model, request.kind, charge)
+        is_sent = asyncio.Event()
+        watching = ON_SENT.set(is_sent.set)
         try:
             if charge is not None:
                 size = _estimate(request)
@@ -93,12 +96,15 @@ class Proxy:
                     answer, tokens = await self._ask(model, request)
             except asyncio.CancelledError:
                 # The server has worked, or limits could be evaded by leaving before its answer.
-                note(_estimate(request))
+                if is_sent.is_set():
+                    note(_estimate(request))
                 raise
         except BaseException:
             if charge is not None:
                 charge.settle(NOTHING_USED)
             raise
+        finally:
+            ON_SENT.reset(watching)
         note(tokens)
         return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 

@@ -82,6 +82,8 @@ class TenantEncryption:
         return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
+        if not _is_sealing(await self.keys(tenant_id)):
+            raise InvalidRequest("What this tenant writes is not sealed.")
         await self._keys.retire(tenant_id)
         event = author.event("harmony.encryption.disabled", str(tenant_id))
         await self._tell(event, tenant_id)
@@ -90,6 +92,8 @@ class TenantEncryption:
         """Destroy all keys for good and return their number: what they sealed becomes unreadable
         anywhere. Raises `DataHeld`.
         """
+        if not await self.keys(tenant_id):
+            raise InvalidRequest("This tenant has no key: nothing that is stored of it is sealed.")
         async with holds.unheld(self._database, tenant_id):
             destroyed = await self._keys.destroy(tenant_id)
         await self._tell(

@@ -68,12 +68,12 @@ class TokenView:
         self.rules: dict[int, str] = {}
         """Rules that took tokens back, by position."""
         self._voided_at: dict[int, int] = {}
-        """How many tokens there were when a token was taken back, by position."""
+        """Number of tokens at the time when a token was taken back, by position."""
         self.pieces: list[TokenPiece] = []
         self._shared: list[_Shared] = []
         self._part: TokenPart = "between"
         self._opening_part: TokenPart = "role"
-        """Where in a message a turn begins."""
+        """Part of a message in which a turn begins."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -193,7 +193,7 @@ class LogView(TokenView):
         """Tokens of the first prompt that the backend had cached; None: its turn has not ended."""
         self._seam = ""
         self._begun: TokenPart = "role"
-        """Where the open turn continues after its prefill."""
+        """Part of a message in which the open turn continues after its prefill."""
         self._turn_tokens: list[int] = []
         """Positions in the open turn, without prefill and tokens taken back."""
 

@@ -12,7 +12,7 @@ from gateway.entries import Finished, unpack
 from gateway.errors import ContentSealed
 from gateway.store.content import BOUND_BY, pages_by_key, place_of
 from gateway.store.postgres.statements import Statement
-from gateway.store.resealing import KEYS, SEALED
+from gateway.store.resealing import KEYS, SEALED, keys_in
 from gateway.store.schema import RUNNING
 from gateway.store.tables.columns import Kept
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gateway.encryption.cipher import ContentCipher
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
 PAGE_ROWS: Final = 200
@@ -171,7 +171,7 @@ def _fault_of_log(row: Row, cipher: ContentCipher) -> str:
     try:
         *_, last = unpack(cipher.open_entries(row.last_entries, row.id.bytes))
     except ContentSealed:
-        return "its last entries cannot be opened"
+        return ""  # `check_content` says why
     except ValueError as error:
         return f"its last entries cannot be read: {error}"
     return "" if isinstance(last, Finished) else "it does not end with a terminal event"
@@ -199,6 +199,7 @@ async def check_conversations(
 async def check_content(
     database: Database, tenant_id: TenantId, scope: Scope
 ) -> AsyncIterator[Page]:
+    destroyed = await database.keyring.destroyed(tenant_id)
     for table, keys in KEYS.items():
         place: Mapping[str, Any] = {}
         left = scope.rows_max
@@ -207,7 +208,14 @@ async def check_content(
             words = {"tenant": tenant_id, "rows_max": rows_max, **place}
             async with database.transaction(tenant_id) as connection:
                 rows = await connection.execute(_PAGES[table][bool(place)], words)
-                violations = _unopened(connection, tenant_id, table, rows)
+                cipher = connection.reading_cipher(tenant_id)
+            violations = [
+                Violation(
+                    name, tenant_id, f"{table} {', '.join(str(row[one]) for one in keys)}", *words
+                )
+                for row in rows
+                for name, *words in _of_content(cipher, table, row, destroyed)
+            ]
             yield Page(len(rows), violations)
             if len(rows) < rows_max:
                 break
@@ -215,29 +223,28 @@ async def check_content(
             left -= len(rows)
 
 
-def _unopened(
-    connection: Connection, tenant_id: TenantId, table: str, rows: list[Row]
-) -> list[Violation]:
-    cipher, violations = connection.reading_cipher(tenant_id), []
+def _of_content(
+    cipher: ContentCipher, table: str, row: Row, destroyed: frozenset[int]
+) -> Iterator[tuple[str, str, str] | tuple[str, str, str, bool]]:
     remedy = "See: harmony-gateway encryption status TENANT, and whether its provider refuses."
-    for row in rows:
-        try:
-            _open(cipher, table, row)
-        except (ContentSealed, ValueError) as error:
-            key = ", ".join(str(row[name]) for name in KEYS[table])
-            violations.append(Violation("sealed", tenant_id, f"{table} {key}", str(error), remedy))
-    return violations
+    stored = {name: row[name] for name in SEALED[table] if row[name] is not None}
+    try:
+        lost = {name for name in stored if destroyed & keys_in(SEALED[table][name], stored[name])}
+        for name in stored.keys() - lost:
+            _open(cipher, table, row, name)
+    except (ContentSealed, ValueError) as error:
+        yield "sealed", str(error), remedy
+        return
+    if lost:
+        remedy = "Nothing: it is removed when it expires."
+        yield "destroyed", "its key was destroyed", remedy, False
 
 
-def _open(cipher: ContentCipher, table: str, row: Row) -> None:
-    bound_by = [row[name] for name in BOUND_BY[table]]
-    for name, kept in SEALED[table].items():
-        if row[name] is None:
-            continue
-        if kept is Kept.LOG:
-            cipher.open_entries(row[name], row["response_id"].bytes)
-        else:
-            cipher.open(row[name], place_of(table, name), *bound_by)
+def _open(cipher: ContentCipher, table: str, row: Row, name: str) -> None:
+    if SEALED[table][name] is Kept.LOG:
+        cipher.open_entries(row[name], row["response_id"].bytes)
+    else:
+        cipher.open(row[name], place_of(table, name), *(row[one] for one in BOUND_BY[table]))
 
 
 TenantCheck = Callable[["Database", "TenantId", Scope], AsyncIterator[Page]]

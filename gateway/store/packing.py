@@ -120,14 +120,21 @@ class PackedItems(Sequence[ContextItem]):
         return self._unpack()[index]
 
     def columns(self) -> Columns | None:
-        """Return ids and labels without making items; None if an item has no ids, or all are
-        made.
+        """Return ids and labels without making items; None if an item has no ids, or all are made.
+
+        An approved MCP call counts as one without: its ids may be those of its result alone.
         """
         row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
             return None
         names = row.kinds.split("\n")
         labels = {name: _label(name) for name in set(names)}
+        calls = {name for name, label in labels.items() if label.kind == "mcp_call"}
+        if calls and any(
+            name in calls and length != _NULL
+            for name, length in zip(names, _numbers(row.call_id_lengths), strict=True)
+        ):
+            return None
         return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
 
     def of_kinds(self, kinds: Collection[str]) -> tuple[ContextItem, ...]:

@@ -168,7 +168,7 @@ def _resealed_log(
     return cipher.seal_entries(entries, response, epoch, first_entry)
 
 
-def _keys(kept: Kept, value: bytes) -> frozenset[int]:
+def keys_in(kept: Kept, value: bytes) -> frozenset[int]:
     # Other content than logs may begin with any byte, so only a log is parsed as frames.
     return keys_of_log(value) if kept is Kept.LOG else keys_of(value)
 
@@ -178,7 +178,7 @@ def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | Non
     columns = SEALED[table]
     stored = {name: row[name] for name in columns}
     if all(
-        value is None or _keys(columns[name], value) == {cipher.sealing}
+        value is None or keys_in(columns[name], value) == {cipher.sealing}
         for name, value in stored.items()
     ):
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from gateway.generation import BUILTIN_PREFIX
 
@@ -166,12 +166,5 @@ class ToolSession(Protocol):
         return
 
 
-class HostedTools(Protocol):
-    def session(self, scope: ToolScope) -> ToolSession:
-        """Create a session, which uses no resources yet."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFamily:
-    session: Callable[[ToolScope], ToolSession]
+HostedTools: TypeAlias = "Callable[[ToolScope], ToolSession]"
+"""Function that creates a session, which uses no resources yet."""

@@ -263,7 +263,7 @@ class _Session:
     def _session(self, call: ToolCall) -> ToolSession | None:
         kind = kind_of(call.name)
         if kind not in self.sessions and (tools := self.executor.tools.get(kind)) is not None:
-            self.sessions[kind] = tools.session(self.scope)
+            self.sessions[kind] = tools(self.scope)
         return self.sessions.get(kind)
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:

@@ -15,7 +15,6 @@ from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import McpLimits
 from gateway.tools.mcp.session_pool import Networks, SessionPool
-from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from gateway.sealing import Sealer
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.settings.tools import Mcp
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
+    from gateway.tools.tool_contract import HostedTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class McpRoom:
     """
 
     servers: McpServers
-    tools: ToolFamily
-    builtins: ToolFamily
+    tools: HostedTools
+    builtins: HostedTools
     sessions: SessionPool
     registry: Registry
 
@@ -57,8 +57,8 @@ def new_room(
     sessions = SessionPool(networks, limits, metrics=metrics)
     return McpRoom(
         servers=McpServers(resolver, sessions, limits),
-        tools=ToolFamily(partial(McpToolSession, resolver, sessions, limits)),
-        builtins=ToolFamily(partial(BuiltinSession, registry, sessions, limits)),
+        tools=partial(McpToolSession, resolver, sessions, limits),
+        builtins=partial(BuiltinSession, registry, sessions, limits),
         sessions=sessions,
         registry=registry,
     )

@@ -341,7 +341,7 @@ def _dependencies(
             threads=base.executor,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,
-            tools=rooms.executor,
+            tools=None if rooms.executor is None else rooms.executor.session,
             ask_approval=rooms.ask_approval,
             replica=archive.ownership.owner,
             calls=calls,

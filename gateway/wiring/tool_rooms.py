@@ -133,11 +133,10 @@ class Rooms:
             call = search_call(mcp.registry, mcp.sessions, timeout_s=timeout_s)
         browser = browser_tools(base.settings, base.database, base.metrics, call)
         self._open.push_async_callback(browser.close)
-        return browser, await browser.check()
+        return browser.session, await browser.check()
 
     async def _start_python(self) -> tuple[HostedTools, str]:
         from gateway.tools.python.python_tool import PythonSession
-        from gateway.tools.tool_contract import ToolFamily
 
         containers = self._base.containers
         self._open.push_async_callback(containers.close)
@@ -145,7 +144,7 @@ class Rooms:
         if containers.engine is None:
             raise RuntimeError(summary)
         self._helpers.append(containers.run)
-        return ToolFamily(partial(PythonSession, containers)), summary
+        return partial(PythonSession, containers), summary
 
     async def _look_for_builtins(self) -> None:
         while True:

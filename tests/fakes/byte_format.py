@@ -140,6 +140,7 @@ class ByteFormat:
     framing: Final = Framing(opening=(MODEL,), turn_end=STOP, message_end=END, stores_ids=False)
     framing_tokens: Final = 2
     header_markers: Final = frozenset({THINK})
+    has_text_headers: Final = False
     plain_header_ids_max: Final = 0
 
     @classmethod

@@ -83,7 +83,7 @@ class CountedTool:
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def session(self, scope: ToolScope) -> CountedTool:
+    def __call__(self, scope: ToolScope) -> CountedTool:
         self.scopes.append(scope)
         return self
 

@@ -21,13 +21,13 @@ from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import McpLimits
 from gateway.tools.mcp.session_pool import Networks, Peer, SessionPool
-from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.transport import Resolver
+    from gateway.tools.tool_contract import HostedTools
 
 LOOPBACK = NetworkPolicy(networks=(ip_network("127.0.0.1/32"),))
 PATIENT = McpLimits(connect_timeout_s=20, list_timeout_s=20)
@@ -86,9 +86,9 @@ def asked(label: str, url: str | None = None, **fields: Any) -> RequestedServer:
     return RequestedServer.of(McpServerTool.model_validate(tool), "tools[0]")
 
 
-def mcp_tools(resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
-    return ToolFamily(partial(McpToolSession, resolver, sessions, limits))
+def mcp_tools(resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> HostedTools:
+    return partial(McpToolSession, resolver, sessions, limits)
 
 
-def mcp_builtins(registry: Registry, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
-    return ToolFamily(partial(BuiltinSession, registry, sessions, limits))
+def mcp_builtins(registry: Registry, sessions: SessionPool, limits: McpLimits) -> HostedTools:
+    return partial(BuiltinSession, registry, sessions, limits)

@@ -22,7 +22,7 @@ from gateway.tools.python.monty import MontyEngine
 from gateway.tools.python.python_tool import NAME, PythonSession
 from gateway.tools.python.remote import RemoteEngine
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
-from gateway.tools.tool_contract import ToolCall, ToolFamily, ToolScope
+from gateway.tools.tool_contract import ToolCall, ToolScope
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from gateway.tools.python.container_engine import ContainerEngine
-    from gateway.tools.tool_contract import ToolResult, ToolState
+    from gateway.tools.tool_contract import HostedTools, ToolResult, ToolState
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 HAS_BUBBLEWRAP = shutil.which("bwrap") is not None and SYSTEM_PYTHON.exists()
@@ -102,7 +102,7 @@ async def reaching(url: str, token: str = TOKEN, **bounds: int) -> AsyncIterator
 class Caller:
     """One response of a tenant that runs code. `handles` are what its runs can be found by."""
 
-    tools: ToolFamily
+    tools: HostedTools
     tenant_id: TenantId
     grant: PythonGrant
     response: UUID = field(default_factory=ids.new_uuid)
@@ -117,14 +117,14 @@ class Caller:
     async def run(self, code: str) -> ToolResult:
         call = ToolCall(self.calls, NAME, code)
         self.calls += 1
-        result = await self.tools.session(self.scope()).run(call, self.handles.append)
+        result = await self.tools(self.scope()).run(call, self.handles.append)
         if result.state:
             self.states.append(dict(result.state))
         return result
 
     async def resume(self, ordinal: int) -> ToolResult | None:
         call = ToolCall(ordinal, NAME, "")
-        return await self.tools.session(self.scope()).resume(call, self.handles[ordinal])
+        return await self.tools(self.scope()).resume(call, self.handles[ordinal])
 
 
 @asynccontextmanager
@@ -168,4 +168,4 @@ def caller(
     grant = PythonGrant(
         ids.container_id(uuid), pool.engine or "", pool.policy.limits.memory_bytes, file_ids
     )
-    return Caller(ToolFamily(partial(PythonSession, pool)), tenant_id, grant)
+    return Caller(partial(PythonSession, pool), tenant_id, grant)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.journal import CommitEnd
     from gateway.generation import TokenSink
     from gateway.metering import LineKind
+    from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.protocol.stream_events import Event
     from gateway.store.events import LogRow
@@ -247,9 +248,11 @@ def run_spec(
     )
 
 
-def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
+def folds(
+    head: ResponseHead, rules: OutputRules, format_: ModelFormat | None = None
+) -> Callable[[], Fold]:
     """Makes folds as a process does, of a response with these rules."""
-    return lambda: Fold(head, harmony(), rules)
+    return lambda: Fold(head, format_ or harmony(), rules)
 
 
 Source = TypeVar("Source", bound=TokenSource)
@@ -271,9 +274,11 @@ class Stage(Generic[Source]):
     ask_approval: AskApproval | None = None
     metrics: Metrics = field(default_factory=Metrics)
     continues_preambles: bool = True
+    format_of: FormatOf = harmony_of
 
     def __post_init__(self) -> None:
-        self.live = LiveLog(folds(self.spec.head, self.spec.rules), reader_events_max=100)
+        format_ = self.format_of(self.spec.model)
+        self.live = LiveLog(folds(self.spec.head, self.spec.rules, format_), reader_events_max=100)
         for entry in self.said or ():
             self.live.append(entry)
         self.journal = RecordingJournal(
@@ -286,7 +291,7 @@ class Stage(Generic[Source]):
             archive=self.archive,
             lease_keeper=self.keeper,
             observer=Observer(self.metrics),
-            format_of=harmony_of,
+            format_of=self.format_of,
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,

@@ -125,7 +125,7 @@ class Tools:
     outcomes: Sequence[ToolOutcome]
     ran: list[str] = field(default_factory=list)
 
-    def session(self, scope: ToolScope) -> Tools:
+    def __call__(self, scope: ToolScope) -> Tools:
         return self
 
     def start(self, call: ToolCall) -> ToolStart:

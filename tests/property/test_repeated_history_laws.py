@@ -65,7 +65,9 @@ any_items = st.lists(
 )
 LISTED = from_wire({"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "crm", "tools": []})
 hosted_items = st.lists(
-    messages | st.sampled_from([thought(), searched(), computed(), served(), LISTED]), max_size=8
+    messages
+    | st.sampled_from([thought(), searched(), computed(), served(), served("1", "msg_9"), LISTED]),
+    max_size=8,
 )
 asked_items = st.lists(
     messages
@@ -151,6 +153,13 @@ def test_a_plain_history_is_not_made_item_by_item() -> None:
     assert isinstance(quick, Written)
     assert quick.context.inherited == 0
     assert array("I", [1, 2, 3]).tobytes() in quick.prompt.ids.tobytes()
+
+
+def test_an_approved_call_whose_request_was_deleted_is_not_its_result_alone() -> None:
+    history = [replace(served("1", "mcpr_1"), ids=array("I", [150_011]))]
+    quick = written(history, NEW[:1], item_by_item=False)
+    assert isinstance(quick, Written)
+    assert 150_011 not in quick.prompt.ids
 
 
 def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:

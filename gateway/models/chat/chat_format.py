@@ -81,6 +81,7 @@ _SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens":
 
 class ChatFormat(ServerRenderedFormat):
     name: Final = "chat"
+    has_text_headers: Final = True
     framing_tokens: Final = 12
     """The end of a thought, white space, and the beginning of a call."""
 

@@ -393,6 +393,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
     """
 
     name = "passthrough"
+    has_text_headers = False
     template_state = TEXT_STATE
     questions: ClassVar[tuple[bytes, ...]] = ()
     vocabulary_size = TEXT_IDS_END

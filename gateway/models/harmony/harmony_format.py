@@ -332,6 +332,7 @@ class HarmonyFormat(Renderer, FixedFormat):
     """`<|channel|>analysis<|message|>`, `<|end|><|start|>assistant`, and the header of an answer in
     JSON."""
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
+    has_text_headers: Final = False
     plain_header_ids_max: Final = PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(plain_header)
     turn_ids = staticmethod(turn_ids)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf, ValidationError
@@ -27,7 +26,7 @@ from gateway.protocol.base import (
 )
 from gateway.protocol.brought_tools import BroughtTools, offered, paths_of
 from gateway.protocol.call_items import ReadItem
-from gateway.protocol.context_item import CALL_KINDS
+from gateway.protocol.context_item import with_phases
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -44,7 +43,6 @@ from gateway.protocol.items import (
     CompactionTrigger,
     ItemReference,
     McpApprovalResponse,
-    Message,
 )
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
@@ -275,21 +273,11 @@ COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTION
 
 
 def _with_phases(request: CreateResponse) -> CreateResponse:
-    # Many clients drop the phase of a preamble, and chat completions have none: as an answer it
-    # would end the reasoning before it. What may be a copy of a message in the history stays as it
-    # is.
+    # What may be a copy of a message in the history stays as it is.
     if request.previous_response_id or request.conversation:
         return request
-    preambles = {
-        at: item.model_copy(update={"phase": "commentary"})
-        for at, (item, behind) in enumerate(pairwise(request.input))
-        if behind.type in CALL_KINDS and isinstance(item, Message) and item.phase is None
-        if item.role == "assistant"
-    }
-    if not preambles:
-        return request
-    items = tuple(preambles.get(at, item) for at, item in enumerate(request.input))
-    return request.model_copy(update={"input": items})
+    items = with_phases(request.input)
+    return request if items is request.input else request.model_copy(update={"input": items})
 
 
 def parse_subset(

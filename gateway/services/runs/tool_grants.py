@@ -36,7 +36,12 @@ from gateway.protocol.hosted_tools import (
 )
 from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
-from gateway.protocol.request_errors import duplicate_name, refused_approval, unknown_approval
+from gateway.protocol.request_errors import (
+    duplicate_name,
+    invalid,
+    refused_approval,
+    unknown_approval,
+)
 from gateway.protocol.tool_types import (
     FunctionTool,
     NamespaceTool,
@@ -532,19 +537,19 @@ def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprova
         if isinstance(item, McpApprovalResponse):
             first = answers.setdefault(item.approval_request_id, item)
             if first.approve != item.approve:
-                raise _invalid(
+                raise invalid(
+                    param,
                     f"the approval request '{item.approval_request_id}' is both approved and "
                     "refused. Send one answer.",
                     "approval_mismatch",
-                    param,
                 )
         elif not _is_of_user(item):
             break
     if sum(answer.approve for answer in answers.values()) > 1:
-        raise _invalid(
+        raise invalid(
+            param,
             "it approves more than one call. Send the answer to the last approval request alone.",
             "approval_mismatch",
-            param,
         )
     return tuple(reversed(answers.values()))
 
@@ -581,10 +586,6 @@ def decisions(
         elif answer.approve:
             raise refused_approval(request_id, "mismatch")
     return tuple(decided)
-
-
-def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
 
 
 def urls_of(instructions: str | None, items: Iterable[object]) -> tuple[str, ...]:

@@ -69,6 +69,14 @@ UPDATE alert_firings
 SET told = :told, sent_at = CASE WHEN :is_sent THEN clock_timestamp() END
 WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at AND sent_at IS NULL
 """)
+# Firings go with their alerts, and with a new threshold: mails are counted where they stay.
+_COUNT_MAIL: Final = Statement("""
+INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+VALUES (:tenant, 'mails', CAST(:day AS timestamptz), '', 1, clock_timestamp())
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = spend.amount + 1, at = excluded.at
+RETURNING amount
+""")
 _AGAIN: Final = Statement("""
 DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 """)
@@ -158,6 +166,13 @@ async def take(database: Database) -> Firing | None:
         row.attempts,
         frozenset((row.told or "").split()),
     )
+
+
+async def count_mail(database: Database, firing: Firing, day: datetime) -> int:
+    """Count a mail; return how many there are of the tenant on that day."""
+    async with database.runs_transaction() as connection:
+        count: int = await connection.scalar(_COUNT_MAIL, {"tenant": firing.tenant_id, "day": day})
+    return count
 
 
 async def record_delivery(

@@ -254,8 +254,8 @@ spend_alerts: Final = table(
     lifetime=SETTINGS,
     access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
 )
-# `told`: the channels that have delivered it (words with spaces between them); `sent_at`: the time
-# when all had.
+# `told`: the channels that have delivered it or never will (words with spaces between them);
+# `sent_at`: the time when all had.
 alert_firings: Final = table(
     "alert_firings",
     tenant_id(),
@@ -272,7 +272,7 @@ alert_firings: Final = table(
     is_upserted=True,
 )
 # Running total of a meter that each replica has spent in one interval; the replica '' holds the
-# corrections of reconciliation.
+# corrections of reconciliation, and the number of mails of alerts.
 spend: Final = table(
     "spend",
     tenant_id(),

@@ -38,7 +38,7 @@ _RAW: Final = {
 }
 """Elements whose content has no tags, and what ends them."""
 _TABLE_PARTS: Final = frozenset({"caption", "tbody", "td", "tfoot", "th", "thead", "tr"})
-"""Where one begins or ends, all that is open in the one before ends."""
+"""The beginning or end of one ends all that is open in the one before."""
 _UNCOUNTED: Final = frozenset(
     {*_TABLE_PARTS,
      "area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta", "param",

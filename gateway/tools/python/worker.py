@@ -53,7 +53,7 @@ PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl"
 
 
 class Output:
-    """What is printed, also by a library in C or a child process; a thread reads it from a pipe."""
+    """Printed text, also of a library in C or a child process; a thread reads it from a pipe."""
 
     def __init__(self) -> None:
         self._read, write = os.pipe()

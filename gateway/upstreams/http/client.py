@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.http.connection import HttpTimeouts
 
 
+ON_SENT: Final[ContextVar[Callable[[], None] | None]] = ContextVar("on_sent", default=None)
+"""Called when a request of this context has a connection, and is about to be sent."""
 LOOKUP_LATE_S: Final = 1.0
 """After this the last addresses are used: a late name server must not take a backend away."""
 LOOKUP_KEPT_S: Final = 300.0
@@ -161,7 +164,7 @@ class OriginPool:
         self._lookup: asyncio.Task[None] | None = None
         self._last_addresses: list[str] = []
         self._looked_up_at = 0.0
-        """By the loop's clock."""
+        """Time by the loop's clock."""
         self._connecting = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # the longest idle one first
@@ -383,6 +386,8 @@ async def _exchange(
     connection = body.connection
     if listener is not None:
         listener.attach(body)
+    if (on_sent := ON_SENT.get()) is not None:
+        on_sent()
     try:
         await connection.send(message, timeouts)
         del message  # the connection has it, as long as it may be needed

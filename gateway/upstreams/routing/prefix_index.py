@@ -135,7 +135,7 @@ def member_id(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a turn was generated; `epoch` (process start, 0: unknown) and `at` in unix seconds."""
+    """Backend of a turn; `epoch` (process start, 0: unknown) and `at` in unix seconds."""
 
     member: int
     epoch: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from starlette.routing import Route
 from gateway.settings.sections import Backend, Model
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.logs import captured_logs
+from tests.fakes.raw_server import silent_address
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class Site:
     running: RunningGateway
     client: httpx2.AsyncClient
     embedders: tuple[Embedder, ...]
+    urls: tuple[str, ...]
 
     async def embed(self, **fields: Any) -> httpx2.Response:
         body = {"model": "emb", "input": "a", **fields}
@@ -82,14 +85,11 @@ class Site:
 
 
 @asynccontextmanager
-async def site(
-    postgres: PostgresServer, template: str, *embedders: Embedder, **upstream: Any
-) -> AsyncIterator[Site]:
+async def site(database_url: str, *embedders: Embedder) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(serving(one.app())) for one in embedders]
-        name = await postgres.create(template)
-        stack.push_async_callback(postgres.drop, name)
-        settings = gateway_settings(postgres.database_url(name), [], upstream=upstream)
+        places = [await stack.enter_async_context(serving(one.app())) for one in embedders]
+        urls = tuple(one.replace("127.0.0.1", "localhost") for one in places)
+        settings = gateway_settings(database_url, [])
         settings = settings.model_copy(
             update={
                 "backends": tuple(Backend(name=f"e{i}", url=url) for i, url in enumerate(urls)),
@@ -100,14 +100,12 @@ async def site(
         client = httpx2.AsyncClient(
             base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
         )
-        yield Site(running, await stack.enter_async_context(client), embedders)
+        yield Site(running, await stack.enter_async_context(client), embedders, urls)
 
 
 @pytest.mark.slow
-async def test_embeddings_are_made_by_the_server_of_the_model(
-    postgres: PostgresServer, template: str
-) -> None:
-    async with site(postgres, template, Embedder()) as where:
+async def test_embeddings_are_made_by_the_server_of_the_model(database_url: str) -> None:
+    async with site(database_url, Embedder()) as where:
         with captured_logs() as log:
             answer = await where.embed(dimensions=2, priority=-1)
         assert answer.status_code == 200
@@ -131,20 +129,10 @@ async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
     postgres: PostgresServer, database_url: str
 ) -> None:
     """Also where the server counts what no request can have: that is not believed."""
-    embedder = Embedder()
-    async with serving(embedder.app()) as url:
-        models = (Model(id="emb", served_as="maker/emb", tasks=("embeddings",)),)
-        settings = gateway_settings(database_url, []).model_copy(
-            update={"backends": (Backend(name="e0", url=url),), "models": models}
-        )
-        async with running_gateway(settings) as running:
-            asked = {"model": "emb", "input": "a"}
-            async with httpx2.AsyncClient(
-                base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
-            ) as client:
-                assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
-                embedder.answer = b'{"data": [], "usage": {"prompt_tokens": 1000000000000000}}'
-                assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
+    async with site(database_url, Embedder()) as where:
+        assert (await where.embed()).status_code == 200
+        where.embedders[0].answer = b'{"data": [], "usage": {"prompt_tokens": 1000000000000000}}'
+        assert (await where.embed()).status_code == 200
     query = "SELECT kind, model, input_tokens FROM usage ORDER BY at"
     rows = await postgres.fetch(query, url=database_url)
     assert [tuple(row) for row in rows] == [("embeddings", "emb", 7), ("embeddings", "emb", 0)]
@@ -156,34 +144,48 @@ async def test_work_for_a_client_that_leaves_is_charged(
 ) -> None:
     embedder = Embedder(gate=asyncio.Event())
     assert embedder.gate is not None
-    async with serving(embedder.app()) as url:
-        models = (Model(id="emb", served_as="maker/emb", tasks=("embeddings",)),)
-        settings = gateway_settings(database_url, []).model_copy(
-            update={"backends": (Backend(name="e0", url=url),), "models": models}
-        )
-        async with (
-            running_gateway(settings) as running,
-            httpx2.AsyncClient(
-                base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
-            ) as client,
-        ):
-            asked = {"model": "emb", "input": "a" * 4_000}
-            leaving = asyncio.create_task(client.post("/v1/embeddings", json=asked))
-            await embedder.gate.wait()
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
+    async with site(database_url, embedder) as where:
+        leaving = asyncio.create_task(where.embed(input="a" * 4_000))
+        await embedder.gate.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
     (row,) = await postgres.fetch("SELECT kind, input_tokens FROM usage", url=database_url)
     assert row["kind"] == "embeddings"
     assert 1_000 <= row["input_tokens"] <= 1_010
 
 
 @pytest.mark.slow
-async def test_embeddings_count_among_what_a_process_makes_at_once(
-    postgres: PostgresServer, template: str
+async def test_what_no_server_was_sent_is_not_charged(
+    postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The client leaves while the gateway waits for a connection."""
+    getaddrinfo = socket.getaddrinfo
+    async with site(database_url, Embedder()) as where:
+        pool = where.running.process.foundation.pool
+        url = httpx2.URL(where.urls[0])
+        with silent_address(url.port or 0) as silent:
+
+            def resolve(host: str, *arguments: Any, **options: Any) -> Any:
+                host = silent if host == url.host else host
+                return getaddrinfo(host, *arguments, **options)
+
+            monkeypatch.setattr(socket, "getaddrinfo", resolve)
+            await pool.client.transport.forget(url)
+            leaving = asyncio.create_task(where.embed())
+            async with asyncio.timeout(30):
+                while not pool.in_flight()["e0"]:  # noqa: ASYNC110 - it is connecting then
+                    await asyncio.sleep(0)
+                leaving.cancel()
+                while pool.in_flight()["e0"]:  # noqa: ASYNC110 - the gateway has noticed
+                    await asyncio.sleep(0)
+    assert await postgres.fetch("SELECT FROM usage", url=database_url) == []
+
+
+@pytest.mark.slow
+async def test_embeddings_count_among_what_a_process_makes_at_once(database_url: str) -> None:
     embedder = Embedder(gate=asyncio.Event())
     assert embedder.gate is not None
-    async with site(postgres, template, embedder) as where:
+    async with site(database_url, embedder) as where:
         where.running.process.replica.dependencies.supervisor.in_flight_max = 1
         first = asyncio.create_task(where.embed())
         await embedder.gate.wait()
@@ -195,8 +197,8 @@ async def test_embeddings_count_among_what_a_process_makes_at_once(
 
 
 @pytest.mark.slow
-async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> None:
-    async with site(postgres, template, Embedder()) as where:
+async def test_documents_are_ranked(database_url: str) -> None:
+    async with site(database_url, Embedder()) as where:
         asked = {"model": "openai/emb", "query": "q", "documents": ["a", "b"]}
         answer = await where.client.post("/v1/rerank", json=asked)
     assert answer.status_code == 200
@@ -204,10 +206,8 @@ async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> 
 
 
 @pytest.mark.slow
-async def test_another_member_answers_where_one_is_down(
-    postgres: PostgresServer, template: str
-) -> None:
-    async with site(postgres, template, Embedder(status=503), Embedder()) as where:
+async def test_another_member_answers_where_one_is_down(database_url: str) -> None:
+    async with site(database_url, Embedder(status=503), Embedder()) as where:
         answers = [await where.embed() for _ in range(4)]
         assert {answer.status_code for answer in answers} == {200}
         assert len(where.embedders[1].bodies) == 4
@@ -225,10 +225,10 @@ async def test_another_member_answers_where_one_is_down(
     ],
 )
 async def test_what_the_server_refuses_is_the_clients_to_mend(
-    postgres: PostgresServer, template: str, message: str, told: str, code: str | None
+    database_url: str, message: str, told: str, code: str | None
 ) -> None:
     embedders = (Embedder(status=400, message=message), Embedder(status=400, message=message))
-    async with site(postgres, template, *embedders) as where:
+    async with site(database_url, *embedders) as where:
         answer = await where.embed()
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, code)
@@ -240,19 +240,17 @@ async def test_what_the_server_refuses_is_the_clients_to_mend(
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [b"[]", b"{"])
 async def test_an_answer_that_makes_no_sense_is_the_servers_fault(
-    postgres: PostgresServer, template: str, answer: bytes
+    database_url: str, answer: bytes
 ) -> None:
-    async with site(postgres, template, Embedder(answer=answer)) as where:
+    async with site(database_url, Embedder(answer=answer)) as where:
         got = await where.embed()
     assert got.status_code == 502
     assert got.json()["error"]["type"] == "server_error"
 
 
 @pytest.mark.slow
-async def test_a_model_is_asked_only_for_what_it_does(
-    postgres: PostgresServer, template: str
-) -> None:
-    async with site(postgres, template, Embedder()) as where:
+async def test_a_model_is_asked_only_for_what_it_does(database_url: str) -> None:
+    async with site(database_url, Embedder()) as where:
         body = {"model": "emb", "input": "Hello"}
         generated = await where.client.post("/v1/responses", json=body)
         unknown = await where.embed(model="other")
@@ -279,10 +277,10 @@ async def test_a_model_is_asked_only_for_what_it_does(
     ],
 )
 async def test_an_error_in_a_200_is_an_error(
-    postgres: PostgresServer, template: str, error: Json, status: int, said: str
+    database_url: str, error: Json, status: int, said: str
 ) -> None:
     embedder = Embedder(answer=orjson.dumps(error))
-    async with site(postgres, template, embedder) as where:
+    async with site(database_url, embedder) as where:
         answer = await where.embed()
     assert answer.status_code == status
     assert said in answer.json()["error"]["message"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from gateway.store.tools.tool_calls import AuditedCall
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PEPPER = "a pepper of more than sixteen characters"
@@ -70,6 +72,22 @@ def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", PEPPER)
+
+
+@contextmanager
+def unwritable(kind: str) -> Iterator[None]:
+    """Standard output that takes nothing."""
+    path: str | int = "/dev/full"
+    if kind == "unread":
+        reader, path = os.pipe()
+        os.close(reader)
+    output = None if kind == "closed" else open(path, "w")  # noqa: SIM115 - closing it fails, too
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", output)
+        yield
+    with suppress(OSError):
+        if output is not None:
+            output.close()
 
 
 def printed(*arguments: str) -> str:
@@ -449,3 +467,24 @@ def test_maintenance_without_a_database_fails(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:p@127.0.0.1:9/d")
     with pytest.raises(StoreUnavailable):
         printed("db", "maintain")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("kind", ["closed", "unread", "full"])
+def test_a_key_that_cannot_be_printed_is_disabled(kind: str) -> None:
+    printed("tenants", "create", "acme")
+    project = printed("projects", "create", "acme", "web").strip()
+    for line in (
+        "keys create acme",
+        "keys create acme --admin --json",
+        f"projects key acme {project}",
+        "operators create ann",
+    ):
+        with unwritable(kind), pytest.raises(StartupError, match="standard output cannot be"):
+            commands(line.split(), standalone_mode=False)
+    keys = [*json.loads(printed("keys", "list", "--json"))]
+    assert len(keys) == 3
+    keys += json.loads(printed("operators", "list", "--json"))
+    assert len(keys) == 4
+    assert all(one["disabled_at"] for one in keys)

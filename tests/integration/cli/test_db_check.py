@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.fakes.http_client import http_client
 from tests.fakes.keys import MemoryKeys, sealing_keyring
 from tests.fakes.logins import SERVING, make_roles
 from tests.fakes.serving import serving
-from tests.fakes.stored import finished, item, new_response
+from tests.fakes.stored import durable_response, finished, item, last_row, new_response
 from tests.fakes.wayward_engine.engine import create_simulator
 from tests.fakes.wayward_engine.options import WaywardOptions
 
@@ -157,12 +158,24 @@ async def test_what_no_key_opens_is_found(database_url: str) -> None:
     new = new_response()
     await responses.insert(sealing, tenant, new)
     await endings.finish(sealing, tenant, finished(new.uuid, [item("one")]))
-    assert "sealed" not in await violations(sealing, tenant)
-    await sealing.close()
+    durable = durable_response(owner="here")
+    await responses.insert(sealing, tenant, durable)
+    end = replace(finished(durable.uuid, epoch=1), entries=last_row(1))
+    await endings.finish(sealing, tenant, end)
+    scope = replace(SCOPE, log_s=10**9)
+    is_open = await violations(sealing, tenant, scope)
+    assert not {"sealed", "destroyed", "log"} & is_open.keys()
     other = Database(database_url, keyring=sealing_keyring(MemoryKeys()), **options)
     found = (await violations(other, tenant))["sealed"]
     await other.close()
-    assert {one.row.split()[0] for one in found} == {"responses", "messages"}
+    assert {one.row.split()[0] for one in found} == {"responses", "messages", "events"}
+    keys.destroy(tenant)
+    sealing.keyring.forget(tenant)
+    is_shredded = await violations(sealing, tenant, scope)
+    await sealing.close()
+    assert not {"sealed", "log"} & is_shredded.keys()
+    assert {one.row for one in is_shredded["destroyed"]} == {one.row for one in found}
+    assert not any(one.is_certain for one in is_shredded["destroyed"])
 
 
 async def test_it_is_bounded(tenant: TenantId, database: Database) -> None:

@@ -194,7 +194,7 @@ def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sealed")
-def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
+def test_a_tenant_has_keys_that_are_renewed_and_destroyed(database_url: str) -> None:
     assert printed("encryption", "new-key", "--id", "k2").startswith("k2 ")
     assert told("encryption", "new-key", "--id", "k 2")[0] == 2
     assert "has key 1" in printed("encryption", "enable", "acme")
@@ -209,13 +209,26 @@ def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
     with pytest.raises(InvalidRequest, match="is not sealed"):
         printed("encryption", "rotate", "acme")
     assert told("encryption", "shred", "acme")[0] == 2
+    printed("tenants", "create", "globex")
+    for action in (["disable"], ["shred", "--yes"]):
+        with pytest.raises(InvalidRequest, match="sealed"):
+            printed("encryption", *action, "globex")
     printed("data", "hold", "acme")
     with pytest.raises(DataHeld):
         printed("encryption", "shred", "acme", "--yes")
     printed("data", "hold", "acme", "--release")
+    execute(
+        database_url,
+        "INSERT INTO conversations (tenant_id, id, created_at, metadata)"
+        r" SELECT id, id, now(), '\xff6867310200' FROM tenants WHERE name = 'acme'",
+    )
+    printed("db", "maintain")
+    code, output = told("db", "check")
+    assert (code, "sealed" in output) == (1, True)
     assert "2 keys" in printed("encryption", "shred", "acme", "--yes")
     assert {one["state"] for one in keys()} == {"destroyed"}
     assert "destroyed" in printed("encryption", "status", "acme")
+    assert "its key was destroyed" in printed("db", "check")
     with pytest.raises(ResourceNotFound):
         printed("encryption", "status", "nobody")
 

@@ -136,8 +136,9 @@ def test_projects_and_keys_are_those_of_the_tenant(command: str) -> None:
     said("tenants create other")
     project, key = new_project("other"), new_key("other")
     for place in (f"--project {project}", f"--key {key}", f"--key {ids.api_key_id(UUID(key))}"):
-        with pytest.raises(ResourceNotFound):
+        with pytest.raises(ResourceNotFound, match=r"No (project|API key) with id"):
             said(f"{command} {place}")
+        said(f"budgets set other --tokens 2 {place}")
         said(f"{command} {place}".replace("acme", "other"))
     assert rows("limits list acme") == rows("budgets list acme") == []
 
@@ -204,7 +205,8 @@ def test_prices_and_budgets() -> None:
     }  # fmt: skip
     assert (ours["tier"], ours["nano_per_unit"]) == ("flex", {"output": 100})
     assert "ended" in said("prices end m --tenant acme --tier flex")
-    assert "no such price" in said("prices end other")
+    with pytest.raises(ResourceNotFound, match="'other' has no such price"):
+        said("prices end other")
     for typo in ("prices set m --output 0.1 --tier priorty", "prices end m --tier priorty"):
         with pytest.raises(InvalidRequest, match="'\\*', 'default', 'flex', and 'priority'"):
             said(typo)
@@ -216,7 +218,8 @@ def test_prices_and_budgets() -> None:
     assert (found["key"]["cap"], found["key"]["mode"]) == ("1000", "observe")
     assert "12.50" in said("budgets list acme")
     assert "removed" in said("budgets remove acme")
-    assert "there was none" in said("budgets remove acme")
+    with pytest.raises(ResourceNotFound, match="no budget of usd with interval month"):
+        said("budgets remove acme")
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ from gateway.errors import StoreError
 from gateway.ledger.jobs import Reconciliation, forget_spending
 from gateway.limits.money import NANO, begins, ends
 from gateway.limits.rules import meter_of
-from gateway.replication.alert_delivery import AlertDelivery, Mail
+from gateway.replication import alert_delivery
+from gateway.replication.alert_delivery import AlertChannel, AlertDelivery, Mail
 from gateway.settings.sections import Alerts, Smtp
 from gateway.store.limits import alerts
 from gateway.store.limits.alerts import DatedInterval
@@ -35,6 +36,7 @@ from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.replica import alert_channels
+from tests.fakes.logs import captured_logs
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -176,6 +178,43 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Limit
     subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
     assert subject.startswith("[acme] ")
     assert subject.endswith("1.00 USD spent this month")
+
+
+@pytest.mark.slow
+async def test_a_tenant_has_a_number_of_mails_a_day(
+    database: Database, place: LimitOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes alerts anew, or changes their thresholds, could write to anybody."""
+    monkeypatch.setattr(alert_delivery, "MAILS_MAX", 2)
+    told: list[Firing] = []
+    limits, today = SpendLimits(database), datetime.now(UTC)
+    channel: dict[str, object] = {"type": "email", "recipients": ["ann@example.com"]}
+    await spend(database, place.tenant_id, NANO)
+    async with smtp_server() as (port, said):
+        server = Smtp(host="127.0.0.1", port=port, sender="gateway@example.com", starttls=False)
+        channels: list[AlertChannel] = [Mail(server), Kept(told)]
+        delivery = AlertDelivery(database, channels, now=lambda: today)
+        with captured_logs(of=alert_delivery.__name__) as lines:
+            for _ in range(2):
+                alert = await limits.add_alert(place, NANO, channel)
+                alert_id = ids.spend_alert_id(alert.id)
+                await delivery.round()
+                await limits.change_alert(place, alert_id, NANO - 1, channel)
+                await delivery.round()
+                await limits.remove_alert(place, alert_id)
+                await forget_spending(database, today)
+            await again(database)
+            await delivery.round()
+        assert len(told) == 4
+        assert b"".join(said).count(b"rcpt TO") == 2
+        assert [one["event"] for one in lines] == [
+            "a tenant had all its mails of alerts for today, others are not sent"
+        ]
+        tomorrow = today + timedelta(days=1)
+        await spend(database, place.tenant_id, NANO, at=tomorrow)
+        await limits.add_alert(place, NANO, channel)
+        await AlertDelivery(database, channels, now=lambda: tomorrow).round()
+    assert b"".join(said).count(b"rcpt TO") == 3
 
 
 async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are_not(

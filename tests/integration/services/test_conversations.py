@@ -99,6 +99,20 @@ async def test_sealed_reasoning_is_kept_as_it_was_said(
     assert b"content" not in exact.json.replace(b"encrypted_content", b"")
 
 
+@pytest.mark.parametrize("fields", [{}, {"phase": "commentary"}])
+async def test_a_preamble_is_listed_and_shown_as_one(
+    shared_database: Database, fields: dict[str, str]
+) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "I look.", **fields}
+    async with desk(shared_database) as at:
+        preamble, _, answer = await at.added(said, call, {"role": "assistant", "content": "Rain."})
+    assert orjson.loads(preamble.json)["phase"] == preamble.phase == "commentary"
+    start = "<|start|>assistant<|channel|>"
+    assert list(preamble.ids) == script_ids(f"{start}commentary<|message|>I look.<|end|>")
+    assert list(answer.ids) == script_ids(f"{start}final<|message|>Rain.<|end|>")
+
+
 async def test_reasoning_for_a_model_of_others_is_refused(shared_database: Database) -> None:
     async with desk(shared_database, *MODELS) as at:
         with pytest.raises(InvalidRequest) as refused:

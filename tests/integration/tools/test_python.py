@@ -467,13 +467,13 @@ async def test_a_database_that_is_gone_costs_no_more_than_the_call(
 @needs_bubblewrap
 async def test_what_python_is_not_asked_for(pool: ContainerPool, tenant: TenantId) -> None:
     response = caller(pool, tenant)
-    session = response.tools.session(response.scope())
+    session = response.tools(response.scope())
     start = session.start(ToolCall(0, "builtin:python", "1"))
     assert start.repeatable is False
     assert start.shown == {"container_id": response.grant.container_id}
     other = await session.run(ToolCall(0, "builtin:other", "1"), response.handles.append)
     assert (other.outcome, response.handles) == ("refused", [])
-    session = response.tools.session(replace(response.scope(), grants=Grants()))
+    session = response.tools(replace(response.scope(), grants=Grants()))
     assert session.start(ToolCall(0, "builtin:python", "1")).shown == {}
     refused = await session.run(ToolCall(0, "builtin:python", "1"), response.handles.append)
     assert refused.outcome == "refused"

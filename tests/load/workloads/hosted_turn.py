@@ -74,9 +74,9 @@ class HostedTurn:
 
 async def _play(row: str, runs: int) -> None:
     rooms: dict[ToolKind, HostedTools] = {"mcp": CountedTool(output=OUTPUT)}
-    tools = ToolExecutor(rooms, ToolLimits(), threads=THREADS, metrics=METRICS)
+    executor = ToolExecutor(rooms, ToolLimits(), threads=THREADS, metrics=METRICS)
     for _ in range(runs):
         turns = [says(ANSWER)] if row == ANSWERED else [says(CALL), says(ANSWER)]
-        stage = Stage(ScriptedTokens(turns), spec=SPEC, tools=tools, metrics=METRICS)
+        stage = Stage(ScriptedTokens(turns), spec=SPEC, tools=executor.session, metrics=METRICS)
         await asyncio.gather(stage.run(), collected(stage.live.stream))
         assert stage.text, "the answer came"

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -349,25 +350,47 @@ def test_output_without_room_is_told(capsys: pytest.CaptureFixture[str]) -> None
         raise FileNotFoundError
 
 
-def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught, report_errors():
-        raise KeyboardInterrupt
-    assert caught.value.code == 130
-    assert capsys.readouterr().err == ""
+def test_a_secret_for_a_closed_output_is_told() -> None:
+    command = f"{sys.executable} -m gateway encryption new-key >&-"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: standard output cannot be written")
 
 
-def test_an_interrupt_while_a_command_is_imported_ends_without_a_word() -> None:
+CLASS = "type('Any', (), {'name': type('', (), {'__set_name__': interrupt})()})"
+
+
+@pytest.mark.parametrize(
+    ("imported", "action", "code"),
+    [
+        ("gateway.cli.terminal", CLASS, -signal.SIGINT),
+        ("gateway.cli.config", CLASS, -signal.SIGINT),
+        ("rich.text", "interrupt()", 128 + signal.SIGINT),
+    ],
+)
+def test_an_interrupt_ends_without_a_word(
+    imported: str, action: str, code: int, tmp_path: Path
+) -> None:
+    """Also where it interrupts the creation of a class, or the report of an error. A shell has 130
+    of each.
+    """
     program = (
-        "import sys\n"
+        "import signal, sys\n"
+        "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'gateway.cli.terminal': raise KeyboardInterrupt\n"
+        f"        if name == {imported!r}: {action}\n"
         "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv[1:] = ['config', 'check']\n"
         "from gateway.__main__ import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (130, b"")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
 
 
 def test_what_nobody_expected_keeps_its_traceback() -> None:

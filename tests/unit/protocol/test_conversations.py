@@ -70,6 +70,18 @@ def test_a_conversation_may_begin_with_nothing(body: bytes) -> None:
     assert (asked.items, asked.metadata) == ((), {})
 
 
+@each("is_new", [False, True])
+def test_a_message_right_before_a_call_is_a_preamble(is_new: bool) -> None:
+    """Unless it has an id: it may be a copy of one that the conversation has."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "a"}
+    listed = [said, call, {**said, "id": "msg_1"}, call, {**said, "phase": "final_answer"}, call]
+    body = orjson.dumps({"items": listed})
+    parse = parse_conversation if is_new else parse_items
+    phases = [one.phase for one in parse(body, limits=LIMITS).items if isinstance(one, Message)]
+    assert phases == ["commentary", "commentary" if is_new else None, "final_answer"]
+
+
 def test_every_kind_of_item_is_read_as_in_a_request() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     reference = {"id": "msg_1"}

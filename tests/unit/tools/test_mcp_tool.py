@@ -70,7 +70,7 @@ async def opened(
     (listing,) = await servers_of(sessions, *rows).list(TENANT, [wanted])
     assert listing.error is None
     tools = mcp_tools(resolver_of(*rows), sessions, limits or McpLimits(call_timeout_s=20))
-    return tools.session(scope(listing, response))
+    return tools(scope(listing, response))
 
 
 def scope(listing: Listing, response: UUID = RESPONSE) -> ToolScope:
@@ -154,8 +154,8 @@ async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
         (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])
         tools = mcp_tools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
         grants = Grants(servers=(listing.grant,))
-        session = tools.session(replace(scope(listing), grants=replace(grants, approved=approved)))
-        unasked = tools.session(replace(scope(listing), grants=grants))
+        session = tools(replace(scope(listing), grants=replace(grants, approved=approved)))
+        unasked = tools(replace(scope(listing), grants=grants))
         call = ToolCall(0, approved.name, approved.arguments)
         assert (await unasked.run(call, lambda _: None)).outcome == "refused"
         for said in (session, unasked):
@@ -194,11 +194,11 @@ async def test_credentials_that_are_gone_are_not_done_without(server: Process) -
             {**listing.secrets, "authorization": "x"},
         )
         for secrets in others:
-            session = tools.session(scope(replace(listing, secrets=secrets)))
+            session = tools(scope(replace(listing, secrets=secrets)))
             result = await run(session, "ours.say", text="x")
             assert result.outcome == "refused"
             assert "credentials" in result.output
-        session = tools.session(scope(listing))
+        session = tools(scope(listing))
         sent = json.loads((await run(session, "ours.headers")).output)
     assert sent["authorization"] == "Bearer token"
 
@@ -210,10 +210,10 @@ async def test_only_the_url_that_was_granted_is_called(server: Process) -> None:
         assert server.url not in repr(listing)
         tools = mcp_tools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
         for url in ("", f"{server.url}?other", "https://[broken"):
-            session = tools.session(scope(replace(listing, secrets={":url": url})))
+            session = tools(scope(replace(listing, secrets={":url": url})))
             result = await run(session, "ours.say", text="x")
             assert (result.outcome, server.url in repr(result)) == ("refused", False)
-        result = await run(tools.session(scope(listing)), "ours.say", text="x")
+        result = await run(tools(scope(listing)), "ours.say", text="x")
         assert result.outcome == "ok"
 
 
@@ -226,7 +226,7 @@ async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None
         registry_only = ServerPolicy("registry")
         tools = mcp_tools(resolver_of(policy=registry_only), sessions, McpLimits())
         for one, name in ((listing, "ours.say"), (named, "named.say")):
-            result = await run(tools.session(scope(one)), name, text="x")
+            result = await run(tools(scope(one)), name, text="x")
             assert (result.outcome, "no longer" in result.output) == ("refused", True)
 
         async def broken(_tenant: object) -> Any:
@@ -234,7 +234,7 @@ async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None
 
         resolver = resolver_of()
         resolver.registry = Registry(broken, SEALER)
-        session = mcp_tools(resolver, sessions, McpLimits()).session(scope(listing))
+        session = mcp_tools(resolver, sessions, McpLimits())(scope(listing))
         assert (await run(session, "ours.say", text="x")).outcome == "transport_error"
 
 
@@ -346,7 +346,7 @@ async def test_refused_by_status_is_told_with_it() -> None:
             open_door = replace(listing.grant, credential="")
             secrets = {":url": denied.url}
             scoped = scope(replace(listing, grant=open_door, secrets=secrets))
-            other = mcp_tools(resolver_of(), sessions, McpLimits()).session(scoped)
+            other = mcp_tools(resolver_of(), sessions, McpLimits())(scoped)
             result = await run(other, "ours.say", text="x")
     assert result.outcome == "transport_error"
     error = result.shown["error"]
@@ -425,7 +425,7 @@ async def test_call_that_finds_no_room_is_refused_and_never_sent(
 
 async def builtin(sessions: SessionPool, *rows: McpServerRow) -> ToolSession:
     limits = McpLimits(call_timeout_s=20)
-    return mcp_builtins(resolver_of(*rows).registry, sessions, limits).session(
+    return mcp_builtins(resolver_of(*rows).registry, sessions, limits)(
         ToolScope(TENANT, RESPONSE, Grants(), True, (), len)
     )
 
@@ -578,7 +578,7 @@ async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Proce
         limits = McpLimits(call_timeout_s=20)
         builtins = mcp_builtins(resolver_of(registered).registry, sessions, limits)
         response = ids.new_uuid()
-        session = builtins.session(scope(response))
+        session = builtins(scope(response))
 
         async def run(*given: Any, **fields: Any) -> ToolResult:
             return await session.run(call(*given, **fields), lambda _: None)
@@ -599,21 +599,21 @@ async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Proce
         assert "those shown: 3 to 8" in (await run(5, "find", cursor=17, pattern="x")).output
 
         # Whoever takes the response over goes on with the cursors that the log has.
-        session = builtins.session(scope(response, scrolled.state, found.state, again.state))
+        session = builtins(scope(response, scrolled.state, found.state, again.state))
         later = await run(6, "open", cursor=6, id=0)
         assert later.output.startswith("[9] ")
         assert "opened from 2 at" in later.output
 
         # And whoever has no page of its own goes on where the chain was.
-        session = builtins.session(scope(ids.new_uuid()))
+        session = builtins(scope(ids.new_uuid()))
         first = await run(0, "open", loc=3)
         assert first.output.startswith("[5] Page (https://example.org/old)")
         assert "opened from 0 at 3" in first.output
 
-        session = builtins.session(scope(ids.new_uuid(), is_live=False))
+        session = builtins(scope(ids.new_uuid(), is_live=False))
         closed = await run(0, "search", query="x")
         assert (closed.outcome, closed.state) == ("refused", {})
-        session = builtins.session(scope(ids.new_uuid(), denied_domains=("example.org",)))
+        session = builtins(scope(ids.new_uuid(), denied_domains=("example.org",)))
         refused = await run(0, "open", id="https://docs.example.org/")
         assert (refused.outcome, "domain" in refused.output) == ("refused", True)
         assert (await run(1, "search", query="x")).outcome == "ok"
