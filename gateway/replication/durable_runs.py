@@ -75,6 +75,7 @@ class DurableRuns:
         # `claimed_max` bounds the background responses that run here at once. `claimable` returns
         # for how many more the backends have room: others wait in the database, for any replica.
         self._dependencies = dependencies
+        self.end_defective = dependencies.archive.end_defective
         self.claimed_max = claimed_max
         self._claimable = claimable
         self._reserved = 0
@@ -168,9 +169,6 @@ class DurableRuns:
         )
         self._start(spec, claimed.claim, live, counted=claimed.counted)
         return True
-
-    async def end_defective(self, claim: Claim, error: Exception) -> None:
-        await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
         self,
