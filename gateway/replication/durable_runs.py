@@ -82,7 +82,8 @@ class DurableRuns:
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
-        self._when_one_ends: Callable[[], None] = lambda: None
+        self.when_one_ends: Callable[[], None] = lambda: None
+        """Set by the scheduler, which is built from this object."""
 
     @property
     def room(self) -> int:
@@ -100,10 +101,6 @@ class DurableRuns:
             yield
         finally:
             self._reserved -= count
-
-    def when_one_ends(self, wake: Callable[[], None]) -> None:
-        # A setter, because the scheduler that is called is built from this object.
-        self._when_one_ends = wake
 
     @property
     def is_draining(self) -> bool:
@@ -203,7 +200,7 @@ class DurableRuns:
                     tenant_id, cost = spec.principal.tenant_id, cost_of(spec, live.fold.usage)
                     self.ended.append(EndedResponse(tenant_id, cost, counted))
                     self.charges.end(tenant_id, head.uuid)
-                self._when_one_ends()
+                self.when_one_ends()
             if span is not None:
                 span.end()
 

@@ -123,10 +123,7 @@ PRINTED_SHARE: Final = 4
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
-    ContainerExpired: (
-        "The container has expired or was deleted: its variables and files are gone.",
-        "refused",
-    ),
+    ContainerExpired: ("The container expired or was deleted, with all in it.", "refused"),
     TooManyContainers: (
         "There are as many containers as there may be, so this code was not run: answer without "
         "it. One of them has to expire or be deleted first.",
