@@ -62,13 +62,9 @@ def _applied(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     return applied
 
 
-def bytes_max_of(body: bytes, bytes_max: int) -> int:
-    return min(bytes_max, max(FREE_BYTES, RATIO_MAX * len(body)))
-
-
 def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
     """Decode a body; raises `PayloadTooLarge`, or `InvalidRequest` for bad or truncated data."""
-    room = bytes_max_of(body, bytes_max)
+    room = min(bytes_max, max(FREE_BYTES, RATIO_MAX * len(body)))
     try:
         content, rest = _DECODERS[coding](body, room)
     except (zlib.error, zstandard.ZstdError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from functools import partial
@@ -15,7 +16,7 @@ from gateway.api.access.client_address import is_from_proxy
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
 from gateway.api.urls import BASE, loggable_path
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, Leaving
 from gateway.protocol.documented import (
     CHAT_PARAMETERS,
     COMPACT_PARAMETERS,
@@ -109,6 +110,11 @@ class RequestContext:
         except ClientDisconnected:
             self._metrics.client_disconnected()
             record.facts["reason"] = "the client left"
+        except asyncio.CancelledError:
+            # The server's grace is over: a client that leaves raises `ClientDisconnected`.
+            if record.started:
+                raise
+            await _refuse(Leaving(), scope, receive, send)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             if not isinstance(error, GatewayError | HTTPException):
                 _log.error("unexpected error", path=record.path, error=error)

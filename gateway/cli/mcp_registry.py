@@ -260,16 +260,13 @@ async def _sessions(settings: Settings, database: Database) -> AsyncIterator[Mcp
             running.cancel()
 
 
-def _is_refused_here(error: McpError) -> bool:
-    # The gateway did not connect at all, because of where the URL leads.
-    return error.code == httpx2.codes.FORBIDDEN and not error.sent
-
-
 async def _answer(sessions: SessionPool, server: McpServer) -> tuple[bool, str]:
     try:
         pages = await sessions.list_tools(server.peer(OPERATOR, {}))
     except McpError as error:
-        return False, f"{error}{_HINT if _is_refused_here(error) else ''}"
+        # Where it was not sent, the gateway did not connect at all, because of where the URL leads.
+        is_refused_here = error.code == httpx2.codes.FORBIDDEN and not error.sent
+        return False, f"{error}{_HINT if is_refused_here else ''}"
     names = {tool.name for tool in pages.tools}
     lacking = sorted((server.allowed_tools or set()) - names)
     if lacking:

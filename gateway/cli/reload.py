@@ -61,13 +61,14 @@ _PATHS: Final = tuple(variable.path for variable in variables(Settings))
 
 @contextmanager
 def hangups() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGHUP sets; a process that starts must not be ended by it."""
+    """Yield an event that SIGHUP sets; it must end no process that starts, or that has drained."""
     loop, hangup = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     try:
         yield hangup
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Reloads:

@@ -167,7 +167,9 @@ class Sessions:
                 return None
             if row.is_aged:
                 await _count(connection, _NOTE, {"id": row.id})
-        return Session(row.id, row.name, row.role, _form_token(secret))
+        # Forms show it, so it must not reveal the secret that the cookie has.
+        form_token = hmac.digest(secret.encode(), b"form", sha256).hex()
+        return Session(row.id, row.name, row.role, form_token)
 
     async def open_among(self, secrets: Collection[str]) -> set[str]:
         """Return the secrets of open sessions, and note that these are used."""
@@ -220,11 +222,6 @@ async def _count(
 
 def _new_secret() -> str:
     return base64.urlsafe_b64encode(os.urandom(SECRET_BYTES)).rstrip(b"=").decode()
-
-
-def _form_token(secret: str) -> str:
-    # Forms show it, so it must not reveal the secret that the cookie has.
-    return hmac.digest(secret.encode(), b"form", sha256).hex()
 
 
 FAILURES_MAX: Final = 5

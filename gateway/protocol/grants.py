@@ -92,8 +92,8 @@ class BrowserGrant:
 
 @dataclass(frozen=True, slots=True)
 class PythonGrant:
-    """Grant of `python` in this container, which is made on first use, if the tenant has less than
-    `containers_max` then.
+    """Grant of `python` in this container. With `containers_max` it is made on first use, if the
+    tenant has fewer then.
     """
 
     container_id: str

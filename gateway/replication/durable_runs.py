@@ -74,13 +74,15 @@ class DurableRuns:
         # `claimed_max` bounds the background responses that run here at once. `claimable` returns
         # for how many more the backends have room: others wait in the database, for any replica.
         self._dependencies = dependencies
+        self.end_defective = dependencies.archive.end_defective
         self.claimed_max = claimed_max
         self._claimable = claimable
         self._reserved = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
         """Background responses whose cost the next claim reports."""
         self.charges = QueuedCharges()
-        self._when_one_ends: Callable[[], None] = lambda: None
+        self.when_one_ends: Callable[[], None] = lambda: None
+        """Set by the scheduler, which is built from this object."""
 
     @property
     def room(self) -> int:
@@ -98,10 +100,6 @@ class DurableRuns:
             yield
         finally:
             self._reserved -= count
-
-    def when_one_ends(self, wake: Callable[[], None]) -> None:
-        # A setter, because the scheduler that is called is built from this object.
-        self._when_one_ends = wake
 
     @property
     def is_draining(self) -> bool:
@@ -168,9 +166,6 @@ class DurableRuns:
         self._start(spec, claimed.claim, live, counted=claimed.counted)
         return True
 
-    async def end_defective(self, claim: Claim, error: Exception) -> None:
-        await self._dependencies.archive.end_defective(claim, error)
-
     def _start(
         self,
         spec: RunSpec,
@@ -201,7 +196,7 @@ class DurableRuns:
                     tenant_id, cost = spec.principal.tenant_id, cost_of(spec, live.fold.usage)
                     self.ended.append(EndedResponse(tenant_id, cost, counted))
                     self.charges.end(tenant_id, head.uuid)
-                self._when_one_ends()
+                self.when_one_ends()
             if span is not None:
                 span.end()
 

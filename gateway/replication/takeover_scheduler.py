@@ -188,8 +188,7 @@ class TakeoverScheduler:
             # Its log or row is unreachable: it can be claimed again when its lease lapses.
             self._report("a claimed response waits for its lease", claimed, error)
         except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
-            self._report("a claimed response cannot go on", claimed, error)
-            await self._end(claimed, error)
+            await self._give_up(claimed, error)
         return True
 
     async def _start(self, claimed: ClaimedRun) -> bool:
@@ -223,9 +222,15 @@ class TakeoverScheduler:
             read = more[-1].first_entry + more[-1].count
         return rows
 
-    async def _end(self, claimed: ClaimedRun, error: Exception) -> None:
+    async def _give_up(self, claimed: ClaimedRun, error: Exception) -> None:
+        claim = claimed.claim
         try:
-            await self._runs.end_defective(claimed.claim, error)
+            heads = await claims.heads(self._database, [(claim.tenant_id, claim.uuid)])
+            head = heads.get(claim.uuid)
+            if head is None or head.epoch != claim.epoch:
+                return  # cancelled or deleted since it was claimed: so its log was another one
+            self._report("a claimed response cannot go on", claimed, error)
+            await self._runs.end_defective(claim, error)
         except Exception as refusal:  # noqa: BLE001 - as above
             self._report("a claimed response waits for its lease", claimed, refusal)
 

@@ -355,7 +355,11 @@ class Erasing:
                 rows, cipher = await self._rows(_ITEMS[table], ids=some)
                 for _, of_item in _of_items(cipher, rows, table):
                     used |= of_item
-        await self._keep_existing(used)
+        for table, statement in _THERE.items():
+            # Most containers were never made, or have expired.
+            if keys := list(getattr(used, table)):
+                rows, _ = await self._rows(statement, keys=keys)
+                setattr(used, table, {row[0] for row in rows})
         if used.may_be_shared:
             used -= await self._find_used_by_others(theirs.keys() | self._places)
         erased: dict[str, int] = {}
@@ -363,13 +367,6 @@ class Erasing:
             if keys := list(getattr(used, table)):
                 erased |= await self._erase({table: statement}, keys=keys)
         return erased
-
-    async def _keep_existing(self, used: UsedKeys) -> None:
-        # Most containers were never made, or have expired.
-        for table, statement in _THERE.items():
-            if keys := list(getattr(used, table)):
-                rows, _ = await self._rows(statement, keys=keys)
-                setattr(used, table, {row[0] for row in rows})
 
     async def _find_used_by_others(self, theirs: set[UUID]) -> UsedKeys:
         used = UsedKeys()

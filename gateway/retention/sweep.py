@@ -503,10 +503,6 @@ def _noting(failures: list[StoreError]) -> Iterator[None]:
         failures.append(error)
 
 
-def _utc_today() -> date:
-    return datetime.now(UTC).date()
-
-
 class Housekeeping:
     def __init__(
         self,
@@ -516,7 +512,7 @@ class Housekeeping:
         interval_s: float = INTERVAL_S,
         batch_rows_max: int = BATCH_ROWS_MAX,
         batches_max: int = 100,
-        today: Callable[[], date] = _utc_today,
+        today: Callable[[], date] = lambda: datetime.now(UTC).date(),
     ) -> None:
         # A round removes up to `batches_max * batch_rows_max` rows of each kind. Rounds are
         # `interval_s` / 2 to `interval_s` apart.

@@ -438,6 +438,10 @@ class Cycle(RequestResponseCycle):
         async def run(*arguments: Any) -> None:
             try:
                 await app(*arguments)
+            except asyncio.CancelledError:
+                # The server's grace is over; uvicorn would log it as a defect.
+                self.transport.close()
+                self.disconnected = True
             finally:
                 if not self.response_complete:
                     # uvicorn closes the connection now; parts of this turn of the loop go first.

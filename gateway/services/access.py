@@ -237,7 +237,7 @@ class Access:
         if principal is None and previous is not None:
             principal = await callers.find_principal(database, previous.hash(secret), self.defaults)
             if principal is not None:
-                self.uses.hash_again(principal, Rehash(current.hash(secret), current.id))
+                self.uses.rehashes[principal.key_id] = Rehash(current.hash(secret), current.id)
         if principal is None:
             return None
         terms = await key_terms.terms_of(database, principal)
@@ -313,14 +313,11 @@ class KeyUses:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._used: dict[UUID, Principal] = {}
-        self._rehashes: dict[UUID, Rehash] = {}
+        self.rehashes: dict[UUID, Rehash] = {}
 
     def note(self, principal: Principal) -> None:
         if principal.credential == "key":  # a token has none
             self._used[principal.key_id] = principal
-
-    def hash_again(self, principal: Principal, rehash: Rehash) -> None:
-        self._rehashes[principal.key_id] = rehash
 
     async def run(self) -> None:
         while True:
@@ -329,7 +326,7 @@ class KeyUses:
 
     async def flush(self) -> None:
         used, self._used = self._used, {}
-        rehashes, self._rehashes = self._rehashes, {}
+        rehashes, self.rehashes = self.rehashes, {}
         by_tenant: dict[TenantId, list[UUID]] = {}
         for principal in used.values():
             by_tenant.setdefault(principal.tenant_id, []).append(principal.key_id)

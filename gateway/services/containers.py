@@ -94,6 +94,7 @@ class Containers:
         """
         policy = principal.policy
         file_ids: tuple[str, ...] = ()
+        containers_max = None
         if isinstance(container, str):
             row = await self._alive(principal, container, param=param)
             uuid, memory_bytes = row.uuid, row.memory_bytes
@@ -101,9 +102,10 @@ class Containers:
             file_ids = container.file_ids
             where = f"{param}.memory_limit"
             memory_bytes = self._memory(policy, container.memory_limit, param=where)
-            uuid = ids.auto_container(response)
             if (used := await self._find_inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
+            else:
+                uuid, containers_max = ids.auto_container(response), policy.containers_max
         if len(file_ids) > FILE_IDS_MAX:
             raise array_too_long(f"{param}.file_ids", len(file_ids), FILE_IDS_MAX)
         names = [
@@ -116,7 +118,7 @@ class Containers:
             memory_bytes=memory_bytes,
             file_ids=file_ids,
             description=self._description(names),
-            containers_max=policy.containers_max,
+            containers_max=containers_max,
         )
 
     async def create(self, principal: Principal, new: NewContainer) -> Json:

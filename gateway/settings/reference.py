@@ -74,7 +74,8 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
     for key, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield f"{' ' * indent}{key}:  # {_first_paragraph(annotation)}"
+            about = inspect.cleandoc(annotation.__doc__ or "").partition("\n\n")[0]
+            yield f"{' ' * indent}{key}:  # {about}"
             yield from _section(annotation, indent + 2)
         else:
             yield from _comment(_summary(field), indent)
@@ -108,10 +109,6 @@ def _item(model: type[BaseModel], values: Mapping[str, str]) -> Iterator[str]:
 def _summary(field: FieldInfo) -> str:
     # The first sentence says what the setting is, the others when to change it.
     return _SENTENCE_END.split(field.description or "", maxsplit=1)[0]
-
-
-def _first_paragraph(model: type[BaseModel]) -> str:
-    return inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
 
 
 def _comment(text: str, indent: int) -> list[str]:

@@ -323,13 +323,10 @@ def plausible(conversation: Conversation, offered: Container[str]) -> Act | None
     if BROWSER + "search" in offered and _SEARCH_REQUEST.search(request):
         return _researching(conversation)
     runs_code = _PLOT_REQUEST.search(request) or _COMPUTE_REQUEST.search(request)
-    if PYTHON in offered and runs_code and not _of_python(conversation.new_outputs):
+    has_run = any(output.name == PYTHON for output in conversation.new_outputs)
+    if PYTHON in offered and runs_code and not has_run:
         return Act(PYTHON, code_for(request, conversation.system))
     return None
-
-
-def _of_python(outputs: list[ToolOutput]) -> bool:
-    return any(output.name == PYTHON for output in outputs)
 
 
 def _researching(conversation: Conversation) -> Act | None:

@@ -170,7 +170,7 @@ class Replica:
         )
         snapshots = _snapshots(base, dependencies)
         router.wake = scheduler.wake
-        runs.when_one_ends(scheduler.run_ended)
+        runs.when_one_ends = scheduler.run_ended
         reaper = OrphanReaper(
             database,
             dependencies.archive,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,35 @@ def test_a_replica_that_is_told_to_end_finishes_its_stream(pair: Pair) -> None:
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert pair.gateway.child.exit_code() == 0
     assert "Traceback" not in pair.gateway.child.output
+
+
+@pytest.mark.slow
+def test_what_has_not_ended_within_the_grace_is_answered_or_cut_off(
+    database_url: str, own_key: str, tmp_path: Path
+) -> None:
+    headers = {"authorization": f"Bearer {own_key}"}
+    body = {"model": MODEL, "input": ENDLESS, "max_output_tokens": 4001}
+    with reserved_port() as port, simulator_process(port) as backend, ExitStack() as stack:
+        gateway = stack.enter_context(
+            gateway_process(tmp_path, database_url, [backend.url], server={"drain_grace_s": 1})
+        )
+        url = f"{gateway.base_url}/responses"
+        client = stack.enter_context(httpx2.Client(headers=headers, timeout=30, trust_env=False))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        waiting = pool.submit(client.post, url, json=body)
+        backend.until_request(lambda row: row["max_tokens"] == 4001)
+        with client.stream("POST", url, json=body | {"stream": True}) as stream:
+            parts = stream.iter_text()
+            assert next(parts)
+            gateway.child.terminate()
+            with pytest.raises(httpx2.RemoteProtocolError):
+                "".join(parts)
+        answer = waiting.result()
+        assert gateway.child.exit_code() == 0
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error"]["code"] == "server_is_overloaded"
+    assert "Exception in ASGI application" not in gateway.child.output
+    assert "without completing response" not in gateway.child.output
 
 
 def test_a_killed_backend_fails_the_stream_and_what_it_said_is_stored(pair: Pair) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import HostedTools, ToolResult, ToolState
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
+CONTAINERS_MAX = 100
 HAS_BUBBLEWRAP = shutil.which("bwrap") is not None and SYSTEM_PYTHON.exists()
 ENGINES: dict[str, Callable[[], ContainerEngine]] = {"monty": lambda: MontyEngine(containers_max=8)}
 """Those that can be tried here, by name."""
@@ -166,6 +167,10 @@ def caller(
     pool.policy = replace(pool.policy, **bounds)
     uuid = container or ids.auto_container(ids.new_uuid())
     grant = PythonGrant(
-        ids.container_id(uuid), pool.engine or "", pool.policy.limits.memory_bytes, file_ids
+        ids.container_id(uuid),
+        pool.engine or "",
+        pool.policy.limits.memory_bytes,
+        file_ids,
+        containers_max=CONTAINERS_MAX,
     )
     return Caller(partial(PythonSession, pool), tenant_id, grant)

@@ -193,7 +193,7 @@ class Replica:
             owner=self.owner,
             metrics=self.metrics,
         )
-        self.runs.when_one_ends(self.scheduler.run_ended)
+        self.runs.when_one_ends = self.scheduler.run_ended
         self.reaper = OrphanReaper(
             database, self.archive, self.keeper, attempts_max=habits.terms.attempts_max
         )

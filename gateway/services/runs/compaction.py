@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import Prompt, TokenUsage
-    from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer
 
 REPEATED_SHARE: Final = 4
@@ -146,7 +145,10 @@ class Compactor:
     def request_for(self, request: CreateResponse) -> CreateResponse:
         tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
         overrides = {
-            "input": (*without_trigger(request), instruction()),
+            "input": (
+                *(item for item in request.input if not isinstance(item, CompactionTrigger)),
+                instruction(),
+            ),
             "instructions": request.instructions,
             "truncation": request.truncation,
             "service_tier": request.service_tier,
@@ -251,10 +253,6 @@ def _text(fold: Fold) -> str:
 
 def is_triggered(request: CreateResponse) -> bool:
     return bool(request.input) and isinstance(request.input[-1], CompactionTrigger)
-
-
-def without_trigger(request: CreateResponse) -> tuple[InputItem, ...]:
-    return tuple(item for item in request.input if not isinstance(item, CompactionTrigger))
 
 
 def summary_in(compacted: Compacted) -> ContextItem:

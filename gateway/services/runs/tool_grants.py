@@ -215,7 +215,12 @@ class ToolGrants:
             return _grant_citations(state)
         approved = next((one.call for one in decided if one.call is not None), None)
         shown = _shown_tool_lists(request, stored, history.items)
-        fresh = [listing for listing in listings if _identity(listing) not in shown]
+        # A failed listing is always reported.
+        fresh = [
+            one
+            for one in listings
+            if one.error or _list_identity(one.grant.label, one.shown) not in shown
+        ]
         browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
             browser=browser,
@@ -386,11 +391,6 @@ def _shown_tool_lists(
         for item in items
         if isinstance(item, McpListTools) and item.error is None
     )
-
-
-def _identity(listing: Listing) -> bytes | None:
-    # None for a failed listing, which is always reported.
-    return None if listing.error else _list_identity(listing.grant.label, listing.shown)
 
 
 def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:

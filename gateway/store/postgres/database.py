@@ -278,7 +278,10 @@ class Transaction:
                 await connection.stand_for(self._session)
                 self._is_begun = False
             else:
-                await connection.script(_as_if_new(self._begin) if state.session else self._begin)
+                begin = self._begin
+                if state.session:  # it may still stand for a tenant
+                    begin = _AS_IF_NEW + begin.removeprefix("BEGIN; ")
+                await connection.script(begin)
         except _LOST:
             await _drop(connection)
             if state.is_new:
@@ -529,11 +532,6 @@ class Database:
     ) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
         return Transaction(self._whole, begin, is_single=is_single, tenant_id=tenant_id)
-
-
-def _as_if_new(begin: str) -> str:
-    # For a connection that may still stand for a tenant.
-    return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:

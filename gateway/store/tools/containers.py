@@ -90,14 +90,20 @@ UPDATE containers {_TOUCH}
 WHERE tenant_id = :tenant AND id = :container AND expires_at > CAST(:now AS timestamptz)
 RETURNING {_COLUMNS}
 """)
-_TAKE: Final = Statement(f"""
-{insert_into("containers", [*_NEW, "owner", "epoch"])}
-ON CONFLICT (tenant_id, id) DO UPDATE
+_TAKE: Final = f"""
 {_TOUCH}, owner = CAST(:owner AS text),
     epoch = containers.epoch
         + CASE WHEN containers.owner = CAST(:owner AS text)
             AND containers.epoch = CAST(:had AS integer) THEN 0 ELSE 1 END
 WHERE containers.expires_at > CAST(:now AS timestamptz)
+"""
+_TAKE_ONE: Final = Statement(f"""
+UPDATE containers {_TAKE} AND tenant_id = :tenant_id AND id = :id
+RETURNING {_COLUMNS}
+""")
+_TAKE_OR_MAKE: Final = Statement(f"""
+{insert_into("containers", [*_NEW, "owner", "epoch"])}
+ON CONFLICT (tenant_id, id) DO UPDATE {_TAKE}
 RETURNING {_COLUMNS}
 """)
 _OPENED: Final = Statement("""
@@ -182,19 +188,24 @@ async def take(
     life_s: int,
     containers_max: int | None = None,
 ) -> ContainerRow | None:
-    """Take the container's interpreter for `row.owner`; create the container if it is missing.
+    """Take the container's interpreter for `row.owner`.
+
+    With `containers_max` and without an interpreter create the container if it is missing.
 
     `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
     same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
-    `handle` of the last interpreter. None: it has expired. Raises `TooManyContainers`.
+    `handle` of the last interpreter. None: it has expired or was deleted. Raises
+    `TooManyContainers`.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     async with database.transaction(tenant_id) as connection:
         new = _new(connection, tenant_id, row) | {"owner": row.owner, "epoch": 1}
+        statement = _TAKE_ONE
         if row.epoch == 0 and containers_max is not None:
+            statement = _TAKE_OR_MAKE
             of_row = _of(tenant_id, row.uuid)
             await _check_count(connection, of_row, containers_max, now=row.last_active_at)
-        taken = (await connection.execute(_TAKE, new | now)).one_or_none()
+        taken = (await connection.execute(statement, new | now)).one_or_none()
         return _row(connection, tenant_id, taken)
 
 

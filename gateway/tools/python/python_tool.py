@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -122,7 +123,7 @@ PRINTED_SHARE: Final = 4
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
-    ContainerExpired: ("The container has expired: its variables and files are gone.", "refused"),
+    ContainerExpired: ("The container expired or was deleted, with all in it.", "refused"),
     TooManyContainers: (
         "There are as many containers as there may be, so this code was not run: answer without "
         "it. One of them has to expire or be deleted first.",
@@ -149,9 +150,11 @@ class PythonSession(ToolSession):
         self._limits = pool.policy
         self._scope = scope
         self._files: dict[str, str] = {}
+        self._used = ""
+        """Container of the last code that ran: deleted since, it is not made again."""
         for state in scope.states:
             if "container_id" in state:
-                self._files = dict(state.get("files", {}))
+                self._files, self._used = dict(state.get("files", {})), state["container_id"]
 
     @override
     def start(self, call: ToolCall) -> ToolStart:
@@ -167,6 +170,8 @@ class PythonSession(ToolSession):
             return self._result(code, _OFF, "refused")
         if (refusal := self._refusal(call, code)) is not None:
             return self._result(code, refusal, "refused")
+        if grant.container_id == self._used:
+            grant = replace(grant, containers_max=None)
         try:
             execution = await self._pool.execute(
                 self._scope.tenant_id,
@@ -195,6 +200,7 @@ class PythonSession(ToolSession):
         grant = self._scope.grants.python
         if grant is None:
             return None
+        grant = replace(grant, containers_max=None)
         execution = await self._pool.resume(self._scope.tenant_id, grant, handle)
         if execution is None:
             return None
@@ -210,7 +216,7 @@ class PythonSession(ToolSession):
         logs = plain(shortened(ran.output, PRINTED_SHARE * self._limits.logs_chars_max))
         # Each call's state has them again, and code may delete files and write others.
         written = [*(self._files | execution.files).items()]
-        self._files = dict(written[-CITED_FILES_MAX:])
+        self._files, self._used = dict(written[-CITED_FILES_MAX:]), grant.container_id
         outputs: list[dict[str, Any]] = []
         if logs:
             shown = shortened(logs, self._limits.logs_chars_max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -17,6 +18,7 @@ from gateway.api.client_connection import ClientDisconnected
 from gateway.api.containers import download_response
 from gateway.api.streaming import StreamLimits
 from gateway.errors import ResourceNotFound
+from gateway.protocol.hosted_tools import AutoContainer
 from gateway.services.containers import Download, download
 from gateway.settings.tools import Python, Tools
 from gateway.store.postgres.statements import Statement
@@ -553,6 +555,18 @@ async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
     assert "retry-after" not in error.response.headers
     await sdk.containers.delete(made.id)
     await sdk.containers.create(name="c")
+
+
+async def test_a_container_is_made_on_first_use_only_where_a_response_has_none(
+    sdk: openai.AsyncOpenAI, running: RunningGateway
+) -> None:
+    made = await sdk.containers.create(name="c")
+    principal = await running.process.access.authenticate(sdk.api_key)
+    granted = partial(running.process.containers.granted, principal, ids.new_uuid())
+    auto = AutoContainer(type="auto")
+    assert (await granted(auto)).containers_max == SMALL.tenant_containers_max
+    for grant in (await granted(made.id), await granted(auto, inherited=made.id)):
+        assert (grant.container_id, grant.containers_max) == (made.id, None)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.app import create_app
-from gateway.cli.reload import RELOADABLE, take_over
+from gateway.cli.reload import RELOADABLE, hangups, take_over
 from gateway.server.server import Server, listen
 from gateway.server.websocket_protocol import TOLERATED
 from gateway.settings import Settings
@@ -307,6 +308,19 @@ async def test_a_hangup_while_a_gateway_starts_does_not_end_it(
         async with http_client(gateway.url) as client:
             text = (await client.get("/metrics")).text
         assert 'gateway_reloads_total{outcome="failed"} 0.0' in text
+
+
+async def test_a_hangup_after_the_drain_does_not_change_how_a_gateway_ends() -> None:
+    """From "stopped" to its exit code a process takes some tenths of a second."""
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        with hangups() as hangup:
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(60):
+                await hangup.wait()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def ignores(number: signal.Signals, pid: int) -> bool:

@@ -9,22 +9,27 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from gateway.engine import outcome
+from gateway.engine.row_mapping import datetime_of
 from gateway.engine.runner import Run
-from gateway.entries import Queued, Tokens, unpack
+from gateway.entries import Queued, Tokens, pack, unpack
 from gateway.errors import ClaimLost
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
+from gateway.replication import takeover_scheduler
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
-from gateway.store.events import day_of
+from gateway.store.events import LogRow, day_of
+from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.process import Process
 from tests.conftest import opened
 from tests.fakes.following import collected
 from tests.fakes.gateway import gateway_settings
+from tests.fakes.logs import captured_logs
 from tests.fakes.replica import (
     LEASE_S,
     Speaker,
@@ -37,10 +42,10 @@ from tests.fakes.replica import (
 from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica
 
@@ -58,11 +63,11 @@ def in_memory(one: Replica, spec: RunSpec) -> LiveLog:
 
 
 @asynccontextmanager
-async def locked(database_url: str, statement: str) -> AsyncIterator[None]:
+async def locked(database_url: str, statement: str) -> AsyncIterator[Connection]:
     """While entered, somebody else holds the lock that `statement` takes."""
     async with opened(database_url) as other, other.owner_transaction() as connection:
         await connection.execute(Statement(statement))
-        yield
+        yield connection
 
 
 @pytest.mark.slow
@@ -149,6 +154,45 @@ async def test_what_waits_to_be_taken_up_is_renewed_like_what_runs(
         await one.idle()
     for spec in specs:
         assert (await load(database, spec)).status == "completed"
+
+
+async def cancel(connection: Connection, spec: RunSpec) -> None:
+    tenant_id, end = spec.principal.tenant_id, pack([outcome.cancelled(spec.head.created_at)])
+    await turn_to(connection, tenant_id)
+    row = LogRow(1, 1, end)
+    created_at = datetime_of(spec.head.created_at)
+    await events.add(connection, Claim(tenant_id, spec.head.uuid, 2), created_at, row)
+    await change(connection, spec, "UPDATE responses SET epoch = 2, status = 'cancelled'")
+
+
+async def delete(connection: Connection, spec: RunSpec) -> None:
+    await change(connection, spec, "DELETE FROM responses")
+    await connection.execute(Statement("DELETE FROM events"), {})
+
+
+async def change(connection: Connection, spec: RunSpec, statement: str) -> None:
+    await connection.execute(Statement(f"{statement} WHERE id = :id"), {"id": spec.head.uuid})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("meanwhile", [cancel, delete])
+async def test_what_is_cancelled_or_deleted_before_it_is_taken_up_is_no_defect(
+    database: Database,
+    database_url: str,
+    tenant: TenantId,
+    meanwhile: Callable[[Connection, RunSpec], Awaitable[None]],
+) -> None:
+    spec = background(tenant)
+    async with replica(database, Speaker(ANSWER)) as one:
+        await one.archive.accept(spec, None, owned=False)
+        with captured_logs(of=takeover_scheduler.__name__) as logs:
+            async with asyncio.TaskGroup() as group, locked(database_url, LOCK_LOGS) as other:
+                group.create_task(one.scheduler.claim_available())
+                while not (await load(database, spec)).is_held:
+                    pass
+                await meanwhile(other, spec)
+        assert one.supervisor.claimed == 0
+    assert not logs
 
 
 @pytest.mark.slow

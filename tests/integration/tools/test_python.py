@@ -275,6 +275,7 @@ async def test_a_state_has_the_last_files_that_an_answer_may_cite(
 ) -> None:
     async with open_pool(database, ENGINES["monty"]()) as pool:
         response = caller(pool, tenant)
+        await response.run("1")
         before = {f"/mnt/data/{at}": f"cfile_{at}" for at in range(CITED_FILES_MAX)}
         response.states.append({"container_id": response.grant.container_id, "files": before})
         made = await response.run("open('/mnt/data/new', 'w').write('x')")
@@ -366,6 +367,26 @@ async def test_containers_expire(database: Database, tenant: TenantId) -> None:
         clock.pass_s(61)
         await pool.sweep()
         assert (await idle.run("x")).outcome == "refused"
+
+
+async def test_a_container_that_is_deleted_while_a_response_uses_it_stays_deleted(
+    database: Database, tenant: TenantId
+) -> None:
+    async with (
+        open_pool(database, ENGINES["monty"]()) as here,
+        open_pool(database, ENGINES["monty"](), owner="other") as there,
+    ):
+        response = caller(here, tenant)
+        assert (await response.run("1")).outcome == "ok"
+        uuid = ids.parse_container_id(response.grant.container_id)
+        assert uuid is not None
+        named = replace(caller(there, tenant, uuid).grant, containers_max=None)
+        heir = replace(caller(there, tenant, uuid), grant=named)
+        assert await containers.delete(database, tenant, uuid)
+        for one in (response, heir):
+            late = await one.run("1")
+            assert (late.outcome, "deleted" in late.output) == ("refused", True)
+        assert await containers.load(database, tenant, uuid) is None
 
 
 @pytest.mark.slow
