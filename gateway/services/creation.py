@@ -325,7 +325,7 @@ class Creation:
         # `counts` is for a model that sees no images.
         request, policy = command.request, command.principal.policy
         try:
-            abilities = self._models.get(request.model, policy).abilities
+            abilities = self._models.get(request.model, policy).format.abilities
         except GatewayError:
             return counts  # its backends have gone since
         return unread(request.input, sees=True) if SEES in abilities else counts

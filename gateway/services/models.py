@@ -14,14 +14,13 @@ from gateway.upstreams.pool import SILENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.parameters import Effort
     from gateway.tenancy.policy import TenantPolicy
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
 """Some clients and servers write it before the model's name."""
-ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Abilities of gpt-oss."""
 GENERATES: Final = ("generate",)
 
 
@@ -82,13 +81,14 @@ class Model:
     context_length: int
     aliases: tuple[str, ...]
     reasoning_effort: Effort
+    format: ModelFormat
     parent: str | None = None
     """Base model of an adapter."""
     tasks: tuple[str, ...] = GENERATES
-    abilities: tuple[str, ...] = ABILITIES
 
     def body(self) -> dict[str, Any]:
         others = [task for task in self.tasks if task != "generate"]
+        abilities = self.format.abilities if "generate" in self.tasks else ()
         return {
             "id": self.id,
             "object": "model",
@@ -99,7 +99,7 @@ class Model:
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
             "parent": self.parent,
-            "capabilities": [*(self.abilities if "generate" in self.tasks else ()), *others],
+            "capabilities": [*abilities, *others],
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -108,16 +108,16 @@ class Models:
     def __init__(
         self,
         pool: Pool,
+        format_of: FormatOf,
         *,
         aliases: Mapping[str, str],
         efforts: Mapping[str, Effort],
         tasks: Mapping[str, tuple[str, ...]] = _NONE,
-        abilities: Mapping[str, tuple[str, ...]] = _NONE,
     ) -> None:
         """Take `aliases` (name to id), and the rest by id."""
         self._tasks = tasks
         self._pool = pool
-        self._abilities = abilities
+        self._format_of = format_of
         self._aliases = aliases
         self._efforts = efforts
         self._created_at = int(time.time())
@@ -182,9 +182,9 @@ class Models:
             context_length=info.context_length,
             aliases=aliases,
             reasoning_effort=self._efforts.get(info.id, self._efforts.get(parent, DEFAULT_EFFORT)),
+            format=self._format_of(info.id),
             parent=info.parent,
             tasks=self._tasks.get(info.id, self._tasks.get(parent, GENERATES)),
-            abilities=self._abilities.get(info.id, self._abilities.get(parent, ABILITIES)),
         )
 
 
@@ -232,5 +232,5 @@ def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
         "web_search_tool_type": "text",
         "supports_search_tool": False,
         "experimental_supported_tools": [],
-        "input_modalities": ["text", "image"] if SEES in model.abilities else ["text"],
+        "input_modalities": ["text", "image"] if SEES in model.format.abilities else ["text"],
     }

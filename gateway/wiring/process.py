@@ -219,10 +219,10 @@ def _models(base: Foundation) -> Models:
     configured = base.settings.models
     return Models(
         base.pool,
+        base.formats.for_model,
         aliases=base.settings.model_aliases,
         efforts={model.id: model.reasoning_effort for model in configured},
         tasks={model.id: model.tasks for model in configured},
-        abilities={model.id: base.formats.for_model(model.id).abilities for model in configured},
     )
 
 
@@ -245,7 +245,6 @@ def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> Tool
 
 def _spec_builder(base: Foundation) -> SpecBuilder:
     return SpecBuilder(
-        base.formats.for_model,
         system_message=base.settings.harmony,
         cache_salt_key=base.settings.cache_salt_key,
         sealer=base.sealer,

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt
-    from gateway.models.format import FormatOf, ModelFormat, Rendering
+    from gateway.models.format import ModelFormat, Rendering
     from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
@@ -206,15 +206,7 @@ class Written:
 
 
 class SpecBuilder:
-    def __init__(
-        self,
-        format_of: FormatOf,
-        *,
-        system_message: Harmony,
-        cache_salt_key: bytes,
-        sealer: Sealer,
-    ) -> None:
-        self._format_of = format_of
+    def __init__(self, *, system_message: Harmony, cache_salt_key: bytes, sealer: Sealer) -> None:
         self._system_message = system_message
         self._cache_salt_key = cache_salt_key
         self._sealer = sealer
@@ -246,7 +238,7 @@ class SpecBuilder:
 
         `item_by_item`: render the history's items instead of repeating its ids.
         """
-        format_ = self._format_of(run_input.model.id)
+        format_ = run_input.model.format
         repeated = (
             None if item_by_item or run_input.is_opening else _repeat_history(run_input, format_)
         )
@@ -289,10 +281,6 @@ class SpecBuilder:
             echoed, rules, checker, context, items, options, prompt, repeated is not None
         )
 
-    def knows_stored_ids(self, model: Model) -> bool:
-        # Formats that do not store ids need the JSON of a history to continue it.
-        return self._format_of(model.id).framing.stores_ids
-
     def count(self, run_input: RunInput) -> int:
         """Count the prompt, also if it is too long to run."""
         written = self.write(run_input)
@@ -311,7 +299,7 @@ class SpecBuilder:
         outlives = command.generate and policy.on_disconnect == "continue"
         is_durable = request.background or (request.store and (outlives or command.key is not None))
         is_remembered = command.remembered and not request.store
-        format_, prompt = self._format_of(model.id), written.prompt
+        format_, prompt = model.format, written.prompt
         if request.truncation == "auto":
             prompt = self._truncate(run_input, written)
         room = model.context_length - prompt.tokens
@@ -446,7 +434,7 @@ class SpecBuilder:
             run_input.history.items,
             run_input.stored,
         )
-        if not self.knows_stored_ids(run_input.model):
+        if not run_input.model.format.framing.stores_ids:
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
         sealer, tenant = self._sealer, run_input.tenant_id
@@ -474,7 +462,7 @@ class SpecBuilder:
             costs, excess = costs_of(prompt, len(items)), prompt.tokens + 1 - length
             kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
             items = tuple(map(items.__getitem__, kept))
-            prompt = self._format_of(run_input.model.id).render(items, written.options)
+            prompt = run_input.model.format.render(items, written.options)
             if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
 
@@ -517,7 +505,7 @@ def _build_echo(run_input: RunInput) -> Echo:
         default_effort=run_input.model.reasoning_effort,
         service_tier=service_tier(command.request, command.principal.policy),
         summaries=command.principal.policy.reasoning_summary != "off",
-        unthinks=UNTHINKS in run_input.model.abilities,
+        unthinks=UNTHINKS in run_input.model.format.abilities,
     )
 
 
@@ -800,23 +788,25 @@ class RunBuilder:
             self._models.require_logprobs(model)
         if request.wants_messages:
             _require_messages(principal)
-        if request.rejects_images and SEES not in model.abilities:
+        if request.rejects_images and SEES not in model.format.abilities:
             check_images(request.input)
         uuid, created_at = ids.new_uuid(), int(time.time())
         stored: Mapping[str, ContextItem] = {}
         if is_opening := opens(request):
             history = History(None, (), created_at)
         else:
-            # Storing a continuation later stores the conversation's items, too.
+            # Formats that do not store ids need the JSON of a history to continue it; storing a
+            # continuation later stores the conversation's items, too.
             is_stored_later = (
                 command.remembered and not request.store and request.conversation is not None
             )
+            reads_json = with_json or is_stored_later or not model.format.framing.stores_ids
             history = await self._history_source.of(
                 principal,
                 request,
                 created_at=created_at,
                 local=command.local,
-                with_json=with_json or is_stored_later or not self._specs.knows_stored_ids(model),
+                with_json=reads_json,
             )
             stored = await self._history_source.named_items(principal, request)
             run_input = RunInput(command, model, history, stored, uuid, created_at)

@@ -21,6 +21,7 @@ from gateway.services.runs.run_builder import (
 )
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import parse
+from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 TENANT = TenantId(UUID(int=1))
 GIVEN = RunInput(
     CreateCommand(Principal(TENANT, "acme", TENANT), parse(input="hi"), None, 1, 0.0),
-    Model("m", 0, 100, (), "medium"),
+    Model("m", 0, 100, (), "medium", harmony_of("m")),
     History(None, (), 0),
     stored={},
     uuid=TENANT,
