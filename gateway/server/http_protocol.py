@@ -278,7 +278,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
-        self.server_state.total_requests += 1
         cycle, self.cycle = self.cycle, None
         assert cycle is not None, "it calls this, once"
         is_open = not self.transport.is_closing()
@@ -378,8 +377,7 @@ class PartWrites:
 
     An engine's step brings a token to each of its streams. A write evicts from the processor's
     caches what the next token needs: tokens and then their writes take about a tenth less CPU than
-    in turn. What one client is sent in a turn is one write, which costs as much as half of the
-    work on a short request.
+    in turn. What one client is sent in a turn is one write.
     """
 
     def __init__(self) -> None:

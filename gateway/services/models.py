@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 VENDOR_PREFIX = "openai/"
 """Some clients and servers write it before the model's name."""
 GENERATES: Final = ("generate",)
-
-
-_NONE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 _UNABLE: Final = {
     "generate": "The model '{}' does not generate. GET /v1/models tells what each model can do.",
     "embeddings": "The model '{}' makes no embeddings here. GET /v1/models tells which models do.",
@@ -112,7 +108,7 @@ class Models:
         *,
         aliases: Mapping[str, str],
         efforts: Mapping[str, Effort],
-        tasks: Mapping[str, tuple[str, ...]] = _NONE,
+        tasks: Mapping[str, tuple[str, ...]],
     ) -> None:
         """Take `aliases` (name to id), and the rest by id."""
         self._tasks = tasks

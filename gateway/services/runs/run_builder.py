@@ -797,16 +797,15 @@ class RunBuilder:
         else:
             # Formats that do not store ids need the JSON of a history to continue it; storing a
             # continuation later stores the conversation's items, too.
-            is_stored_later = (
-                command.remembered and not request.store and request.conversation is not None
-            )
-            reads_json = with_json or is_stored_later or not model.format.framing.stores_ids
+            is_unstored = command.remembered and not request.store
+            with_json |= is_unstored and request.conversation is not None
+            with_json |= not model.format.framing.stores_ids
             history = await self._history_source.of(
                 principal,
                 request,
                 created_at=created_at,
                 local=command.local,
-                with_json=reads_json,
+                with_json=with_json,
             )
             stored = await self._history_source.named_items(principal, request)
             run_input = RunInput(command, model, history, stored, uuid, created_at)

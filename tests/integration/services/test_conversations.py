@@ -75,7 +75,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=-1)) as threads:
         conversations = Conversations(
             database,
-            models=Models(pool, harmony_of, aliases={}, efforts={}),
+            models=Models(pool, harmony_of, aliases={}, efforts={}, tasks={}),
             sealer=SEALER,
             format_=harmony(),
             executor=threads,

@@ -95,7 +95,7 @@ async def desk(
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
     models = Models(
-        pool, lambda _: HarmonyFormat(vocabulary()), aliases={"alias": MODEL}, efforts={}
+        pool, lambda _: HarmonyFormat(vocabulary()), aliases={"alias": MODEL}, efforts={}, tasks={}
     )
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=100_000)) as threads:
         builder = RunBuilder(
