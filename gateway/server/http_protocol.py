@@ -392,15 +392,16 @@ class PartWrites:
         if self._count >= PARTS_TOGETHER:
             self.flush()
 
-    def write(self, transport: asyncio.Transport, rest: bytes) -> None:
+    def write(self, transport: asyncio.Transport, rest: bytes = b"") -> None:
         """Write `rest` now, behind the parts for its transport."""
-        transport.write(b"".join([*self._parts.pop(transport, ()), rest]))
+        data = b"".join([*self._parts.pop(transport, ()), rest])
+        if data and not transport.is_closing():
+            transport.write(data)
 
     def flush(self) -> None:
-        parts, self._parts, self._count = self._parts, {}, 0
-        for transport, of_one in parts.items():
-            if not transport.is_closing():
-                transport.write(b"".join(of_one))
+        self._count = 0
+        for transport in [*self._parts]:
+            self.write(transport)
 
 
 class ResponseTransport:
@@ -418,7 +419,7 @@ class ResponseTransport:
         write(self._transport, data)
 
     def close(self) -> None:
-        self._part_writes.write(self._transport, b"")
+        self._part_writes.write(self._transport)
         self._transport.close()
 
     def is_closing(self) -> bool:
