@@ -376,14 +376,16 @@ class SseSplitter:
         """Return the data of completed events, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
-        rest, held = self._rest, self._lines
-        if not (rest or held) and data[:6] == _DATA and data[-2:] == b"\n\n":
+        if not (self._rest or self._lines) and data[:6] == _DATA and data[-2:] == b"\n\n":
             # Nearly always: whole events of one line each.
-            self._is_front = False
             payloads = data[6:-2].split(_NEXT_DATA)
             if data.count(b"\n") == 2 * len(payloads) and b"" not in payloads:
+                self._is_front = False
                 return payloads
-        lines = data.split(b"\n")
+        return self._take_lines(data)
+
+    def _take_lines(self, data: bytes) -> list[bytes]:
+        lines, rest, held = data.split(b"\n"), self._rest, self._lines
         if rest:
             rest += lines[0]
             if len(lines) == 1:
@@ -394,7 +396,7 @@ class SseSplitter:
             self._is_front = False
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         rest += lines.pop()
-        payloads = []
+        payloads: list[bytes] = []
         for line in lines:
             if not line:
                 if payload := b"\n".join(held):

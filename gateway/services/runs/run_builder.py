@@ -219,7 +219,7 @@ class SpecBuilder:
         """There are few: requests without tools and formats have few options."""
 
     def work_bytes(self, run_input: RunInput) -> int:
-        """Return the cost of `spec`, in bytes of text to tokenise."""
+        """Return the cost of work on a prompt, in bytes of text to tokenise."""
         size_bytes, request = run_input.command.body_bytes, run_input.command.request
         if not run_input.is_opening:
             size_bytes += _size_bytes(run_input.history.items) + _size_bytes(
@@ -664,18 +664,22 @@ class PromptExecutor:
     """
 
     def __init__(
-        self, executor: ThreadExecutor, tokenizers: Tokenizers, images: ImageFetcher | None = None
+        self,
+        executor: ThreadExecutor,
+        work_bytes: Callable[[RunInput], int],
+        tokenizers: Tokenizers,
+        images: ImageFetcher | None = None,
     ) -> None:
         self._executor = executor
+        self._work_bytes = work_bytes
         self._tokenizers = tokenizers
         self._images = images
 
-    async def run(
-        self, work: Callable[[RunInput], T], run_input: RunInput, *, size_bytes: int
-    ) -> T:
+    async def run(self, work: Callable[[RunInput], T], run_input: RunInput) -> T:
         """Run work, fetching renderings and images for it. Raises as `ThreadExecutor.run` does, and
         `NoUpstreamAvailable` if no server of the model renders.
         """
+        size_bytes = self._work_bytes(run_input)
         for _ in range(RENDERINGS_MAX):
             try:
                 return await self._executor.run(work, run_input, size_bytes=size_bytes)
@@ -731,9 +735,7 @@ class RunBuilder:
             not run_input.is_opening and is_triggered(request)
         )
         work = self._plan if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._executor.run(
-            work, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        planned: RunSpec | SummaryPlan = await self._executor.run(work, run_input)
         return DueSummary(run_input, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
@@ -746,9 +748,7 @@ class RunBuilder:
         summary = await self._compactor.make(due.plan.spec)
         run_input = replace(due.run_input, compacted=summary.compacted)
         try:
-            yield await self._executor.run(
-                self._specs.spec, run_input, size_bytes=self._specs.work_bytes(run_input)
-            )
+            yield await self._executor.run(self._specs.spec, run_input)
         except BaseException:
             self._compactor.book(summary)
             raise
@@ -765,19 +765,14 @@ class RunBuilder:
         `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
-        plan = await self._executor.run(
-            self._plan_summary, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        plan = await self._executor.run(self._plan_summary, run_input)
         summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
         return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""
-        run_input = await self._look_up(command, model)
-        return await self._executor.run(
-            self._specs.count, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        return await self._executor.run(self._specs.count, await self._look_up(command, model))
 
     async def _look_up(
         self, command: CreateCommand, model: Model, *, with_json: bool = False
@@ -801,11 +796,7 @@ class RunBuilder:
             with_json |= is_unstored and request.conversation is not None
             with_json |= not model.format.framing.stores_ids
             history = await self._history_source.of(
-                principal,
-                request,
-                created_at=created_at,
-                local=command.local,
-                with_json=with_json,
+                principal, request, created_at=created_at, local=command.local, with_json=with_json
             )
             stored = await self._history_source.named_items(principal, request)
             run_input = RunInput(command, model, history, stored, uuid, created_at)
@@ -826,8 +817,7 @@ class RunBuilder:
         if items_of_kinds(tuple(run_input.stored.values()), BRINGING) or has_kinds(
             history, BRINGING
         ):
-            size = history.json_bytes if isinstance(history, PackedItems) else 0
-            before = await self._executor.run(_tools_before, run_input, size_bytes=size)
+            before = await self._executor.run(_tools_before, run_input)
             request = request.model_copy(update={"brought": (*before, *request.brought)})
         if request.looks_back:
             check_choice(request)

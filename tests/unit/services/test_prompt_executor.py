@@ -51,7 +51,7 @@ class Server:
 async def run(work: Any) -> tuple[Any, Server]:
     threads, server = ThreadExecutor(threads_max=1, inline_bytes_max=10), Server()
     try:
-        return await PromptExecutor(threads, server).run(work, GIVEN, size_bytes=1), server
+        return await PromptExecutor(threads, lambda _: 1, server).run(work, GIVEN), server
     finally:
         threads.close()
 
