@@ -278,7 +278,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
-        self.server_state.total_requests += 1
         cycle, self.cycle = self.cycle, None
         assert cycle is not None, "it calls this, once"
         is_open = not self.transport.is_closing()
@@ -374,28 +373,57 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class PartWrites:
-    """Parts of bodies that are written together at the end of the event loop's turn.
+    """Parts of responses that are written together at the end of the event loop's turn.
 
     An engine's step brings a token to each of its streams. A write evicts from the processor's
     caches what the next token needs: tokens and then their writes take about a tenth less CPU than
-    in turn.
+    in turn. What one client is sent in a turn is one write.
     """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[asyncio.Transport, bytes]] = []
+        self._parts: dict[asyncio.Transport, list[bytes]] = {}
+        self._count = 0
 
     def add(self, transport: asyncio.Transport, part: bytes) -> None:
-        if not self._parts:
+        if not self._count:
             asyncio.get_running_loop().call_soon(self.flush, context=Context())
-        self._parts.append((transport, part))
-        if len(self._parts) >= PARTS_TOGETHER:
+        self._parts.setdefault(transport, []).append(part)
+        self._count += 1
+        if self._count >= PARTS_TOGETHER:
             self.flush()
 
+    def write(self, transport: asyncio.Transport, rest: bytes = b"") -> None:
+        """Write `rest` now, behind the parts for its transport."""
+        data = b"".join([*self._parts.pop(transport, ()), rest])
+        if data and not transport.is_closing():
+            transport.write(data)
+
     def flush(self) -> None:
-        parts, self._parts = self._parts, []
-        for transport, part in parts:
-            if not transport.is_closing():
-                transport.write(part)
+        self._count = 0
+        for transport in [*self._parts]:
+            self.write(transport)
+
+
+class ResponseTransport:
+    """Transport that uvicorn writes one response to: its head waits for what follows."""
+
+    __slots__ = ("_part_writes", "_transport", "writes_head")
+
+    def __init__(self, transport: asyncio.Transport, part_writes: PartWrites) -> None:
+        self._transport = transport
+        self._part_writes = part_writes
+        self.writes_head = False
+
+    def write(self, data: bytes) -> None:
+        write = self._part_writes.add if self.writes_head else self._part_writes.write
+        write(self._transport, data)
+
+    def close(self) -> None:
+        self._part_writes.write(self._transport)
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class Cycle(RequestResponseCycle):
@@ -403,9 +431,10 @@ class Cycle(RequestResponseCycle):
 
     def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: IncomingRequest) -> None:
         # `scope` is what the application is called with.
+        self._output = ResponseTransport(protocol.transport, protocol.part_writes)
         super().__init__(
             scope=scope,  # type: ignore[arg-type]
-            transport=protocol.transport,
+            transport=self._output,  # type: ignore[arg-type]
             flow=protocol.flow,
             logger=protocol.logger,
             access_logger=protocol.access_logger,
@@ -430,7 +459,7 @@ class Cycle(RequestResponseCycle):
         self.scope, self._on_disconnect = {}, None  # type: ignore[typeddict-item]
         if protocol.cycle is self:
             protocol.cycle = None
-        if self.transport.is_closing() and not protocol.is_lost:
+        if protocol.transport.is_closing() and not protocol.is_lost:
             protocol.close()
 
     @override
@@ -442,10 +471,6 @@ class Cycle(RequestResponseCycle):
                 # The server's grace is over; uvicorn would log it as a defect.
                 self.transport.close()
                 self.disconnected = True
-            finally:
-                if not self.response_complete:
-                    # uvicorn closes the connection now; parts of this turn of the loop go first.
-                    self._protocol.part_writes.flush()
 
         await super().run_asgi(run)
 
@@ -454,7 +479,6 @@ class Cycle(RequestResponseCycle):
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
-        self._protocol.part_writes.flush()
         # The rest must not wait, so that decisions and writes see the same state.
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -472,8 +496,11 @@ class Cycle(RequestResponseCycle):
                 # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).
                 self.chunked_encoding = False
                 self._ends_with_connection = True
+            has_body = self.scope["method"] != "HEAD"
+            self._output.writes_head = has_body
             await super().send(message)
-            self._has_parts = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
+            self._output.writes_head = False
+            self._has_parts = bool(self.chunked_encoding) and has_body
             return
         if message["type"] == "http.response.body":
             if self._ends_with_connection:
@@ -496,7 +523,8 @@ class Cycle(RequestResponseCycle):
             or not part
         ):
             return False
-        self._protocol.part_writes.add(self.transport, b"%x\r\n%b\r\n" % (len(part), part))
+        chunk = b"%x\r\n%b\r\n" % (len(part), part)
+        self._protocol.part_writes.add(self._protocol.transport, chunk)
         return True
 
     def watch(self, on_disconnect: Callable[[], None] | None) -> None:

@@ -14,6 +14,7 @@ Responses with their log in the database are durable: any replica continues them
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -56,7 +57,7 @@ from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gateway.engine.run_spec import RunSpec
     from gateway.limits.accounting import Charge
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
-    from gateway.services.models import Models
+    from gateway.services.models import Model, Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.runs.compaction import CompactedContext
     from gateway.services.runs.run_builder import CreateCommand, RunBuilder
@@ -324,7 +325,7 @@ class Creation:
         # `counts` is for a model that sees no images.
         request, policy = command.request, command.principal.policy
         try:
-            abilities = self._models.get(request.model, policy).abilities
+            abilities = self._models.get(request.model, policy).format.abilities
         except GatewayError:
             return counts  # its backends have gone since
         return unread(request.input, sees=True) if SEES in abilities else counts
@@ -349,37 +350,36 @@ class Creation:
 
     async def compact(self, command: CreateCommand) -> tuple[CompactedContext, Headers]:
         """Replace everything but messages of user and operator by a compaction item."""
-        principal = command.principal
-        model = self._models.get(command.request.model, principal.policy, task="generate")
-        if principal.keeps_nothing:
+        if command.principal.keeps_nothing:
             permitted(command)
-        charge = await self._limiter.enter(principal, model.id, "default")
-        try:
-            with self._dependencies.supervisor.admitted(principal.tenant_id):
-                compacted = await self._builder.compact(
-                    command, model, admit=partial(self._reserve, charge)
-                )
-        finally:
-            # Once a summary was begun, that has settled.
-            if charge is not None:
-                charge.settle(NOTHING_USED)
+        async with self._charged(command) as (model, charge):
+            compacted = await self._builder.compact(
+                command, model, admit=partial(self._reserve, charge)
+            )
         return compacted, () if charge is None else charge.headers
 
     async def count(self, command: CreateCommand) -> tuple[int, Headers]:
         """Count the prompt's tokens. It is charged as a request, since it is parsed and tokenised
         like one.
         """
+        async with self._charged(command) as (model, charge):
+            tokens = await self._builder.count(command, model)
+        return tokens, () if charge is None else charge.headers
+
+    @asynccontextmanager
+    async def _charged(self, command: CreateCommand) -> AsyncIterator[tuple[Model, Charge | None]]:
+        # For a request without a response: its model, and what it was charged.
         principal = command.principal
         model = self._models.get(command.request.model, principal.policy, task="generate")
         charge = await self._limiter.enter(principal, model.id, "default")
         try:
             # MCP servers are asked, and backends of some formats: both may be slow.
             with self._dependencies.supervisor.admitted(principal.tenant_id):
-                tokens = await self._builder.count(command, model)
+                yield model, charge
         finally:
+            # A summary that was begun has settled.
             if charge is not None:
                 charge.settle(NOTHING_USED)
-        return tokens, () if charge is None else charge.headers
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         # None if the key is unused or its response was deleted.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
@@ -14,18 +13,14 @@ from gateway.upstreams.pool import SILENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.parameters import Effort
     from gateway.tenancy.policy import TenantPolicy
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
 """Some clients and servers write it before the model's name."""
-ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Abilities of gpt-oss."""
 GENERATES: Final = ("generate",)
-
-
-_NONE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 _UNABLE: Final = {
     "generate": "The model '{}' does not generate. GET /v1/models tells what each model can do.",
     "embeddings": "The model '{}' makes no embeddings here. GET /v1/models tells which models do.",
@@ -82,13 +77,14 @@ class Model:
     context_length: int
     aliases: tuple[str, ...]
     reasoning_effort: Effort
+    format: ModelFormat
     parent: str | None = None
     """Base model of an adapter."""
     tasks: tuple[str, ...] = GENERATES
-    abilities: tuple[str, ...] = ABILITIES
 
     def body(self) -> dict[str, Any]:
         others = [task for task in self.tasks if task != "generate"]
+        abilities = self.format.abilities if "generate" in self.tasks else ()
         return {
             "id": self.id,
             "object": "model",
@@ -99,7 +95,7 @@ class Model:
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
             "parent": self.parent,
-            "capabilities": [*(self.abilities if "generate" in self.tasks else ()), *others],
+            "capabilities": [*abilities, *others],
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -108,16 +104,16 @@ class Models:
     def __init__(
         self,
         pool: Pool,
+        format_of: FormatOf,
         *,
         aliases: Mapping[str, str],
         efforts: Mapping[str, Effort],
-        tasks: Mapping[str, tuple[str, ...]] = _NONE,
-        abilities: Mapping[str, tuple[str, ...]] = _NONE,
+        tasks: Mapping[str, tuple[str, ...]],
     ) -> None:
         """Take `aliases` (name to id), and the rest by id."""
         self._tasks = tasks
         self._pool = pool
-        self._abilities = abilities
+        self._format_of = format_of
         self._aliases = aliases
         self._efforts = efforts
         self._created_at = int(time.time())
@@ -182,9 +178,9 @@ class Models:
             context_length=info.context_length,
             aliases=aliases,
             reasoning_effort=self._efforts.get(info.id, self._efforts.get(parent, DEFAULT_EFFORT)),
+            format=self._format_of(info.id),
             parent=info.parent,
             tasks=self._tasks.get(info.id, self._tasks.get(parent, GENERATES)),
-            abilities=self._abilities.get(info.id, self._abilities.get(parent, ABILITIES)),
         )
 
 
@@ -232,5 +228,5 @@ def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
         "web_search_tool_type": "text",
         "supports_search_tool": False,
         "experimental_supported_tools": [],
-        "input_modalities": ["text", "image"] if SEES in model.abilities else ["text"],
+        "input_modalities": ["text", "image"] if SEES in model.format.abilities else ["text"],
     }

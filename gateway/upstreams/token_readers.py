@@ -44,6 +44,7 @@ _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
+_NEXT_DATA: Final = b"\n\ndata: "
 _OTHER_DATA: Final = frozenset({b"data:", b"data"})
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log."""
@@ -375,6 +376,15 @@ class SseSplitter:
         """Return the data of completed events, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
+        if not (self._rest or self._lines) and data[:6] == _DATA and data[-2:] == b"\n\n":
+            # Nearly always: whole events of one line each.
+            payloads = data[6:-2].split(_NEXT_DATA)
+            if data.count(b"\n") == 2 * len(payloads) and b"" not in payloads:
+                self._is_front = False
+                return payloads
+        return self._take_lines(data)
+
+    def _take_lines(self, data: bytes) -> list[bytes]:
         lines, rest, held = data.split(b"\n"), self._rest, self._lines
         if rest:
             rest += lines[0]

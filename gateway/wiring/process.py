@@ -106,7 +106,7 @@ class Process:
         containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)
         compactor = Compactor(replica.dependencies.engine, base.new_fold_for, base.sealer)
-        specs, executor = _spec_builder(base), _prompt_executor(base)
+        specs, executor = _prompts(base)
         return cls(
             foundation=base,
             replica=replica,
@@ -219,10 +219,10 @@ def _models(base: Foundation) -> Models:
     configured = base.settings.models
     return Models(
         base.pool,
+        base.formats.for_model,
         aliases=base.settings.model_aliases,
         efforts={model.id: model.reasoning_effort for model in configured},
         tasks={model.id: model.tasks for model in configured},
-        abilities={model.id: base.formats.for_model(model.id).abilities for model in configured},
     )
 
 
@@ -243,18 +243,14 @@ def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> Tool
     return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)
 
 
-def _spec_builder(base: Foundation) -> SpecBuilder:
-    return SpecBuilder(
-        base.formats.for_model,
+def _prompts(base: Foundation) -> tuple[SpecBuilder, PromptExecutor]:
+    specs = SpecBuilder(
         system_message=base.settings.harmony,
         cache_salt_key=base.settings.cache_salt_key,
         sealer=base.sealer,
     )
-
-
-def _prompt_executor(base: Foundation) -> PromptExecutor:
     rendering = Tokenization(base.pool, attempts_max=base.settings.upstream.attempts_max)
-    return PromptExecutor(base.executor, rendering, base.images)
+    return specs, PromptExecutor(base.executor, specs.work_bytes, rendering, base.images)
 
 
 def _federation(base: Foundation) -> Federation:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MODELS = st.sampled_from(
     [
-        Model("m", 0, 10_000, (), "low"),
-        Model("m", 0, 20_000, (), "high"),
-        Model("n", 0, 10_000, (), "low"),
+        Model("m", 0, 10_000, (), "low", harmony_of("m")),
+        Model("m", 0, 20_000, (), "high", harmony_of("m")),
+        Model("n", 0, 10_000, (), "low", harmony_of("n")),
     ]
 )
 POLICIES = st.builds(
@@ -82,7 +82,6 @@ DOCUMENTS = st.fixed_dictionaries(
 
 def builder() -> SpecBuilder:
     return SpecBuilder(
-        harmony_of,
         system_message=Harmony(identity="You.", date="off"),
         cache_salt_key=b"salt",
         sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),

@@ -47,13 +47,12 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
 SPECS = SpecBuilder(
-    harmony_of,
     system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
 )
 PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), TenantPolicy())
-MODEL = Model("m", 0, 100_000, (), "medium")
+MODEL = Model("m", 0, 100_000, (), "medium", harmony_of("m"))
 
 messages = st.sampled_from(
     [user(), answer(), answer(phase="commentary"), answer(phase=None), said("developer", "A")]

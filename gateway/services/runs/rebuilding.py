@@ -71,9 +71,7 @@ class Rebuilder:
             head.created_at,
             granted=Granted(head.grants),
         )
-        return await self._executor.run(
-            self._spec, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        return await self._executor.run(self._spec, run_input)
 
     def _spec(self, run_input: RunInput) -> RunSpec:
         # All of the context is history here.

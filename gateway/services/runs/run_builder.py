@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt
-    from gateway.models.format import FormatOf, ModelFormat, Rendering
+    from gateway.models.format import ModelFormat, Rendering
     from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
@@ -206,15 +206,7 @@ class Written:
 
 
 class SpecBuilder:
-    def __init__(
-        self,
-        format_of: FormatOf,
-        *,
-        system_message: Harmony,
-        cache_salt_key: bytes,
-        sealer: Sealer,
-    ) -> None:
-        self._format_of = format_of
+    def __init__(self, *, system_message: Harmony, cache_salt_key: bytes, sealer: Sealer) -> None:
         self._system_message = system_message
         self._cache_salt_key = cache_salt_key
         self._sealer = sealer
@@ -227,7 +219,7 @@ class SpecBuilder:
         """There are few: requests without tools and formats have few options."""
 
     def work_bytes(self, run_input: RunInput) -> int:
-        """Return the cost of `spec`, in bytes of text to tokenise."""
+        """Return the cost of work on a prompt, in bytes of text to tokenise."""
         size_bytes, request = run_input.command.body_bytes, run_input.command.request
         if not run_input.is_opening:
             size_bytes += _size_bytes(run_input.history.items) + _size_bytes(
@@ -246,7 +238,7 @@ class SpecBuilder:
 
         `item_by_item`: render the history's items instead of repeating its ids.
         """
-        format_ = self._format_of(run_input.model.id)
+        format_ = run_input.model.format
         repeated = (
             None if item_by_item or run_input.is_opening else _repeat_history(run_input, format_)
         )
@@ -289,10 +281,6 @@ class SpecBuilder:
             echoed, rules, checker, context, items, options, prompt, repeated is not None
         )
 
-    def knows_stored_ids(self, model: Model) -> bool:
-        # Formats that do not store ids need the JSON of a history to continue it.
-        return self._format_of(model.id).framing.stores_ids
-
     def count(self, run_input: RunInput) -> int:
         """Count the prompt, also if it is too long to run."""
         written = self.write(run_input)
@@ -311,7 +299,7 @@ class SpecBuilder:
         outlives = command.generate and policy.on_disconnect == "continue"
         is_durable = request.background or (request.store and (outlives or command.key is not None))
         is_remembered = command.remembered and not request.store
-        format_, prompt = self._format_of(model.id), written.prompt
+        format_, prompt = model.format, written.prompt
         if request.truncation == "auto":
             prompt = self._truncate(run_input, written)
         room = model.context_length - prompt.tokens
@@ -446,7 +434,7 @@ class SpecBuilder:
             run_input.history.items,
             run_input.stored,
         )
-        if not self.knows_stored_ids(run_input.model):
+        if not run_input.model.format.framing.stores_ids:
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
         sealer, tenant = self._sealer, run_input.tenant_id
@@ -474,7 +462,7 @@ class SpecBuilder:
             costs, excess = costs_of(prompt, len(items)), prompt.tokens + 1 - length
             kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
             items = tuple(map(items.__getitem__, kept))
-            prompt = self._format_of(run_input.model.id).render(items, written.options)
+            prompt = run_input.model.format.render(items, written.options)
             if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
 
@@ -517,7 +505,7 @@ def _build_echo(run_input: RunInput) -> Echo:
         default_effort=run_input.model.reasoning_effort,
         service_tier=service_tier(command.request, command.principal.policy),
         summaries=command.principal.policy.reasoning_summary != "off",
-        unthinks=UNTHINKS in run_input.model.abilities,
+        unthinks=UNTHINKS in run_input.model.format.abilities,
     )
 
 
@@ -676,18 +664,22 @@ class PromptExecutor:
     """
 
     def __init__(
-        self, executor: ThreadExecutor, tokenizers: Tokenizers, images: ImageFetcher | None = None
+        self,
+        executor: ThreadExecutor,
+        work_bytes: Callable[[RunInput], int],
+        tokenizers: Tokenizers,
+        images: ImageFetcher | None = None,
     ) -> None:
         self._executor = executor
+        self._work_bytes = work_bytes
         self._tokenizers = tokenizers
         self._images = images
 
-    async def run(
-        self, work: Callable[[RunInput], T], run_input: RunInput, *, size_bytes: int
-    ) -> T:
+    async def run(self, work: Callable[[RunInput], T], run_input: RunInput) -> T:
         """Run work, fetching renderings and images for it. Raises as `ThreadExecutor.run` does, and
         `NoUpstreamAvailable` if no server of the model renders.
         """
+        size_bytes = self._work_bytes(run_input)
         for _ in range(RENDERINGS_MAX):
             try:
                 return await self._executor.run(work, run_input, size_bytes=size_bytes)
@@ -743,9 +735,7 @@ class RunBuilder:
             not run_input.is_opening and is_triggered(request)
         )
         work = self._plan if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._executor.run(
-            work, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        planned: RunSpec | SummaryPlan = await self._executor.run(work, run_input)
         return DueSummary(run_input, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
@@ -758,9 +748,7 @@ class RunBuilder:
         summary = await self._compactor.make(due.plan.spec)
         run_input = replace(due.run_input, compacted=summary.compacted)
         try:
-            yield await self._executor.run(
-                self._specs.spec, run_input, size_bytes=self._specs.work_bytes(run_input)
-            )
+            yield await self._executor.run(self._specs.spec, run_input)
         except BaseException:
             self._compactor.book(summary)
             raise
@@ -777,19 +765,14 @@ class RunBuilder:
         `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
-        plan = await self._executor.run(
-            self._plan_summary, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        plan = await self._executor.run(self._plan_summary, run_input)
         summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
         return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""
-        run_input = await self._look_up(command, model)
-        return await self._executor.run(
-            self._specs.count, run_input, size_bytes=self._specs.work_bytes(run_input)
-        )
+        return await self._executor.run(self._specs.count, await self._look_up(command, model))
 
     async def _look_up(
         self, command: CreateCommand, model: Model, *, with_json: bool = False
@@ -800,23 +783,20 @@ class RunBuilder:
             self._models.require_logprobs(model)
         if request.wants_messages:
             _require_messages(principal)
-        if request.rejects_images and SEES not in model.abilities:
+        if request.rejects_images and SEES not in model.format.abilities:
             check_images(request.input)
         uuid, created_at = ids.new_uuid(), int(time.time())
         stored: Mapping[str, ContextItem] = {}
         if is_opening := opens(request):
             history = History(None, (), created_at)
         else:
-            # Storing a continuation later stores the conversation's items, too.
-            is_stored_later = (
-                command.remembered and not request.store and request.conversation is not None
-            )
+            # Formats that do not store ids need the JSON of a history to continue it; storing a
+            # continuation later stores the conversation's items, too.
+            is_unstored = command.remembered and not request.store
+            with_json |= is_unstored and request.conversation is not None
+            with_json |= not model.format.framing.stores_ids
             history = await self._history_source.of(
-                principal,
-                request,
-                created_at=created_at,
-                local=command.local,
-                with_json=with_json or is_stored_later or not self._specs.knows_stored_ids(model),
+                principal, request, created_at=created_at, local=command.local, with_json=with_json
             )
             stored = await self._history_source.named_items(principal, request)
             run_input = RunInput(command, model, history, stored, uuid, created_at)
@@ -837,8 +817,7 @@ class RunBuilder:
         if items_of_kinds(tuple(run_input.stored.values()), BRINGING) or has_kinds(
             history, BRINGING
         ):
-            size = history.json_bytes if isinstance(history, PackedItems) else 0
-            before = await self._executor.run(_tools_before, run_input, size_bytes=size)
+            before = await self._executor.run(_tools_before, run_input)
             request = request.model_copy(update={"brought": (*before, *request.brought)})
         if request.looks_back:
             check_choice(request)

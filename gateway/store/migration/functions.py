@@ -148,7 +148,7 @@ _PRICE_LINE: Final = f"""
 CREATE FUNCTION price_line() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     priced record;
-    tier text := coalesce(to_jsonb(NEW) ->> 'service_tier', 'default');
+    tier text := coalesce(NEW.service_tier, 'default');
     searches bigint := least(NEW.web_searches, NEW.tool_calls);
 BEGIN
     IF NEW.price_id IS NOT NULL OR NEW.cost_nano IS NOT NULL THEN

@@ -22,7 +22,7 @@ from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
-from tests.fakes.harmony_script import harmony, script_ids
+from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.limited import limiter
 from tests.fakes.turns import contents
 
@@ -75,7 +75,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=-1)) as threads:
         conversations = Conversations(
             database,
-            models=Models(pool, aliases={}, efforts={}),
+            models=Models(pool, harmony_of, aliases={}, efforts={}, tasks={}),
             sealer=SEALER,
             format_=harmony(),
             executor=threads,

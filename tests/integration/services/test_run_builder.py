@@ -93,20 +93,21 @@ async def desk(
     client = build_client(keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1))
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
-    models = Models(pool, aliases={"alias": MODEL}, efforts={})
+    models = Models(
+        pool, lambda _: HarmonyFormat(vocabulary()), aliases={"alias": MODEL}, efforts={}, tasks={}
+    )
+    specs = SpecBuilder(
+        system_message=Harmony(identity="You.", date="off"), cache_salt_key=b"salt", sealer=SEALER
+    )
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=100_000)) as threads:
+        tokenization = Tokenization(pool, timeout_s=5.0, attempts_max=1)
         builder = RunBuilder(
             history_source=HistorySource(database, depth_max=9, items_max=99),
             models=models,
-            specs=SpecBuilder(
-                lambda _: HarmonyFormat(vocabulary()),
-                system_message=Harmony(identity="You.", date="off"),
-                cache_salt_key=b"salt",
-                sealer=SEALER,
-            ),
+            specs=specs,
             compactor=(summaries or SummaryDesk()).compactor(SEALER),
             tool_grants=ToolGrants(None, ToolBudget()),
-            executor=PromptExecutor(threads, Tokenization(pool, timeout_s=5.0, attempts_max=1)),
+            executor=PromptExecutor(threads, specs.work_bytes, tokenization),
         )
         yield Desk(builder, models, principal)
     await pool.close()

@@ -254,6 +254,7 @@ async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length(
     answer = ours(wire)
     refused = [not answer.write_part(b"before the head")]
     await answer.send(START)
+    await asyncio.sleep(0)
     refused += [not answer.write_part(b"")]
     answer.flow.pause_writing()
     refused += [not answer.write_part(b"to a client that does not read")]
@@ -265,7 +266,24 @@ async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length(
     await answer.send(END)
     refused += [not answer.write_part(b"behind the end")]
     assert all(refused)
-    assert wire.writes[1:] == [b"4\r\npart\r\n", b"0\r\n\r\n"]
+    assert wire.writes[1:] == [b"4\r\npart\r\n0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("length", [[(b"content-length", b"2")], []])
+async def test_a_head_is_written_with_what_follows_in_the_same_turn(
+    length: list[tuple[bytes, bytes]],
+) -> None:
+    wires, part_writes = [Wire(), Wire()], PartWrites()
+    answers = [ours(wire, part_writes=part_writes) for wire in wires]
+    start: Any = {**START, "headers": length}
+    for answer in answers:
+        await answer.send(start)
+    assert [wire.writes for wire in wires] == [[], []]
+    await answers[0].send({"type": "http.response.body", "body": b"ok"})
+    assert (len(wires[0].writes), wires[1].writes) == (1, [])
+    await asyncio.sleep(0)
+    assert [len(wire.writes) for wire in wires] == [1, 1]
+    assert wires[0].writes[0].startswith(wires[1].writes[0])
 
 
 async def test_parts_of_several_answers_are_written_at_the_end_of_the_turn() -> None:
@@ -274,6 +292,7 @@ async def test_parts_of_several_answers_are_written_at_the_end_of_the_turn() -> 
     answers = [ours(wire, part_writes=part_writes) for wire in wires]
     for answer in answers:
         await answer.send(START)
+    await asyncio.sleep(0)
     assert all(answer.write_part(b"part") for answer in answers)
     assert not any(wire.writes[1:] for wire in wires)
     wires[1].close()
@@ -294,7 +313,7 @@ async def test_an_application_that_fails_loses_nothing_of_what_it_wrote(
         raise ValueError
 
     await answer.run_asgi(app)  # type: ignore[arg-type]
-    assert wire.writes[1:] == [b"4\r\npart\r\n"]
+    assert b"".join(wire.writes).endswith(b"\r\n\r\n4\r\npart\r\n")
     assert wire.closed
     assert "ValueError" in caplog.text
 
@@ -303,11 +322,12 @@ async def test_parts_wait_for_a_bounded_number_of_others() -> None:
     wire = Wire()
     answer = ours(wire)
     await answer.send(START)
+    await asyncio.sleep(0)
     for _ in range(PARTS_TOGETHER + 1):
         assert answer.write_part(b"part")
-    assert len(wire.writes[1:]) == PARTS_TOGETHER
+    assert wire.writes[1:] == [b"4\r\npart\r\n" * PARTS_TOGETHER]
     await asyncio.sleep(0)
-    assert len(wire.writes[1:]) == PARTS_TOGETHER + 1
+    assert wire.writes[2:] == [b"4\r\npart\r\n"]
 
 
 @pytest.mark.parametrize(

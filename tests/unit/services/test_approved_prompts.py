@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid())
 SPECS = SpecBuilder(
-    harmony_of,
     system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
@@ -56,7 +55,7 @@ def prompt_of(
     request = parse(**fields, served=frozenset({"mcp"}))
     given = RunInput(
         command=CreateCommand(PRINCIPAL, request, None, body_bytes=0, requested_at=0.0),
-        model=Model("m", 0, 100_000, (), "medium"),
+        model=Model("m", 0, 100_000, (), "medium", harmony_of("m")),
         history=History(None, packed(history), 0),
         stored={},
         uuid=PRINCIPAL.tenant_id,

@@ -21,6 +21,7 @@ from gateway.services.runs.run_builder import (
 )
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import parse
+from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 TENANT = TenantId(UUID(int=1))
 GIVEN = RunInput(
     CreateCommand(Principal(TENANT, "acme", TENANT), parse(input="hi"), None, 1, 0.0),
-    Model("m", 0, 100, (), "medium"),
+    Model("m", 0, 100, (), "medium", harmony_of("m")),
     History(None, (), 0),
     stored={},
     uuid=TENANT,
@@ -50,7 +51,7 @@ class Server:
 async def run(work: Any) -> tuple[Any, Server]:
     threads, server = ThreadExecutor(threads_max=1, inline_bytes_max=10), Server()
     try:
-        return await PromptExecutor(threads, server).run(work, GIVEN, size_bytes=1), server
+        return await PromptExecutor(threads, lambda _: 1, server).run(work, GIVEN), server
     finally:
         threads.close()
 

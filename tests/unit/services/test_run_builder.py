@@ -25,7 +25,7 @@ from tests.fakes.harmony_script import harmony_of
 
 OURS = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid())
 THEIRS = replace(OURS, tenant_id=TenantId(ids.new_uuid()))
-MODEL = Model("m", 0, 100_000, (), "medium")
+MODEL = Model("m", 0, 100_000, (), "medium", harmony_of("m"))
 BODY_BYTES = 1_000
 REGEX = {**CUSTOM, "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}}
 BOUND: list[dict[str, Any]] = [
@@ -45,7 +45,6 @@ PATTERN = {
 @pytest.fixture(name="specs")
 def new_specs() -> SpecBuilder:
     return SpecBuilder(
-        harmony_of,
         system_message=Harmony(identity="You.", date="off"),
         cache_salt_key=b"salt",
         sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
