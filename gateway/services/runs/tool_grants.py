@@ -215,12 +215,6 @@ class ToolGrants:
             return _grant_citations(state)
         approved = next((one.call for one in decided if one.call is not None), None)
         shown = _shown_tool_lists(request, stored, history.items)
-        # A failed listing is always reported.
-        fresh = [
-            one
-            for one in listings
-            if one.error or _list_identity(one.grant.label, one.shown) not in shown
-        ]
         browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
             browser=browser,
@@ -237,7 +231,7 @@ class ToolGrants:
         _check_forced(request, grants, listings)
         return Granted(
             grants,
-            tuple(listing.entry() for listing in fresh),
+            tuple(listing.entry() for listing in listings if _is_unshown(listing, shown)),
             {one.grant.label: one.secrets for one in listings if one.secrets},
             tuple((one.request_id, one.digest) for one in decided),
         )
@@ -391,6 +385,11 @@ def _shown_tool_lists(
         for item in items
         if isinstance(item, McpListTools) and item.error is None
     )
+
+
+def _is_unshown(listing: Listing, shown: frozenset[bytes]) -> bool:
+    # A failed listing is always reported.
+    return bool(listing.error) or _list_identity(listing.grant.label, listing.shown) not in shown
 
 
 def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:
