@@ -24,8 +24,9 @@ from gateway.telemetry.trace_context import recorded
 from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.backend_sources import changes
+from gateway.upstreams.ejection import EjectionPolicy, Health
 from gateway.upstreams.inference_server import InferenceServer
-from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
+from gateway.upstreams.member import Member, PlacedRequest
 from gateway.upstreams.probe import NO_LOAD, check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, UpstreamFailed
 from gateway.generation import Constraint, Literal, Sampling
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.member import EjectionPolicy
+from gateway.upstreams.ejection import EjectionPolicy
 from gateway.upstreams.pool import ProbeSchedule
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import DONE, said, told, turn

@@ -15,8 +15,8 @@ from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.ejection import EjectionPolicy
 from gateway.upstreams.http.client import build_client
-from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids

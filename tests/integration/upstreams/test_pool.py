@@ -19,9 +19,9 @@ from gateway.errors import (
 )
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.ejection import EjectionPolicy
 from gateway.upstreams.engines import Capabilities
 from gateway.upstreams.http.client import KeepAlivePolicy
-from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import ModelInfo, ProbeSchedule
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import failed, said, turn

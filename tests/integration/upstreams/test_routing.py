@@ -13,7 +13,7 @@ import pytest
 
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
 from gateway.generation import Route, TokenRequest
-from gateway.upstreams.member import EjectionPolicy
+from gateway.upstreams.ejection import EjectionPolicy
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from tests.fakes.completion_stream import failed, said, turn

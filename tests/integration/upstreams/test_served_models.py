@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import ModelNotFound, ModelNotServed, NoUpstreamAvailable
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.member import EjectionPolicy
+from gateway.upstreams.ejection import EjectionPolicy
 from gateway.upstreams.pool import ModelInfo
 from tests.fakes.completion_stream import turn
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, backend_server, fleet, listing

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.member import EjectionPolicy, Health
+from gateway.upstreams.ejection import EjectionPolicy, Health
 from gateway.upstreams.probe import CheckOutcome
 
 POLICY = EjectionPolicy(failures_max=3, backoff_s=1.0, backoff_max_s=8.0)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 from gateway.generation import Constraint, Token
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
+from gateway.upstreams.ejection import EjectionPolicy, Health
 from gateway.upstreams.engines import Capabilities, Vllm
-from gateway.upstreams.member import EjectionPolicy, Health, Member
+from gateway.upstreams.member import Member
 from gateway.upstreams.pool import candidates
 from gateway.upstreams.probe import CheckOutcome, Description
 
