@@ -71,9 +71,8 @@ class HistorySource:
         a response in progress or a chain that is too long, and `ConversationLocked` if the response
         could not be added.
         """
-        repeated = may_repeat(request.input)
         needed = NeededJson(
-            with_json or combines(request), _names_servers(request), repeated.calls, repeated.ids
+            with_json or combines(request), _names_servers(request), may_repeat(request.input)
         )
         if request.conversation is not None:
             return await self._read_conversation(
