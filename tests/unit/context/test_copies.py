@@ -342,9 +342,7 @@ def test_of_items_that_only_their_ids_are_known_of_copies_are_not_told() -> None
         ([{"type": "item_reference", "id": USER["id"]}], set()),
     ],
 )
-def test_what_new_items_may_repeat_is_read_of_a_history(
-    new: list[Json], own_ids: set[str]
-) -> None:
+def test_what_new_items_may_repeat_is_read_of_a_history(new: list[Json], own_ids: set[str]) -> None:
     assert may_repeat(parsed(new)) == own_ids
 
 
