@@ -17,7 +17,7 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.models.format import RenderOptions
     from gateway.protocol.context_item import Columns, Kind, Label
@@ -244,35 +244,45 @@ def is_answer(item: ContextItem | Label | Message) -> bool:
     return item.role == "assistant" and item.phase != "commentary"
 
 
-def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
+def in_call_order(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """Return the items with each output directly behind its call, in the order of the calls.
 
     Harmony has no call ids: two calls at once are shown as call, output, call, output. A call that
-    was cut off has no output, even where a later call has its id. Raises `InvalidRequest` for an
-    output without a call.
+    was cut off has no output, even where a later call has its id. If a user's message came before
+    the output, the call is shown behind it, so that the model goes on from the output:
+
+        u1, call, u1 (sent again), output  →  u1, u1, call, output
+
+    Raises `InvalidRequest` for an output without a call.
     """
-    ordered = with_hosted_results(items)
-    outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
-    for placed in ordered:
-        if placed.item.is_output and not placed.item.stands_alone:
-            outputs[placed.item.call_id].append(placed)
-    for placed in ordered:
-        item = placed.item
+    groups: list[list[PlacedItem]] = []
+    waiting: defaultdict[str | None, deque[int]] = defaultdict(deque)
+    last_message = -1
+    for at, placed in enumerate(with_hosted_results(items)):
+        item, group = placed.item, [placed]
         if item.stands_alone:
-            yield PlacedItem(placed.source, item, item.name)
-            continue
-        if item.is_output or (item.is_call and not item.complete):
-            continue
-        yield placed
-        if item.is_call and outputs[item.call_id]:
-            output = outputs[item.call_id].popleft()
-            yield PlacedItem(output.source, output.item, item.name)
-    for left in outputs.values():
-        if left:
-            kind, call_id = left[0].item.kind.replace("_", " "), left[0].item.call_id
-            raise InvalidRequest(
-                f"No tool call found for {kind} with call_id {call_id}.", param="input"
-            )
+            group = [PlacedItem(placed.source, item, item.name)]
+        elif item.is_call and not item.complete:
+            group = []
+        elif item.is_call:
+            waiting[item.call_id].append(at)
+        elif item.is_output:
+            call = _take_call(waiting, item)
+            pair = [*groups[call], PlacedItem(placed.source, item, groups[call][0].item.name)]
+            groups[call], group = ([], pair) if call < last_message else (pair, [])
+        elif item.kind == "message" and item.role != "assistant":
+            last_message = at
+        groups.append(group)
+    return [placed for group in groups for placed in group]
+
+
+def _take_call(waiting: defaultdict[str | None, deque[int]], output: ContextItem) -> int:
+    if waiting[output.call_id]:
+        return waiting[output.call_id].popleft()
+    kind = output.kind.replace("_", " ")
+    raise InvalidRequest(
+        f"No tool call found for {kind} with call_id {output.call_id}.", param="input"
+    )
 
 
 def message_text(message: Message) -> str:
@@ -296,7 +306,7 @@ def shown_items(
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     ordered = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))
+    return in_call_order(without_stale_reasoning(since_compaction(ordered)))
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:

@@ -111,7 +111,7 @@ async def test_outputs_that_a_client_collects_count_once(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
     """Agents of Semantic Kernel send the question and all outputs so far in every round."""
-    question = {"role": "user", "content": f"{ASK}, then get_weather for Rome"}
+    question = {"role": "user", "content": f"{ASK} twice"}
     offered = {"tools": [WEATHER]}
     first = await create(client, input=[question], **offered)
     outputs = [output_of(first["output"][-1])]
@@ -121,7 +121,10 @@ async def test_outputs_that_a_client_collects_count_once(
     after["previous_response_id"] = second["id"]
     alone = await create(client, input=[question, outputs[-1]], **after)
     collected = await create(client, input=[question, *outputs], **after)
-    assert await prompt_of(backends, collected) == await prompt_of(backends, alone)
+    prompt = await prompt_of(backends, collected)
+    assert prompt == await prompt_of(backends, alone)
+    spelled = vocabulary().decode(prompt)
+    assert spelled.rindex("65F") > spelled.rindex(ASK)
     inputs = await kept(client, f"responses/{collected['id']}/input_items")
     answered = [item["call_id"] for item in inputs if item["type"] == "function_call_output"]
     assert answered == [output["call_id"] for output in outputs]
