@@ -148,21 +148,18 @@ class ContextIndex:
 
     def check_copy(self, param: str, original: ContextItem, copy: InputItem) -> None:
         """Raise `InvalidRequest` for a copy that differs."""
-        is_read = original.json or original.parsed is not None
-        if is_read:
-            changed = self._changed_member(original, copy)
-            if changed is None:
-                return
-            why = f"the context has it already, and its '{changed}' is another there"
-        else:
-            why = "the context has it already"
+        if not original.json and original.parsed is None:
+            raise UnreadOriginal("The context has it already: leave it out.", param=param)
+        changed = self._changed_member(original, copy)
+        if changed is None:
+            return
         member = "approval_request_id" if original.kind == "mcp_approval_response" else "call_id"
         is_named = copy.id == original.item_id
         which = f"id '{original.item_id}'" if is_named else f"{member} '{original.call_id}'"
         anew = f"its own '{member}' and no 'id'" if original.call_id else "no 'id'"
-        raise (InvalidRequest if is_read else UnreadOriginal)(
-            f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new "
-            f"item it needs {anew}.",
+        raise InvalidRequest(
+            f"Duplicate item found with {which}: the context has it already, and its '{changed}' "
+            f"is another there. Leave it out of your input. Sent as a new item it needs {anew}.",
             code="invalid_value",
             param=param,
         )

@@ -219,25 +219,21 @@ def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
     A result without a call stays where it is.
     """
-    ordered = list(items)
+    groups: list[list[PlacedItem]] = []
     waiting: defaultdict[tuple[str, str | None], deque[int]] = defaultdict(deque)
-    results: dict[int, PlacedItem] = {}
-    moved: set[int] = set()
-    for at, placed in enumerate(ordered):
-        item = placed.item
+    for at, placed in enumerate(items):
+        item, group = placed.item, [placed]
         if item.kind in _HOSTED_RESULTS and item.name is None:
             unknown = _HOSTED_RESULTS[item.kind]
             is_question = item.kind == "mcp_approval_request"
             waiting[unknown.kind, item.item_id if is_question else item.call_id].append(at)
-            results[at] = PlacedItem(PREAMBLE, unknown, hosted_author(item.kind))
+            group.append(PlacedItem(PREAMBLE, unknown, hosted_author(item.kind)))
         elif item.kind in _RESULT_KINDS and waiting[item.kind, item.call_id]:
             call = waiting[item.kind, item.call_id].popleft()
-            results[call] = PlacedItem(placed.source, item, hosted_author(item.kind))
-            moved.add(at)
-    if not results:
-        return ordered
-    shown = [(at, placed) for at, placed in enumerate(ordered) if at not in moved]
-    return [one for at, placed in shown for one in (placed, results.get(at)) if one is not None]
+            groups[call][1:] = [PlacedItem(placed.source, item, hosted_author(item.kind))]
+            group = []
+        groups.append(group)
+    return [placed for group in groups for placed in group]
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
@@ -248,12 +244,9 @@ def in_call_order(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """Return the items with each output directly behind its call, in the order of the calls.
 
     Harmony has no call ids: two calls at once are shown as call, output, call, output. A call that
-    was cut off has no output, even where a later call has its id. If a user's message came before
-    the output, the call is shown behind it, so that the model goes on from the output:
-
-        u1, call, u1 (sent again), output  →  u1, u1, call, output
-
-    Raises `InvalidRequest` for an output without a call.
+    was cut off has no output, even where a later call has its id. A call whose output came behind a
+    user's message is shown there, so that the model goes on from the output. Raises
+    `InvalidRequest` for an output without a call.
     """
     groups: list[list[PlacedItem]] = []
     waiting: defaultdict[str | None, deque[int]] = defaultdict(deque)
@@ -267,22 +260,16 @@ def in_call_order(items: Iterable[PlacedItem]) -> list[PlacedItem]:
         elif item.is_call:
             waiting[item.call_id].append(at)
         elif item.is_output:
-            call = _take_call(waiting, item)
+            if not waiting[item.call_id]:
+                output = f"{item.kind.replace('_', ' ')} with call_id {item.call_id}"
+                raise InvalidRequest(f"No tool call found for {output}.", param="input")
+            call = waiting[item.call_id].popleft()
             pair = [*groups[call], PlacedItem(placed.source, item, groups[call][0].item.name)]
             groups[call], group = ([], pair) if call < last_message else (pair, [])
         elif item.kind == "message" and item.role != "assistant":
             last_message = at
         groups.append(group)
     return [placed for group in groups for placed in group]
-
-
-def _take_call(waiting: defaultdict[str | None, deque[int]], output: ContextItem) -> int:
-    if waiting[output.call_id]:
-        return waiting[output.call_id].popleft()
-    kind = output.kind.replace("_", " ")
-    raise InvalidRequest(
-        f"No tool call found for {kind} with call_id {output.call_id}.", param="input"
-    )
 
 
 def message_text(message: Message) -> str:

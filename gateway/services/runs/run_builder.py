@@ -751,7 +751,7 @@ class RunBuilder:
             not run_input.is_opening and is_triggered(request)
         )
         work = self._plan if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._execute(work, run_input)
+        run_input, planned = await self._run(work, run_input)
         return DueSummary(run_input, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
@@ -764,7 +764,8 @@ class RunBuilder:
         summary = await self._compactor.make(due.plan.spec)
         run_input = replace(due.run_input, compacted=summary.compacted)
         try:
-            yield await self._execute(self._specs.spec, run_input)
+            size_bytes = self._specs.work_bytes(run_input)
+            yield await self._executor.run(self._specs.spec, run_input, size_bytes=size_bytes)
         except BaseException:
             self._compactor.book(summary)
             raise
@@ -781,19 +782,21 @@ class RunBuilder:
         `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
-        plan = await self._execute(self._plan_summary, run_input)
+        _, plan = await self._run(self._plan_summary, run_input)
         summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
         return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""
-        return await self._execute(self._specs.count, await self._look_up(command, model))
+        _, tokens = await self._run(self._specs.count, await self._look_up(command, model))
+        return tokens
 
-    async def _execute(self, work: Callable[[RunInput], T], run_input: RunInput) -> T:
+    async def _run(self, work: Callable[[RunInput], T], run_input: RunInput) -> tuple[RunInput, T]:
+        # Returns the input that was enough, too.
         size_bytes = self._specs.work_bytes(run_input)
         try:
-            return await self._executor.run(work, run_input, size_bytes=size_bytes)
+            return run_input, await self._executor.run(work, run_input, size_bytes=size_bytes)
         except UnreadOriginal:
             command = run_input.command
         history = await self._history_source.of(
@@ -805,7 +808,7 @@ class RunBuilder:
         )
         run_input = replace(run_input, history=history)
         size_bytes = self._specs.work_bytes(run_input)
-        return await self._executor.run(work, run_input, size_bytes=size_bytes)
+        return run_input, await self._executor.run(work, run_input, size_bytes=size_bytes)
 
     async def _look_up(
         self, command: CreateCommand, model: Model, *, with_json: bool = False
