@@ -17,7 +17,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -72,25 +72,20 @@ _UNSHOWN: Final = {"id", "status", "environment", "encrypted_content"}
 _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
-class Repeated(NamedTuple):
-    """Ids of items that new ones may be copies of; with `calls` also all calls and outputs."""
-
-    ids: frozenset[str]
-    calls: bool
+class UnreadOriginal(InvalidRequest):
+    """An item may be a copy of one that was read without its JSON."""
 
 
-def may_repeat(new: Iterable[InputItem]) -> Repeated:
-    """Return which history items the `new` items may be copies of: their JSON is compared.
+def may_repeat(new: Iterable[InputItem]) -> frozenset[str]:
+    """Return the ids of history items that the `new` items may be copies of: JSON is compared.
 
-    An output without calls beside it answers a waiting call; beside calls it may be a copy, too.
+    Calls and outputs may be copies by their `call_id`, too, which is rare (`UnreadOriginal`).
     """
-    own: set[str] = set()
-    calls = False
-    for item in new:
-        calls = calls or item.type in CALL_KINDS or item.type == "item_reference"
-        if item.id is not None and item.type not in _NO_COPIES and ids.is_item_id(item.id):
-            own.add(item.id)
-    return Repeated(frozenset(own), calls)
+    return frozenset(
+        item.id
+        for item in new
+        if item.id is not None and item.type not in _NO_COPIES and ids.is_item_id(item.id)
+    )
 
 
 class ContextIndex:
@@ -153,20 +148,18 @@ class ContextIndex:
 
     def check_copy(self, param: str, original: ContextItem, copy: InputItem) -> None:
         """Raise `InvalidRequest` for a copy that differs."""
-        if original.json or original.parsed is not None:
-            changed = self._changed_member(original, copy)
-            if changed is None:
-                return
-            why = f"the context has it already, and its '{changed}' is another there"
-        else:
-            why = "the context has it already"
+        if not original.json and original.parsed is None:
+            raise UnreadOriginal("The context has it already: leave it out.", param=param)
+        changed = self._changed_member(original, copy)
+        if changed is None:
+            return
         member = "approval_request_id" if original.kind == "mcp_approval_response" else "call_id"
         is_named = copy.id == original.item_id
         which = f"id '{original.item_id}'" if is_named else f"{member} '{original.call_id}'"
         anew = f"its own '{member}' and no 'id'" if original.call_id else "no 'id'"
         raise InvalidRequest(
-            f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new "
-            f"item it needs {anew}.",
+            f"Duplicate item found with {which}: the context has it already, and its '{changed}' "
+            f"is another there. Leave it out of your input. Sent as a new item it needs {anew}.",
             code="invalid_value",
             param=param,
         )
@@ -318,7 +311,7 @@ def assemble(
     `before` maps ids to the items that new ones may be copies of (None: the history's), `stored`
     answers `referenced_ids(new)`, `unsealed` is of `unseal`. Raises `ResourceNotFound` for an id
     that `stored` lacks and `InvalidRequest` for unpaired calls and outputs, an answer to a missing
-    approval request and a changed copy.
+    approval request and a changed copy, `UnreadOriginal` for one that cannot be compared.
     """
     preceding = {item.item_id: item for item in history} if before is None else before
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=preceding)

@@ -17,7 +17,7 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.models.format import RenderOptions
     from gateway.protocol.context_item import Columns, Kind, Label
@@ -219,60 +219,57 @@ def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
     A result without a call stays where it is.
     """
-    ordered = list(items)
+    groups: list[list[PlacedItem]] = []
     waiting: defaultdict[tuple[str, str | None], deque[int]] = defaultdict(deque)
-    results: dict[int, PlacedItem] = {}
-    moved: set[int] = set()
-    for at, placed in enumerate(ordered):
-        item = placed.item
+    for at, placed in enumerate(items):
+        item, group = placed.item, [placed]
         if item.kind in _HOSTED_RESULTS and item.name is None:
             unknown = _HOSTED_RESULTS[item.kind]
             is_question = item.kind == "mcp_approval_request"
             waiting[unknown.kind, item.item_id if is_question else item.call_id].append(at)
-            results[at] = PlacedItem(PREAMBLE, unknown, hosted_author(item.kind))
+            group.append(PlacedItem(PREAMBLE, unknown, hosted_author(item.kind)))
         elif item.kind in _RESULT_KINDS and waiting[item.kind, item.call_id]:
             call = waiting[item.kind, item.call_id].popleft()
-            results[call] = PlacedItem(placed.source, item, hosted_author(item.kind))
-            moved.add(at)
-    if not results:
-        return ordered
-    shown = [(at, placed) for at, placed in enumerate(ordered) if at not in moved]
-    return [one for at, placed in shown for one in (placed, results.get(at)) if one is not None]
+            groups[call][1:] = [PlacedItem(placed.source, item, hosted_author(item.kind))]
+            group = []
+        groups.append(group)
+    return [placed for group in groups for placed in group]
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
     return item.role == "assistant" and item.phase != "commentary"
 
 
-def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
+def in_call_order(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """Return the items with each output directly behind its call, in the order of the calls.
 
     Harmony has no call ids: two calls at once are shown as call, output, call, output. A call that
-    was cut off has no output, even where a later call has its id. Raises `InvalidRequest` for an
-    output without a call.
+    was cut off has no output, even where a later call has its id. A call whose output came behind a
+    user's message is shown there, so that the model goes on from the output. Raises
+    `InvalidRequest` for an output without a call.
     """
-    ordered = with_hosted_results(items)
-    outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
-    for placed in ordered:
-        if placed.item.is_output and not placed.item.stands_alone:
-            outputs[placed.item.call_id].append(placed)
-    for placed in ordered:
-        item = placed.item
+    groups: list[list[PlacedItem]] = []
+    waiting: defaultdict[str | None, deque[int]] = defaultdict(deque)
+    last_message = -1
+    for at, placed in enumerate(with_hosted_results(items)):
+        item, group = placed.item, [placed]
         if item.stands_alone:
-            yield PlacedItem(placed.source, item, item.name)
-            continue
-        if item.is_output or (item.is_call and not item.complete):
-            continue
-        yield placed
-        if item.is_call and outputs[item.call_id]:
-            output = outputs[item.call_id].popleft()
-            yield PlacedItem(output.source, output.item, item.name)
-    for left in outputs.values():
-        if left:
-            kind, call_id = left[0].item.kind.replace("_", " "), left[0].item.call_id
-            raise InvalidRequest(
-                f"No tool call found for {kind} with call_id {call_id}.", param="input"
-            )
+            group = [PlacedItem(placed.source, item, item.name)]
+        elif item.is_call and not item.complete:
+            group = []
+        elif item.is_call:
+            waiting[item.call_id].append(at)
+        elif item.is_output:
+            if not waiting[item.call_id]:
+                output = f"{item.kind.replace('_', ' ')} with call_id {item.call_id}"
+                raise InvalidRequest(f"No tool call found for {output}.", param="input")
+            call = waiting[item.call_id].popleft()
+            pair = [*groups[call], PlacedItem(placed.source, item, groups[call][0].item.name)]
+            groups[call], group = ([], pair) if call < last_message else (pair, [])
+        elif item.kind == "message" and item.role != "assistant":
+            last_message = at
+        groups.append(group)
+    return [placed for group in groups for placed in group]
 
 
 def message_text(message: Message) -> str:
@@ -296,7 +293,7 @@ def shown_items(
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     ordered = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))
+    return in_call_order(without_stale_reasoning(since_compaction(ordered)))
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:

@@ -191,7 +191,7 @@ class Conversations:
         *,
         body_bytes: int,
     ) -> list[ContextItem]:
-        copied = may_repeat(new).ids & before.keys()
+        copied = may_repeat(new) & before.keys()
         _refuse_answers([item for item in new if item.id not in copied])
         stored = await messages.find_items(
             self._database_for(principal), principal.tenant_id, referenced_ids(new)

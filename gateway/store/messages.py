@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
-from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
+from gateway.protocol.context_item import ContextItem, StoredItem
 from gateway.protocol.items import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
@@ -54,7 +54,6 @@ class NeededJson(NamedTuple):
 
     with_all: bool = True
     with_tool_lists: bool = False
-    with_calls: bool = False
     repeated: Collection[str] = ()
 
     @property
@@ -65,7 +64,6 @@ class NeededJson(NamedTuple):
         return (
             self.with_all
             or (self.with_tool_lists and item.kind == "mcp_list_tools")
-            or (self.with_calls and (item.is_call or item.is_output))
             or item.item_id in self.repeated
         )
 
@@ -80,14 +78,12 @@ _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 # the user may have to be answered, or be missing before its call, tools that an item brought are
 # offered, and of the tools of a server it must be known which were listed. What a client sends
 # again is compared with the item that it was.
-_CALLS_AND_OUTPUTS: Final = ", ".join(f"'{kind}'" for kind in sorted(CALL_KINDS | OUTPUT_KINDS))
-NEEDED_ITEM: Final = f"""
+NEEDED_ITEM: Final = """
 CASE WHEN :with_all OR i.ids IS NULL OR i.role IN ('system', 'developer')
           OR i.kind IN ('mcp_approval_request', 'mcp_approval_response')
           OR i.kind = 'mcp_call' AND i.call_id IS NOT NULL
           OR i.kind IN ('tool_search_output', 'additional_tools')
           OR :with_tool_lists AND i.kind = 'mcp_list_tools'
-          OR :with_calls AND i.kind IN ({_CALLS_AND_OUTPUTS})
           OR i.item_id IN (SELECT unnest(CAST(:repeated AS bytea[])))
      THEN i.item ELSE '' END AS item"""
 

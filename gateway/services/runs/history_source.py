@@ -71,9 +71,10 @@ class HistorySource:
         a response in progress or a chain that is too long, and `ConversationLocked` if the response
         could not be added.
         """
-        repeated = may_repeat(request.input)
         needed = NeededJson(
-            with_json or combines(request), _names_servers(request), repeated.calls, repeated.ids
+            with_json or combines(request),
+            with_tool_lists=any(isinstance(tool, McpServerTool) for tool in request.tools),
+            repeated=may_repeat(request.input),
         )
         if request.conversation is not None:
             return await self._read_conversation(
@@ -99,10 +100,9 @@ class HistorySource:
         wanted = referenced_ids(request.input)
         if not wanted:
             return {}
-        return await messages.find_items(self._database_for(principal), principal.tenant_id, wanted)
-
-    def _database_for(self, principal: Principal) -> Database:
-        return self._database.within(principal.wall)
+        return await messages.find_items(
+            self._database.within(principal.wall), principal.tenant_id, wanted
+        )
 
     async def _read_conversation(
         self, principal: Principal, conversation_id: str, needed: NeededJson, *, is_written: bool
@@ -110,7 +110,7 @@ class HistorySource:
         # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
         contents = uuid and await conversations.read_contents(
-            self._database_for(principal),
+            self._database.within(principal.wall),
             principal.tenant_id,
             uuid,
             items_max=self._items_max,
@@ -133,7 +133,7 @@ class HistorySource:
     async def _read_chain(self, principal: Principal, previous: str, needed: NeededJson) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
-            self._database_for(principal),
+            self._database.within(principal.wall),
             principal.tenant_id,
             uuid,
             depth_max=self._depth_max,
@@ -162,8 +162,3 @@ def combines(request: CreateResponse) -> bool:
     """Return True if the browser is offered together with tools that may reveal secrets."""
     kinds = {type(tool) for tool in request.tools}
     return WebSearchTool in kinds and bool(kinds & {CodeInterpreterTool, McpServerTool})
-
-
-def _names_servers(request: CreateResponse) -> bool:
-    # Only then are the tool lists of MCP servers needed, which may be long.
-    return any(isinstance(tool, McpServerTool) for tool in request.tools)

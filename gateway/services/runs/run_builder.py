@@ -15,7 +15,15 @@ import orjson
 from gateway import ids
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
-from gateway.context.assembly import assemble, may_repeat, opened, opening, unseal, with_last_opened
+from gateway.context.assembly import (
+    UnreadOriginal,
+    assemble,
+    may_repeat,
+    opened,
+    opening,
+    unseal,
+    with_last_opened,
+)
 from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
@@ -549,7 +557,7 @@ def _repeat_history(run_input: RunInput, format_: ModelFormat) -> RepeatedHistor
         return None  # what becomes of a request for approval is said behind it
     answers = [item for item in new if isinstance(item, Message) and is_answer(item)]
     # Copies of answers in the history are not new.
-    if own := may_repeat(answers).ids:
+    if own := may_repeat(answers):
         own &= history.item_ids()
     is_answered = any(item.id not in own for item in answers)
     ids = format_.repeated_ids(columns, is_answered=is_answered)
@@ -566,7 +574,7 @@ def _items_before(
     if not isinstance(history, PackedItems) or all(item.id is None for item in new):
         return {}
     before: dict[str, ContextItem | None] = dict.fromkeys(history.item_ids())
-    return before | {item.item_id: item for item in history.named(may_repeat(new).ids)}
+    return before | {item.item_id: item for item in history.named(may_repeat(new))}
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:
@@ -735,7 +743,7 @@ class RunBuilder:
             not run_input.is_opening and is_triggered(request)
         )
         work = self._plan if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._executor.run(work, run_input)
+        run_input, planned = await self._run(work, run_input)
         return DueSummary(run_input, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
@@ -765,14 +773,31 @@ class RunBuilder:
         `admit` charges the run that makes the summary before a token is spent.
         """
         run_input = await self._look_up(command, model, with_json=True)
-        plan = await self._executor.run(self._plan_summary, run_input)
+        _, plan = await self._run(self._plan_summary, run_input)
         summary = await self._compactor.make(await admit(plan.spec))
         self._compactor.book(summary)
         return CompactedContext(plan, summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Count the prompt, also if it is too long to run."""
-        return await self._executor.run(self._specs.count, await self._look_up(command, model))
+        _, tokens = await self._run(self._specs.count, await self._look_up(command, model))
+        return tokens
+
+    async def _run(self, work: Callable[[RunInput], T], run_input: RunInput) -> tuple[RunInput, T]:
+        # Returns the input that was enough, too.
+        try:
+            return run_input, await self._executor.run(work, run_input)
+        except UnreadOriginal:
+            command = run_input.command
+        history = await self._history_source.of(
+            command.principal,
+            command.request,
+            created_at=run_input.created_at,
+            local=command.local,
+            with_json=True,
+        )
+        run_input = replace(run_input, history=history)
+        return run_input, await self._executor.run(work, run_input)
 
     async def _look_up(
         self, command: CreateCommand, model: Model, *, with_json: bool = False

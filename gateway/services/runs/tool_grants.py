@@ -284,7 +284,7 @@ def _last_container(request: CreateResponse, history: History) -> str | None:
 
 
 def _without_repeated(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
-    if not (own := may_repeat(items).ids):
+    if not (own := may_repeat(items)):
         return items
     own &= {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
     return [item for item in items if item.id not in own]

@@ -107,6 +107,29 @@ async def test_a_tool_loop_may_send_all_of_it_back(
     assert await prompt_of(backends, again) == await prompt_of(backends, alone)
 
 
+async def test_outputs_that_a_client_collects_count_once(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    """Agents of Semantic Kernel send the question and all outputs so far in every round."""
+    question = {"role": "user", "content": f"{ASK} twice"}
+    offered = {"tools": [WEATHER]}
+    first = await create(client, input=[question], **offered)
+    outputs = [output_of(first["output"][-1])]
+    after = {"previous_response_id": first["id"], **offered}
+    second = await create(client, input=[question, *outputs], **after)
+    outputs.append(output_of(second["output"][-1]))
+    after["previous_response_id"] = second["id"]
+    alone = await create(client, input=[question, outputs[-1]], **after)
+    collected = await create(client, input=[question, *outputs], **after)
+    prompt = await prompt_of(backends, collected)
+    assert prompt == await prompt_of(backends, alone)
+    spelled = vocabulary().decode(prompt)
+    assert spelled.rindex("65F") > spelled.rindex(ASK)
+    inputs = await kept(client, f"responses/{collected['id']}/input_items")
+    answered = [item["call_id"] for item in inputs if item["type"] == "function_call_output"]
+    assert answered == [output["call_id"] for output in outputs]
+
+
 async def test_an_edited_copy_is_refused_by_its_place_and_id(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="hello")
     answer = first["output"][-1]
@@ -131,7 +154,7 @@ async def test_an_edited_call_and_a_second_output_are_refused(client: httpx2.Asy
         ([{**call, "arguments": "{}"}], 0),
         ([{**nameless, "arguments": "{}"}], 0),
         ([call, {**output, "output": "70F"}], 1),
-        ([output], 0),
+        ([{**output, "output": "70F"}], 0),
     ):
         error = await refused(client, 400, input=[*new, AGAIN], **after)
         assert error["param"] == f"input[{place}]"

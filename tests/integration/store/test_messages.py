@@ -252,16 +252,12 @@ async def test_json_comes_with_what_may_be_sent_back(database: Database, tenant:
     new = new_response()
     await responses.insert(database, tenant, new)
     await endings.finish(database, tenant, finished(new.uuid, items, []))
-    for with_calls, repeated, wanted in (
-        (False, (), []),
-        (False, ("i3", "unknown"), ["i3"]),
-        (True, ("i0",), ["i0", "i1", "i2"]),
-    ):
+    for repeated, wanted in (((), []), (("i3", "unknown"), ["i3"])):
         found = await messages.history(
             *(database, tenant, new.uuid),
             depth_max=9,
             items_max=9,
-            needed=NeededJson(with_all=False, with_calls=with_calls, repeated=repeated),
+            needed=NeededJson(with_all=False, repeated=repeated),
         )
         assert found is not None
         assert [one.item_id for one in found.items if one.json] == wanted

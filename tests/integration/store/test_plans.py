@@ -335,7 +335,7 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
     one = of_tenant | {"conversation": ids.new_uuid()}
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 1000, "row_limit": 6000}
     some: dict[str, Any] = {"row_limit": 6000, "with_all": False, "with_tool_lists": False}
-    some |= {"with_calls": False, "repeated": [b"item"]}
+    some |= {"repeated": [b"item"]}
     page = {"after": b"item", "row_limit": 21, "with_includable": True}
     digests = {"digests": [b"d" * 32] * 3}
     item = {"item": b"item"}
@@ -399,7 +399,6 @@ async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled
         "row_limit": 20,
         "with_all": False,
         "with_tool_lists": False,
-        "with_calls": True,
         "repeated": [b"item"],
     }
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 10}

@@ -84,6 +84,21 @@ def test_parallel_calls_are_shown_one_after_the_other_in_call_order() -> None:
     assert ordered(items) == [0, 1, 4, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("items", "shown"),
+    [
+        ([user(), thought(), call(), user(), output()], [0, 1, 3, 2, 4]),
+        ([call("a"), call("b"), user(), output("a"), output("b"), user()], [2, 0, 3, 1, 4, 5]),
+        ([call("a"), output("a"), call("b"), user(), output("b")], [0, 1, 3, 2, 4]),
+        ([call(), answer(phase="commentary"), output()], [0, 2, 1]),
+    ],
+)
+def test_an_output_behind_a_message_of_the_user_takes_its_call_there(
+    items: list[ContextItem], shown: list[int]
+) -> None:
+    assert ordered(items) == shown
+
+
 def test_an_output_knows_the_name_of_its_function() -> None:
     items = [call("c1", "f"), call("c2", "g"), output("c2"), output("c1")]
     assert [placed.function for placed in in_call_order(place(items))] == [None, "f", None, "g"]
