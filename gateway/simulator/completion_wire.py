@@ -24,7 +24,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText, Where
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.harmony_format import HarmonyFormat
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     FIRST_SPECIAL,
     NAMED_SPECIALS,
     RETURN,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.generation import SegmentEvent, TokenParser
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.protocol.responses.create_request import CreateResponse
 
     Json = dict[str, Any]

@@ -28,7 +28,7 @@ from gateway.simulator.scripted_turns import (
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.simulator.argument_values import Schema, Tool
     from gateway.simulator.scripted_turns import Bodies, Message, Part, Script
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
+from gateway.models.harmony.tokenizer import END, FIRST_SPECIAL, MESSAGE, OPENING
 from gateway.simulator.script_writer import Conversation, ScriptWriter
 from gateway.simulator.scripted_turns import (
     ANALYSIS,
@@ -28,7 +28,7 @@ from gateway.simulator.scripted_turns import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.simulator.scripted_turns import Message, Part, Script
 
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."

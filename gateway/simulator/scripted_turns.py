@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -20,7 +20,7 @@ from gateway.models.harmony.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
 
 
 ANALYSIS: Final = "analysis"

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from gateway.simulator.completion_wire import (
     CHAT_PATH,
     DONE,

@@ -20,7 +20,7 @@ from gateway.entries import Compacted, Repair, Tokens, ToolEnded, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, OPENING, RETURN
+from gateway.models.harmony.tokenizer import END, OPENING, RETURN
 from gateway.protocol.grants import grants_of
 from gateway.protocol.responses.response_object import ResponseHead
 from gateway.protocol.responses.response_rules import rules_of

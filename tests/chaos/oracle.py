@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gateway.models.harmony.vocabulary import STOP_IDS
+from gateway.models.harmony.tokenizer import STOP_IDS
 from tests.fakes.simulated_conversation import continuation, parsed, prompt_of, system, user
 
 if TYPE_CHECKING:

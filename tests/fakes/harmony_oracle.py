@@ -20,7 +20,7 @@ from openai_harmony import (
 )
 
 import gateway.models.harmony
-from gateway.models.harmony.vocabulary import END_OF_TEXT, OPENING, START, Vocabulary
+from gateway.models.harmony.tokenizer import END_OF_TEXT, OPENING, START, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from gateway.generation import (
 )
 from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.models.harmony.parsing import HEADER_IDS_MAX, Parser
-from gateway.models.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
+from gateway.models.harmony.tokenizer import NAMED_SPECIALS, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.tokenizer import OPENING
 from gateway.protocol.call_items import call_fields
 from gateway.protocol.grants import Grants, McpTool, ServerGrant
 from gateway.protocol.responses.response_rules import rules_of

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     ASSISTANT,
     CHANNEL,
     END,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.entries import Mark, Repair, Tokens, TurnStarted, unpack
-from gateway.models.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE, START
+from gateway.models.harmony.tokenizer import CHANNEL, FIRST_SPECIAL, MESSAGE, START
 from gateway.store import events
 from gateway.store import responses as rows
 from tests.fakes.harmony_oracle import vocabulary

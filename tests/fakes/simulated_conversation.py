@@ -19,7 +19,7 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from gateway.models.harmony.vocabulary import NAMED_SPECIALS
+from gateway.models.harmony.tokenizer import NAMED_SPECIALS
 from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
 from tests.fakes.wayward_engine import corpus
 from tests.fakes.wayward_engine.constraint_fields import read_constraint

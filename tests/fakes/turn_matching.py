@@ -23,7 +23,7 @@ from gateway.generation import (
     Repeated,
     Token,
 )
-from gateway.models.harmony.vocabulary import NAMED_SPECIALS
+from gateway.models.harmony.tokenizer import NAMED_SPECIALS
 from tests.fakes.gbnf import allows_text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 
 Form = dict[str, Any]
 MARKERS = [RETURN, CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL, 199999, 199998]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.errors import UpstreamFailed
 from gateway.generation import FinishReason, SegmentKind, TokenChunk
-from gateway.models.harmony.vocabulary import STOP_IDS
+from gateway.models.harmony.tokenizer import STOP_IDS
 from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.token_delivery import tell

@@ -13,7 +13,7 @@ from gateway.entries import Tokens, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing, Sampling
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     ASSISTANT,
     CHANNEL,
     END,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.harmony_script import script_ids

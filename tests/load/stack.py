@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.devdb.embedded import EmbeddedPostgres, Postmaster
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.load import peers, processes

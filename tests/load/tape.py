@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, RETURN
+from gateway.models.harmony.tokenizer import CHANNEL, MESSAGE, RETURN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
 
 MODEL: Final = "openai/gpt-oss-20b"
 WORDS: Final = 64

@@ -19,7 +19,7 @@ from gateway.generation import FinishReason
 from gateway.models.format import Builtins
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import call_message, result_message
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL, OPENING
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL, OPENING
 from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
 from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.contexts import options, user

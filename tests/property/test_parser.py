@@ -26,7 +26,7 @@ from gateway.generation import (
 )
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE, Detokenizer
+from gateway.models.harmony.tokenizer import NAMED_SPECIALS, VOCABULARY_SIZE, Detokenizer
 from tests.fakes.harmony_script import HOSTED, TOOLS, Turn, parse_chunks, script_ids, vocabulary
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.ids import output_item_id
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -27,6 +26,7 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     OPENING,
 )
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
 from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import (
     answer,

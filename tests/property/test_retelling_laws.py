@@ -16,7 +16,7 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.harmony_format import HarmonyFormat, turn_ids
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CHANNEL,
     END,
     FINAL_HEADER,

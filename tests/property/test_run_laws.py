@@ -18,7 +18,7 @@ from gateway.entries import Entry, Hop
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
 from gateway.models.harmony.harmony_format import answer_header, turn_ids
-from gateway.models.harmony.vocabulary import END, STOP_IDS
+from gateway.models.harmony.tokenizer import END, STOP_IDS
 from gateway.protocol.call_items import call_fields
 from tests.fakes.guarded_run import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
 from tests.fakes.harmony_script import script_ids

@@ -27,7 +27,7 @@ from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
 from gateway.models.harmony.message_headers import NO_MARKER, header_forms
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, OPENING, RETURN
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, END, MESSAGE, OPENING, RETURN
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.cases import each
 from tests.fakes.contexts import options

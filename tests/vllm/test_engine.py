@@ -22,7 +22,7 @@ from gateway.generation import (
     TokenLogprob,
     TokenRequest,
 )
-from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
+from gateway.models.harmony.tokenizer import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import build_client

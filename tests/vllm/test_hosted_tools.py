@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 
-from gateway.models.harmony.vocabulary import CALL, END, START
+from gateway.models.harmony.tokenizer import CALL, END, START
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from tests.fakes import mcp_server

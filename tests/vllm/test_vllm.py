@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import MESSAGE, RETURN, START
+from gateway.models.harmony.tokenizer import MESSAGE, RETURN, START
 from tests.fakes.stream import texts
 from tests.vllm.asking import ENDED_WELL, ENDLESS, WEATHER, WEATHER_ASKED, create, streamed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL, MESSAGE, START
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL, MESSAGE, START
 from tests.fakes.harmony_oracle import vocabulary
 from tests.vllm.asking import WEATHER_ASKED, calls_of, result_of
 

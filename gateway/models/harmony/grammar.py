@@ -40,7 +40,7 @@ from gateway.models.harmony.message_headers import (
     is_builtin,
     is_code,
 )
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL_PREFIX,
     CHANNEL,
     CONSTRAIN,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
 
 _TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
 _NEXT: Final = InOrder((Token(START), Literal("assistant")))

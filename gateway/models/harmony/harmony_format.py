@@ -40,7 +40,7 @@ from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import HarmonyMessage, Renderer, call_message
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CALL_PREFIX,
     CHANNEL,

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.generation import BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
 from gateway.models.harmony.call_arguments import is_object
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, START
+from gateway.models.harmony.tokenizer import CHANNEL, CONSTRAIN, START
 from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:

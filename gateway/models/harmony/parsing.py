@@ -59,7 +59,7 @@ from gateway.models.harmony.message_headers import (
     with_callee,
 )
 from gateway.models.harmony.recovery import Rule, doubts, unreadable
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import SegmentEvent
     from gateway.models.harmony.message_headers import Header, MessageRoute
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
 
     _Step = tuple[Callable[["Parser", Sequence[int]], None], Where]
 

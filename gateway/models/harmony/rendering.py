@@ -45,13 +45,13 @@ from gateway.models.harmony.message_headers import (
     header_forms,
     is_code,
 )
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, OPENING, START
 from gateway.models.harmony.tool_typescript import (
     SchemaNormaliser,
     comment_lines,
     function_text,
     json_line,
 )
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, OPENING, START
 from gateway.models.history import (
     instructions_before,
     instructions_of,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.output_rules import AnswerFormat
     from gateway.models.format import RenderOptions, RepeatedHistory
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.models.history import PlacedItem
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import AnyHostedItem, Item

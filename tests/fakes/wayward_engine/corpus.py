@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.tokenizer import OPENING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

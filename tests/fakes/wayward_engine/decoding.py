@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
 from gateway.simulator.scripted_turns import ANALYSIS, FINAL, is_call, kind_of, messages_of
 from tests.fakes.wayward_engine.matcher import Guide
 from tests.fakes.wayward_engine.misbehaviour import NOT_HELD, WaywardContinuation, malformed_of
@@ -22,7 +22,7 @@ from tests.fakes.wayward_engine.misbehaviour import NOT_HELD, WaywardContinuatio
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from tests.fakes.wayward_engine.constraint_fields import OutputConstraint
     from tests.fakes.wayward_engine.matcher import Choices
 

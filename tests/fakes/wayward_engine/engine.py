@@ -23,7 +23,7 @@ from typing_extensions import override
 from gateway.constraints.structural_tags import Unsayable, tag_of
 from gateway.errors import ConfigError
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.tokenizer import OPENING
 from gateway.simulator.completion_wire import CHAT_PATH, PATH, SimulatedError, json_object
 from gateway.simulator.simulated_server import SimulatedEngine
 from tests.fakes.wayward_engine import corpus, generate_endpoint

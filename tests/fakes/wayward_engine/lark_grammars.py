@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from gateway.errors import GatewayError
-from gateway.models.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
+from gateway.models.harmony.tokenizer import NAMED_SPECIALS, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     FIRST_SPECIAL,
     NAMED_SPECIALS,
     PATTERN,

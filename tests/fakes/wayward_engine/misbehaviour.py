@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from typing_extensions import override
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import RETURN, STOP_IDS
+from gateway.models.harmony.tokenizer import RETURN, STOP_IDS
 from gateway.simulator.completion_wire import Ending, reply_to
 from tests.fakes.wayward_engine.directives import Directives, FaultPlan, Faults, Syntax, values_of
 from tests.fakes.wayward_engine.steps import read_steps

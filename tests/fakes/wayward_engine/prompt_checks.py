@@ -11,13 +11,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.vocabulary import END
+from gateway.models.harmony.tokenizer import END
 from gateway.simulator.scripted_turns import CALL_PREFIX, channel_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.simulator.scripted_turns import Message
 
 RESPONSES_MAX: Final = 2000

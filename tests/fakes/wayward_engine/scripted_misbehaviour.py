@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CHANNEL,
     CONSTRAIN,
     END,
@@ -59,7 +59,7 @@ from tests.fakes.wayward_engine.steps import act_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.simulator.argument_values import Tool
     from gateway.simulator.script_writer import Act
     from gateway.simulator.scripted_turns import Message, Part, Script

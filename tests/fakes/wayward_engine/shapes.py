@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL, STOP_IDS
 from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.wayward_engine.decoding import FREE, MARKS, Walk
 from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, json_rule, lark_of_ebnf
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Literal
 
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.tokenizer import Vocabulary
     from gateway.simulator.argument_values import Schema, Tool
 
 _HEX: Final = "[0-9a-fA-F]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.models.harmony.tokenizer import VOCABULARY_SIZE
 from gateway.simulator.completion_wire import (
     LOGPROBS_MAX,
     CompletionRequest,

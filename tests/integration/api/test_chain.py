@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import ADD, MODEL, WEATHER, create, refused
 

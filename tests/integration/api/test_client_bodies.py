@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.fakes.client_rows import ROWS
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, create

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import END, Vocabulary
+from gateway.models.harmony.tokenizer import END, Vocabulary
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, WEATHER, create, refused
 from tests.integration.api.following import created, ended, id_in, is_delta, listed, taken

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import CALL, CONSTRAIN, OPENING
+from gateway.models.harmony.tokenizer import CALL, CONSTRAIN, OPENING
 from tests.fakes.controlled import site
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.wayward_engine.options import WaywardOptions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.fakes.controlled import MODEL, TURN, site
 from tests.fakes.gateway import new_key
 from tests.fakes.wayward_engine.options import WaywardOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import MESSAGE, START
+from gateway.models.harmony.tokenizer import MESSAGE, START
 from tests.fakes.controlled import MODEL, TURN, site
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.harmony_oracle import encoding

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from gateway.models.harmony.vocabulary import END
+from gateway.models.harmony.tokenizer import END
 from tests.fakes.harmony_oracle import spelled, well_formed
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, WEATHER, create

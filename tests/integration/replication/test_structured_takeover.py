@@ -13,7 +13,7 @@ from gateway.constraints.validation import Checker
 from gateway.entries import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason, TokenChunk
 from gateway.models.harmony.harmony_format import answer_header
-from gateway.models.harmony.vocabulary import ASSISTANT, MESSAGE
+from gateway.models.harmony.tokenizer import ASSISTANT, MESSAGE
 from gateway.protocol.call_items import call_fields
 from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.harmony.vocabulary import RETURN
+from gateway.models.harmony.tokenizer import RETURN
 from tests.fakes.raw_http import (
     complete,
     completion_body,

@@ -15,7 +15,7 @@ from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, OPENING, RETURN, Vocabulary
+from gateway.models.harmony.tokenizer import CHANNEL, END, MESSAGE, OPENING, RETURN, Vocabulary
 from tests.fakes.fold_formats import parsed_by
 from tests.fakes.response_heads import CREATED_AT, NO_RULES, response_head
 from tests.load.loading import Load

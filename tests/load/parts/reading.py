@@ -17,7 +17,7 @@ import uvloop
 from typing_extensions import override
 
 from gateway.generation import Sampling
-from gateway.models.harmony.vocabulary import STOP_IDS
+from gateway.models.harmony.tokenizer import STOP_IDS
 from gateway.upstreams.token_readers import CompletionReader
 from tests.load.loading import Load
 from tests.load.systems import BACKEND, SYSTEMS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.load.loading import Load
 from tests.load.tape import WORDS, named_event, words
 

@@ -28,7 +28,7 @@ from gateway.generation import (
     Repeated,
     Token,
 )
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, START
+from gateway.models.harmony.tokenizer import CHANNEL, CONSTRAIN, END, MESSAGE, START
 from tests.fakes.cases import each
 
 if TYPE_CHECKING:

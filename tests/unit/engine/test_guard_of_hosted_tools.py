@@ -13,7 +13,7 @@ from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, T
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
 from gateway.models.harmony.harmony_format import answer_header
-from gateway.models.harmony.vocabulary import FINAL_HEADER
+from gateway.models.harmony.tokenizer import FINAL_HEADER
 from gateway.protocol.grants import (
     BrowserGrant,
     Grants,

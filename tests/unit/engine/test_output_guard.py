@@ -16,7 +16,7 @@ from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.harmony_format import answer_header
-from gateway.models.harmony.vocabulary import END, FINAL_HEADER, OPENING
+from gateway.models.harmony.tokenizer import END, FINAL_HEADER, OPENING
 from tests.fakes.guarded_run import (
     ANY_TOOL,
     FORBIDDEN,

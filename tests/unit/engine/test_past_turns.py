@@ -11,7 +11,7 @@ from gateway.engine.turn import INLINE_IDS, PastTurns
 from gateway.eventlog.fold.turn_reader import Turn
 from gateway.generation import FinishReason
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, FINAL_HEADER, OPENING
+from gateway.models.harmony.tokenizer import END, FINAL_HEADER, OPENING
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from gateway.errors import (
 )
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.accounting import Charge
-from gateway.models.harmony.vocabulary import FINAL_HEADER, OPENING
+from gateway.models.harmony.tokenizer import FINAL_HEADER, OPENING
 from gateway.store.claims import Claim
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids

@@ -43,7 +43,7 @@ from gateway.entries import (
 )
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
-from gateway.models.harmony.vocabulary import FINAL_HEADER, OPENING
+from gateway.models.harmony.tokenizer import FINAL_HEADER, OPENING
 from gateway.protocol.grants import ApprovedCall, Grants, ToolBudget, approval_digest
 from gateway.tools.tool_contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream

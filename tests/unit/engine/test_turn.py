@@ -22,7 +22,7 @@ from gateway.errors import (
 )
 from gateway.generation import TokenChunk
 from gateway.models.harmony.harmony_format import turn_ids
-from gateway.models.harmony.vocabulary import FINAL_HEADER
+from gateway.models.harmony.tokenizer import FINAL_HEADER
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,

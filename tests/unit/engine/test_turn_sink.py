@@ -18,7 +18,7 @@ from gateway.errors import ClaimLost
 from gateway.eventlog.journal import Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.models.harmony.vocabulary import END, MESSAGE, START
+from gateway.models.harmony.tokenizer import END, MESSAGE, START
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.loop_rounds import counted_rounds
 from tests.fakes.response_heads import response_head

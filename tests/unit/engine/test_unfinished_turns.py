@@ -11,7 +11,7 @@ from gateway.constraints.output_rules import OutputRules
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.tokenizer import OPENING
 from tests.fakes.guarded_run import (
     ANY_TOOL,
     FREE,

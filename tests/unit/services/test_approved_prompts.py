@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.tokenizer import OPENING
 from gateway.protocol.grants import ApprovedCall, Grants, McpTool, ServerGrant
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model

@@ -23,7 +23,7 @@ from gateway.entries import (
     portions,
 )
 from gateway.generation import FinishReason, TokenLogprob
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL
 from gateway.services.token_view import UNKNOWN, LogView, TokenView
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import NO_RULES, response_head

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.models.harmony.harmony_format import turn_ids
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL,
     CHANNEL,
     CONSTRAIN,

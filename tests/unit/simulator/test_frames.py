@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, RETURN
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, RETURN
 from gateway.simulator.completion_wire import Ending, EventTails, EventWriter
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary

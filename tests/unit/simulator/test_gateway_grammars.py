@@ -14,7 +14,7 @@ from gateway.constraints.structural_tags import tag_of
 from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import CALL, END, FINAL_HEADER, RETURN
+from gateway.models.harmony.tokenizer import CALL, END, FINAL_HEADER, RETURN
 from tests.fakes.cases import each
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openai_harmony import ToolDescription
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 from gateway.simulator.completion_wire import SimulatedError
 from gateway.simulator.script_writer import code_for
 from gateway.simulator.scripted_turns import messages_of, turn_start

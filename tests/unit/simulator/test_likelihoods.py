@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.models.harmony.vocabulary import CHANNEL, RETURN
+from gateway.models.harmony.tokenizer import CHANNEL, RETURN
 from gateway.simulator.completion_wire import (
     Ending,
     EventTails,

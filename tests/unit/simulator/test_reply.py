@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
+from gateway.models.harmony.tokenizer import CALL, END_OF_TEXT, RETURN
 from gateway.simulator.completion_wire import Ending, SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.wayward_engine.misbehaviour import WaywardContinuation

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import vocabulary

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.fakes.http_client import http_client
 from tests.integration.api.chat.bodies import (

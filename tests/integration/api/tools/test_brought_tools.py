@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from openai.types.responses import ResponseToolSearchCall
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from tests.integration.api.tools.asking import Asker, Json

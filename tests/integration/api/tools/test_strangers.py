@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL
 from tests.fakes import mcp_server
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import START, Vocabulary
+from gateway.models.harmony.tokenizer import START, Vocabulary
 from tests.integration.api.tools.toolbox import (
     AGENTS,
     CLOCK,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.tokenizer import Vocabulary
 from tests.integration.api.tools.toolbox import AGENTS, ALL, CLOCK, PATCH, PATCHER, WEATHER, name_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models.harmony.vocabulary import CALL
+from gateway.models.harmony.tokenizer import CALL
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.http_client import http_client

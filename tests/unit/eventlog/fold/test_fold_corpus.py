@@ -11,7 +11,7 @@ from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted, pac
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, OPENING, RETURN
+from gateway.models.harmony.tokenizer import END, OPENING, RETURN
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.fold_formats import parsed_by
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary

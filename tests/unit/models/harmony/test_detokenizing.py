@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.models.harmony.vocabulary import Detokenizer
+from gateway.models.harmony.tokenizer import Detokenizer
 from tests.fakes.harmony_script import vocabulary
 
 

@@ -25,7 +25,7 @@ from gateway.generation import (
 from gateway.models.format import GrammarOptions
 from gateway.models.grammar_parts import REFUSALS
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL_PREFIX,
     CHANNEL,
     MESSAGE,

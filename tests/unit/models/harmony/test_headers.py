@@ -13,7 +13,7 @@ from gateway.models.harmony.message_headers import (
     tool_of_role,
 )
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, START
+from gateway.models.harmony.tokenizer import CHANNEL, CONSTRAIN, MESSAGE, START
 from tests.fakes.cases import each
 
 _TOOLS = frozenset({"f", "web-browsing", "math.sum", "encode", "python", "user"})

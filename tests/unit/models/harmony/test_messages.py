@@ -15,7 +15,7 @@ from gateway.models.harmony.rendering import (
     pieces,
     recipient,
 )
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL
 from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import (
     ApplyPatchCall,

@@ -12,7 +12,7 @@ from gateway.generation import (
 )
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.models.harmony.tokenizer import VOCABULARY_SIZE
 from tests.fakes.cases import each
 from tests.fakes.harmony_script import TOOLS, parse, parse_chunks, script_ids, vocabulary
 

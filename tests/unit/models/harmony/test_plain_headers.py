@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.harmony.vocabulary import CALL_PREFIX, CHANNEL, CONSTRAIN, FINAL_HEADER, MESSAGE
+from gateway.models.harmony.tokenizer import CALL_PREFIX, CHANNEL, CONSTRAIN, FINAL_HEADER, MESSAGE
 from tests.fakes.harmony_script import harmony
 
 

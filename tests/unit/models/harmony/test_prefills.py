@@ -16,7 +16,7 @@ from gateway.generation import (
 )
 from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import (
+from gateway.models.harmony.tokenizer import (
     CALL_PREFIX,
     FINAL_HEADER,
     RECIPIENT_PREFIX,

@@ -13,7 +13,7 @@ from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import output_item_id
 from gateway.models.harmony import tool_typescript
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL
 from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.cases import each
 from tests.fakes.contexts import (

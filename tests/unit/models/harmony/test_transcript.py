@@ -13,7 +13,7 @@ from openai_harmony import Role
 
 from gateway.models.format import RAW
 from gateway.models.harmony.harmony_format import HarmonyFormat, transcript
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, VOCABULARY_SIZE
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL, NAMED_SPECIALS, VOCABULARY_SIZE
 from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import encoding, vocabulary
 

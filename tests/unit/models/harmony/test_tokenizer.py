@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, VocabularyError
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, Vocabulary
+from gateway.models.harmony.tokenizer import FIRST_SPECIAL, NAMED_SPECIALS, Vocabulary
 from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import encoding, vocabulary
 
