@@ -28,6 +28,7 @@ from gateway.generation import (
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.problems import BackendBusy, PathNotFound
+from tests.fakes.chunks import chunk_of
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
@@ -134,9 +135,9 @@ async def test_ids_are_handed_on_before_the_token_counts_are_there(client: Clien
     script = (STREAM_HEAD, said([5, 200002], "stop"), gate, usage(16), DONE, STREAM_END)
     async with serving(script) as server:
         async with led(upstream_of(server, client)) as heard:
-            assert await heard.next() == TokenChunk([5, 200002])
+            assert await heard.next() == chunk_of([5, 200002])
             gate.opened.set()
-        assert heard.chunks == [TokenChunk([], FinishReason.STOP, 16)]
+        assert heard.chunks == [chunk_of([], FinishReason.STOP, 16)]
 
 
 async def test_a_connection_is_used_for_the_next_turn(client: Client) -> None:

@@ -378,6 +378,7 @@ def test_an_interrupt_ends_without_a_word(
     """
     program = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, *_):\n"
