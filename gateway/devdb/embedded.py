@@ -309,11 +309,11 @@ class EmbeddedPostgres:
                 **account.identity(),
             )
         while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise StartupError("the embedded database took too long", remedy=f"See {log}.")
             state = Postmaster.read(self._cluster)
             if state is not None and state.pid == self._process.pid and state.is_ready:
                 return True
-            if time.monotonic() > deadline:
-                raise StartupError("the embedded database took too long", remedy=f"See {log}.")
             time.sleep(_POLL_INTERVAL_S)
         log_tail = log.read_text("utf-8", "replace").strip()[-2000:]
         _remove_socket_folder(self._socket_folder)
