@@ -62,7 +62,8 @@ CASES: Final = (
     case(faults.replica_dead_with_responses, "ReplicaDown", "TakeoversHigh"),
     case(faults.backend_dead, "BackendDown"),
     case(faults.backends_dead, "NoBackend", "BackendDown", *ERRORS),
-    case(faults.broken_generations, "BackendsBreakOff"),
+    # Generations that break off in a row eject both backends.
+    case(faults.broken_generations, "BackendsBreakOff", may_fire=ERRORS),
     case(faults.discovery_broken, "DiscoveryFails"),
     case(faults.no_slots, "FleetFull", may_fire=ERRORS | LATE),
     case(faults.database_dead, "DatabaseFails", *ERRORS, may_fire=STORED),
