@@ -184,8 +184,9 @@ class ToolGrants:
         """
         sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
         answers: Sequence[McpApprovalResponse] = ()
-        if sources is not None and "mcp" in self.served(principal.policy):
-            answers = _without_repeated(pending(request.input), history)
+        unseen = () if sources is None else pending(request.input)
+        if unseen and "mcp" in self.served(principal.policy):
+            answers = _without_repeated(unseen, history)
         if not (offered or answers or history.tool_state):
             return NOTHING_GRANTED
         state = tool_state_of(history.tool_state)
