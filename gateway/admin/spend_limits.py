@@ -501,7 +501,7 @@ async def _remove_alert(connection: Connection, owner: LimitOwner, alert_id: UUI
 
 
 class LimitStates:
-    """What is used of limits and budgets now, over all replicas."""
+    """Present use of limits and budgets, over all replicas."""
 
     def __init__(
         self,

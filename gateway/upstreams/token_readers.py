@@ -538,7 +538,7 @@ class GenerateReader(CompletionReader):
     def __init__(self, upstream: str, sampling: Sampling, **options: Unpack[ReaderOptions]) -> None:
         super().__init__(upstream, sampling, **options)
         self._repeats: bool | None = None
-        """None before the second event with ids."""
+        """Events have all ids so far; None before the second event with ids."""
         self._ids_so_far = RepeatedList()
         self._own_so_far = RepeatedList()
         self._tops_so_far = RepeatedList()

@@ -83,10 +83,10 @@ class TurnReader:
         self.parser = self._new_parser(trace=self.is_traced)
         prefill, new_screen = self.turn.prefill, self._new_screen
         self._prefilled = self.parser.feed(prefill) if prefill else []
-        """What the prefill says, until it is shown."""
+        """Segments of the prefill, until they are shown."""
         self.screen = None if new_screen is None else new_screen(self._piece_at)
         self._is_plain = self.screen is None and not self._prefilled
-        """What the parser reads is shown as it is."""
+        """Segments of the parser are shown as they are."""
         held_at = self._held_at
         if self.screen is not None and held_at is not None and held_at <= len(output_ids):
             self.read(output_ids[:held_at])
