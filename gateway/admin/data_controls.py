@@ -213,7 +213,7 @@ class DataControls:
     async def consent(self, caller: AdminCaller, body: ContentConsent) -> OperatorAccess:
         tenant_id = caller.tenant_id
         until = datetime.now(UTC) + timedelta(seconds=body.expires_in_s)
-        async with self._transactions.adding(tenant_id) as connection:
+        async with self._transactions.in_turn(tenant_id) as connection:
             await connection.execute(_CONSENT, {"tenant": tenant_id, "until": until})
             await caller.note(
                 connection,
@@ -226,7 +226,7 @@ class DataControls:
     async def withdraw(self, caller: AdminCaller) -> None:
         """End the consent: what was revealed under it is hidden at once."""
         tenant_id = caller.tenant_id
-        async with self._transactions.adding(tenant_id) as connection:
+        async with self._transactions.in_turn(tenant_id) as connection:
             await connection.execute(_WITHDRAW, {"tenant": tenant_id})
             await caller.note(
                 connection,

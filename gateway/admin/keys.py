@@ -403,7 +403,7 @@ class Keys:
     ) -> tuple[ServiceAccount, ShownKey | None]:
         """Create a service account with a key, or without one and without a role."""
         tenant_id = caller.tenant_id
-        async with self._transactions.adding(tenant_id) as connection:
+        async with self._transactions.in_turn(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             role: Any = "none" if body is None else "member"
             account = await self._accounts.insert(connection, caller, project, name, role)
@@ -415,7 +415,7 @@ class Keys:
         self, caller: AdminCaller, project_id: str, account_id: str, body: AccountKeyCreate
     ) -> ShownKey:
         tenant_id = caller.tenant_id
-        async with self._transactions.adding(tenant_id) as connection:
+        async with self._transactions.in_turn(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             account = await required_account(connection, project, account_id)
             return await self._insert_owned(connection, caller, project, account, body)
@@ -426,7 +426,7 @@ class Keys:
         """Create a key of no service account, of the server's longest lifetime at most."""
         limits = (body.expires_in_seconds, self._lifetime_max_s)
         expires_in_s = min((one for one in limits if one is not None), default=None)
-        async with self._transactions.adding(caller.tenant_id) as connection:
+        async with self._transactions.in_turn(caller.tenant_id) as connection:
             project = await required_project(
                 connection, caller.tenant_id, project_id, is_active=True
             )
@@ -441,7 +441,7 @@ class Keys:
 
     async def create_admin(self, caller: AdminCaller, body: AdminKeyCreate) -> ShownKey:
         terms = body.terms()
-        async with self._transactions.adding(caller.tenant_id) as connection:
+        async with self._transactions.in_turn(caller.tenant_id) as connection:
             expires_in_s = self._lifetime(body.expires_in_seconds)
             return await self._insert(connection, caller, None, body.name, terms, expires_in_s)
 

@@ -294,7 +294,7 @@ class Projects:
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
         body.check_supported()
         tenant_id = caller.tenant_id
-        async with self._transactions.adding(tenant_id) as connection:
+        async with self._transactions.in_turn(tenant_id) as connection:
             await _add_default(connection, tenant_id)
             count = await _ROWS.count(connection, tenant=tenant_id, include_archived=True)
             if count >= PROJECTS_MAX:

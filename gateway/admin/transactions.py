@@ -82,20 +82,20 @@ class Transactions:
         return self._database.transaction(tenant_id)
 
     @asynccontextmanager
-    async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
+    async def in_turn(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
         """Open a transaction for one change at a time of the tenant: its reads still hold at the
         commit.
         """
-        async with self.adding(tenant_id) as connection:
-            yield connection
-        self._forget()
-
-    @asynccontextmanager
-    async def adding(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """Open such a transaction for what changes nothing of keys that were looked up."""
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
             yield connection
+
+    @asynccontextmanager
+    async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
+        """Open such a transaction for what may change the terms of keys that were looked up."""
+        async with self.in_turn(tenant_id) as connection:
+            yield connection
+        self._forget()
 
     @asynccontextmanager
     async def owning(self, remedy: str) -> AsyncIterator[Connection]:
