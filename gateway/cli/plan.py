@@ -36,11 +36,11 @@ class Figure(NamedTuple):
 
 
 TOKEN: Final = Figure("CPU of a token", 60, "μs", "(c): 55")
-DURABLE_TOKEN: Final = Figure("CPU of a durable token", 120, "μs", "(c): 76; few streams (b): 118")
+DURABLE_TOKEN: Final = Figure("CPU of a durable token", 100, "μs", "(c): 76; few streams (b): 97")
 REQUEST: Final = Figure("CPU of a request", 1_500, "μs", "(j), without a stream: 800")
-DATABASE_TOKEN: Final = Figure("PostgreSQL's CPU of a durable token", 30, "μs", "(b): 28; (c): 14")
+DATABASE_TOKEN: Final = Figure("PostgreSQL's CPU of a durable token", 25, "μs", "(b): 23; (c): 14")
 DATABASE_REQUEST: Final = Figure("PostgreSQL's CPU of a stored response", 100, "μs", "(j)")
-PROCESS: Final = Figure("memory of an idle process", 143, "MiB", "(e)")
+PROCESS: Final = Figure("memory of an idle process", 142, "MiB", "(e)")
 STREAM: Final = Figure("memory of a stream", 44, "KiB", "(e)")
 STREAMS: Final = Figure("streams of a process", 2_000, "", "(c) has 1,000")
 BUSY: Final = Figure("share of a core to plan with", 0.6, "", "above it first tokens come later")

@@ -37,13 +37,13 @@ def test_the_table_of_the_documentation_has_these_figures() -> None:
 def test_a_load_is_added_up() -> None:
     plan = planned(LOAD)
     # 10,000 tokens of each kind, and 40 requests a second.
-    assert plan.cores == 1.86
-    assert plan.replicas == 5
-    assert plan.replica_memory_mib == 256
+    assert plan.cores == 1.66
+    assert plan.replicas == 4
+    assert plan.replica_memory_mib == 320
     # Responses of 30 days, lines of 400, logs of one; and a third.
     gib = (40 * 86_400 * (19_500 * 30 + 520 * 400) + 10_000 * 86_400 * 25) * 1.3 / 2**30
     assert abs(plan.postgres_disk_gib - gib) <= 1
-    assert plan.max_connections == 5 * 17 + 10
+    assert plan.max_connections == 4 * 17 + 10
 
 
 def test_more_of_anything_never_takes_less() -> None:
