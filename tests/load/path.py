@@ -2,11 +2,11 @@
 
 `python -m tests.load.path [COMMIT ...]` runs the gateway of each commit (default: of the working
 tree) in front of a simulated backend and counts, with `sys.setprofile`, the functions below
-`gateway/` that one request calls. What an idle gateway calls as well is left out. Every request is
-made twice before it is counted, so that nothing is done for the first time; nor is its key looked
-up again meanwhile, which a task of its own does every few seconds. A switch is a call of
-a function of another package than that of the call before it; a single module of `gateway/` is a
-package of its own.
+`gateway/` that one request calls. What an idle gateway calls as well is left out, and so is the
+work that tasks repeat at intervals. Every request is made twice before it is counted, so that
+nothing is done for the first time; nor is its key looked up again meanwhile, which a task of its
+own does every few seconds. A switch is a call of a function of another package than that of the
+call before it; a single module of `gateway/` is a package of its own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 `python tests/load/profiled.py FILE PORT serve ...` runs `python -m gateway serve ...`. SIGUSR1
 begins to note, SIGUSR2 ends it and writes what was noted into FILE as JSON: `calls`, a list of
 `[file, line, function]` below `gateway/`, and `order`, indices into it as the calls came, with -1
-where bytes went to the port PORT of the loopback interface. The loop is asyncio's own: uvloop's
-sends are not seen by `sys.setprofile`.
+where bytes went to the port PORT of the loopback interface. Left out is what tasks do that repeat
+their work (`JOBS`): no request asks for it, and it may begin during one. The loop is asyncio's own:
+uvloop's sends are not seen by `sys.setprofile`.
 
 It imports nothing of the project, so that it can run any commit.
 """
@@ -23,10 +24,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any, Final
+from weakref import WeakSet
 
 import uvloop
 
 SENT: Final = -1
+JOBS: Final = frozenset({"run_periodically", "Snapshots.run"})
+"""Outermost coroutines of tasks that repeat their work at intervals."""
 _SENDS: Final = {"send", "sendmsg", "sendto"}
 
 
@@ -39,13 +43,14 @@ class Recorder:
         self._port = port
         self._numbers: dict[CodeType, int] = {}
         self._order: list[int] = []
+        self._jobs: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if not self.is_on:
             return
         if event == "call":
             code = frame.f_code
-            if code.co_filename.startswith(self._root):
+            if code.co_filename.startswith(self._root) and not self._is_of_job(code):
                 self._order.append(self._numbers.setdefault(code, len(self._numbers)))
         elif event == "c_call" and self._sends(arg):
             self._order.append(SENT)
@@ -64,6 +69,18 @@ class Recorder:
         part = file.with_suffix(".part")
         part.write_text(json.dumps({"calls": calls, "order": self._order}))
         part.rename(file)
+
+    def _is_of_job(self, code: CodeType) -> bool:
+        # A task that goes on enters its outermost coroutine again, before what it awaits.
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            return False  # a thread without a loop
+        if task is None:
+            return False
+        if code.co_qualname in JOBS:
+            self._jobs.add(task)
+        return task in self._jobs
 
     def _sends(self, called: Any) -> bool:
         if not isinstance(called, BuiltinFunctionType) or called.__name__ not in _SENDS:
