@@ -13,7 +13,7 @@ from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.responses.create_request import parse_create, request_key
-from gateway.services.runs.run_builder import CreateCommand
+from gateway.services.runs.spec_builder import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -18,7 +18,7 @@ from gateway.api.query import (
 )
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
-from gateway.services.runs.run_builder import CreateCommand
+from gateway.services.runs.spec_builder import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -27,7 +27,7 @@ from gateway.api.request_context import WEBSOCKET, RequestRecord
 from gateway.api.streaming import WRITE_TIMEOUT_S, Later
 from gateway.errors import Draining, GatewayError, InvalidRequest, Leaving, RateLimited
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer, read_turn
-from gateway.services.runs.run_builder import CreateCommand
+from gateway.services.runs.spec_builder import CreateCommand
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:

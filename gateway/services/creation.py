@@ -47,7 +47,8 @@ from gateway.protocol.request_errors import ApprovalUsed
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import PRIORITIES, DueSummary, service_tier
+from gateway.services.runs.run_builder import DueSummary
+from gateway.services.runs.spec_builder import PRIORITIES, service_tier
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.events import LogRow
@@ -71,7 +72,8 @@ if TYPE_CHECKING:
     from gateway.services.models import Model, Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.runs.compaction import CompactedContext
-    from gateway.services.runs.run_builder import CreateCommand, RunBuilder
+    from gateway.services.runs.run_builder import RunBuilder
+    from gateway.services.runs.spec_builder import CreateCommand
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal

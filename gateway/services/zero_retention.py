@@ -20,7 +20,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.hosted_tools import CodeInterpreterTool
 
 if TYPE_CHECKING:
-    from gateway.services.runs.run_builder import CreateCommand
+    from gateway.services.runs.spec_builder import CreateCommand
     from gateway.tenancy import Principal
 
 CODE = "zero_data_retention"

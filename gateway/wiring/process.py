@@ -28,7 +28,8 @@ from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
 from gateway.services.runs.rebuilding import Rebuilder
-from gateway.services.runs.run_builder import PromptExecutor, RunBuilder, SpecBuilder
+from gateway.services.runs.run_builder import PromptExecutor, RunBuilder
+from gateway.services.runs.spec_builder import SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.telemetry.logs import EventLog

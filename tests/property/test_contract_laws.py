@@ -15,7 +15,8 @@ from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import CreateCommand, RunInput, SpecBuilder, opens
+from gateway.services.runs.run_builder import opens
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
 from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId
 from gateway.tenancy.policy import TenantPolicy

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.services.runs.run_builder import Written
+    from gateway.services.runs.spec_builder import Written
 
 Json = dict[str, Any]
 EARLIER = UUID(int=5)

@@ -15,12 +15,7 @@ from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import (
-    CreateCommand,
-    RunInput,
-    SpecBuilder,
-    Written,
-)
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder, Written
 from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId
 from gateway.tenancy.policy import TenantPolicy

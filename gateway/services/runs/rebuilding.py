@@ -16,7 +16,7 @@ from gateway.protocol.request_errors import validated
 from gateway.protocol.responses.create_request import CreateResponse
 from gateway.services.retrieval import not_found
 from gateway.services.runs.history_source import DEPTH_MAX, ITEMS_MAX, History
-from gateway.services.runs.run_builder import CreateCommand, RunInput
+from gateway.services.runs.spec_builder import CreateCommand, RunInput
 from gateway.services.runs.tool_grants import Granted
 from gateway.store import messages
 from gateway.tenancy import Principal
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.services.models import Model, Models
-    from gateway.services.runs.run_builder import PromptExecutor, SpecBuilder
+    from gateway.services.runs.run_builder import PromptExecutor
+    from gateway.services.runs.spec_builder import SpecBuilder
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId

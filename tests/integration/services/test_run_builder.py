@@ -19,13 +19,8 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import (
-    CreateCommand,
-    DueSummary,
-    PromptExecutor,
-    RunBuilder,
-    SpecBuilder,
-)
+from gateway.services.runs.run_builder import DueSummary, PromptExecutor, RunBuilder
+from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics

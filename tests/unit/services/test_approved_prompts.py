@@ -14,7 +14,7 @@ from gateway.protocol.grants import ApprovedCall, Grants, McpTool, ServerGrant
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import CreateCommand, RunInput, SpecBuilder
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
 from gateway.services.runs.tool_grants import Granted
 from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId

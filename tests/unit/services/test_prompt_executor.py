@@ -13,12 +13,8 @@ from gateway.models.format import Unrendered
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import (
-    RENDERINGS_MAX,
-    CreateCommand,
-    PromptExecutor,
-    RunInput,
-)
+from gateway.services.runs.run_builder import RENDERINGS_MAX, PromptExecutor
+from gateway.services.runs.spec_builder import CreateCommand, RunInput
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import parse
 from tests.fakes.harmony_script import harmony_of

@@ -11,13 +11,8 @@ from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import (
-    COMPILED_BYTES,
-    CreateCommand,
-    RunInput,
-    SpecBuilder,
-    opens,
-)
+from gateway.services.runs.run_builder import opens
+from gateway.services.runs.spec_builder import COMPILED_BYTES, CreateCommand, RunInput, SpecBuilder
 from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, ProjectTerms, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse

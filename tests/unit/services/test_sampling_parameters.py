@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.generation import Sampling
-from gateway.services.runs.run_builder import (
+from gateway.services.runs.spec_builder import (
     PRIORITIES,
     is_compiled,
     reasoning_budget,
