@@ -52,6 +52,8 @@ class Rooms:
         tools = base.settings.tools
         self._base = base
         self._tools: dict[ToolKind, HostedTools] = {}
+        self.families: frozenset[HostedFamily] = frozenset()
+        """Families of the tools that can run now: every request asks for them."""
         self._own: dict[ToolKind, HostedTools] = {}
         self._helpers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._open = AsyncExitStack()
@@ -78,10 +80,6 @@ class Rooms:
                 ttl_s=APPROVAL_TTL_S,
             )
 
-    @property
-    def families(self) -> frozenset[HostedFamily]:
-        return frozenset(_FAMILIES[kind] for kind in self._tools)
-
     def is_behind_mcp(self, kind: ToolKind) -> bool:
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
@@ -97,6 +95,7 @@ class Rooms:
             self._helpers += [self.mcp.sessions.run, self._look_for_builtins]
             await self._find_builtins()
         self._tools.update(self._own)
+        self._note_families()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -167,6 +166,10 @@ class Rooms:
                 self._tools[kind] = self._own[kind]
             else:
                 self._tools.pop(kind, None)
+        self._note_families()
+
+    def _note_families(self) -> None:
+        self.families = frozenset(_FAMILIES[kind] for kind in self._tools)
 
 
 class Sources:

@@ -273,8 +273,8 @@ COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTION
 
 
 def _with_phases(request: CreateResponse) -> CreateResponse:
-    # What may be a copy of a message in the history stays as it is.
-    if request.previous_response_id or request.conversation:
+    # What may be a copy of a message in the history stays as it is; a message alone is no preamble.
+    if request.previous_response_id or request.conversation or len(request.input) < 2:
         return request
     items = with_phases(request.input)
     return request if items is request.input else request.model_copy(update={"input": items})

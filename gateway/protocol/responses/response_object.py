@@ -26,7 +26,6 @@ from gateway.protocol.parameters import (
     EFFECTIVE_EFFORTS,
     UNLISTED_CHOICE_TYPES,
     AllowedTools,
-    TextFormat,
     ToolChoice,
 )
 from gateway.protocol.responses.request_checks import OfferedTools
@@ -128,12 +127,11 @@ def echo(
     return echoed
 
 
-_ANY_TEXT: Final = TextFormat()
-
-
 def _text(options: TextOptions) -> dict[str, Any]:
-    format_ = options.format or _ANY_TEXT  # of `schema_` the name is `schema`
-    text: dict[str, Any] = {"format": {name.rstrip("_"): value for name, value in format_}}
+    if options.format is None:
+        text: dict[str, Any] = {"format": {"type": "text"}}
+    else:  # of `schema_` the name is `schema`
+        text = {"format": {name.rstrip("_"): value for name, value in options.format}}
     if options.verbosity:
         text["verbosity"] = options.verbosity
     return text
