@@ -115,6 +115,8 @@ class DueSummary(NamedTuple):
 
 
 class RunBuilder:
+    """Reader of what a request continues and may use; `specs` computes its run from that."""
+
     def __init__(
         self,
         *,

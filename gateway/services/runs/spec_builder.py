@@ -285,6 +285,11 @@ def _is_bound(tool: Tool) -> bool:
 
 
 class SpecBuilder:
+    """Builder of prompts and run specs from what `RunBuilder` looked up.
+
+    It does no I/O and may run in a thread; what a format lacks is raised as `Unrendered`.
+    """
+
     def __init__(self, *, system_message: Harmony, cache_salt_key: bytes, sealer: Sealer) -> None:
         self._system_message = system_message
         self._cache_salt_key = cache_salt_key
