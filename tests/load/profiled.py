@@ -30,7 +30,7 @@ import uvloop
 
 SENT: Final = -1
 JOBS: Final = frozenset({"run_periodically", "Snapshots.run"})
-"""Outermost coroutines of tasks that repeat their work at intervals."""
+"""Coroutines of tasks that repeat their work at intervals."""
 _SENDS: Final = {"send", "sendmsg", "sendto"}
 
 
@@ -46,11 +46,14 @@ class Recorder:
         self._jobs: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        # Always: a task goes on in its outermost coroutine, which may await one of `JOBS`.
+        if event == "call" and frame.f_code.co_qualname in JOBS and (task := _current_task()):
+            self._jobs.add(task)
         if not self.is_on:
             return
         if event == "call":
             code = frame.f_code
-            if code.co_filename.startswith(self._root) and not self._is_of_job(code):
+            if code.co_filename.startswith(self._root) and _current_task() not in self._jobs:
                 self._order.append(self._numbers.setdefault(code, len(self._numbers)))
         elif event == "c_call" and self._sends(arg):
             self._order.append(SENT)
@@ -70,18 +73,6 @@ class Recorder:
         part.write_text(json.dumps({"calls": calls, "order": self._order}))
         part.rename(file)
 
-    def _is_of_job(self, code: CodeType) -> bool:
-        # A task that goes on enters its outermost coroutine again, before what it awaits.
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            return False  # a thread without a loop
-        if task is None:
-            return False
-        if code.co_qualname in JOBS:
-            self._jobs.add(task)
-        return task in self._jobs
-
     def _sends(self, called: Any) -> bool:
         if not isinstance(called, BuiltinFunctionType) or called.__name__ not in _SENDS:
             return False
@@ -90,6 +81,13 @@ class Recorder:
             with suppress(OSError):
                 return bool(end.getpeername()[1] == self._port)
         return False
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # a thread without a loop
 
 
 def main() -> None:

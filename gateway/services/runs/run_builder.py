@@ -6,31 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from gateway import ids
-from gateway.context.assembly import (
-    UnreadOriginal,
-)
+from gateway.context.assembly import UnreadOriginal
 from gateway.errors import ContextLengthExceeded, PermissionDenied
-from gateway.models.format import (
-    IMAGE_QUESTION,
-    SEES,
-    Unrendered,
-)
+from gateway.models.format import IMAGE_QUESTION, SEES, Unrendered
 from gateway.protocol.brought_tools import BRINGING, brought_before
-from gateway.protocol.items import (
-    Message,
-)
+from gateway.protocol.items import Message
 from gateway.protocol.responses.create_request import check_choice
 from gateway.protocol.responses.request_checks import check_images
-from gateway.services.runs.compaction import (
-    CompactedContext,
-    SummaryPlan,
-    is_triggered,
-)
+from gateway.services.runs.compaction import CompactedContext, SummaryPlan, is_triggered
 from gateway.services.runs.history_source import History
 from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
-from gateway.services.runs.tool_grants import (
-    NOTHING_GRANTED,
-)
+from gateway.services.runs.tool_grants import NOTHING_GRANTED
 from gateway.store.packing import has_kinds, items_of_kinds
 
 if TYPE_CHECKING:
