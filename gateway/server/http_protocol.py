@@ -400,8 +400,10 @@ class PartWrites:
 
     def flush(self) -> None:
         self._count = 0
-        for transport in [*self._parts]:
-            self.write(transport)
+        parts, self._parts = self._parts, {}
+        for transport, pieces in parts.items():
+            if not transport.is_closing():
+                transport.write(b"".join(pieces))
 
 
 class ResponseTransport:

@@ -93,9 +93,10 @@ class Rooms:
         if self.mcp is not None:
             self._own["mcp"] = self.mcp.tools
             self._helpers += [self.mcp.sessions.run, self._look_for_builtins]
-            await self._find_builtins()
         self._tools.update(self._own)
         self._note_families()
+        if self.mcp is not None:
+            await self._find_builtins()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -66,3 +66,19 @@ async def test_a_registered_server_does_the_work(
     assert all(call["status"] == "completed" for call in calls)
     assert "ran 1 + 1" in calls[0]["outputs"][0]["logs"]
     assert "towers" in response["output"][-1]["content"][0]["text"]
+
+
+async def test_a_registered_server_takes_precedence_from_the_start(
+    database: Database, database_url: str, backends: Backends
+) -> None:
+    with mcp_server.serving() as server:
+        row = McpServerRow(OPERATOR, ids.new_uuid(), "workshop", server.url, purposes="browser")
+        await mcp_servers.insert(database, row)
+        settings = gateway_settings(
+            database_url,
+            backends.urls,
+            models=[{"id": "gpt-oss-20b"}],
+            tools={**TOOLS, "web": {"enabled": True}},
+        )
+        async with running_gateway(settings) as gateway:
+            assert gateway.process.replica.rooms.is_behind_mcp("browser")
