@@ -13,26 +13,13 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
-from gateway.context.assembly import (
-    assemble,
-    may_repeat,
-    opened,
-    opening,
-    unseal,
-    with_last_opened,
-)
+from gateway.context.assembly import assemble, may_repeat, opened, opening, unseal, with_last_opened
 from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.generation import Route, Sampling
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
-from gateway.models.format import (
-    NO_BUILTINS,
-    UNTHINKS,
-    Builtins,
-    RenderOptions,
-    RepeatedHistory,
-)
+from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, RepeatedHistory
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.call_items import call_fields
 from gateway.protocol.items import (
@@ -61,10 +48,7 @@ from gateway.protocol.tool_types import (
     named,
 )
 from gateway.sealing import Binding
-from gateway.services.runs.compaction import (
-    is_triggered,
-    summary_in,
-)
+from gateway.services.runs.compaction import is_triggered, summary_in
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
     Granted,

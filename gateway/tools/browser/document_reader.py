@@ -119,4 +119,5 @@ async def _why_ended(process: Process, document: Fetched) -> str:
 async def _end(process: Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
-    await process.wait()
+    # `wait` would not return while more than its buffer holds is unread.
+    await process.communicate()

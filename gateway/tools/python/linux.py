@@ -271,8 +271,12 @@ class Interpreter:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL, env={}, cwd="/",
             )  # fmt: skip
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
-                output, _ = await process.communicate()
+            try:
+                async with asyncio.timeout(_ASK_TIMEOUT_S):
+                    output, _ = await process.communicate()
+            finally:
+                if process.returncode is None:
+                    process.kill()
             prefix, base, name = output.decode().splitlines()
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineBroken(f"{executable} is no interpreter that can be asked") from error

@@ -94,6 +94,7 @@ class Pipes:
         their_input, our_output, our_input, their_output, words = descriptors
         ours = os.fdopen(our_input, "rb"), os.fdopen(our_output, "wb"), os.fdopen(words, "w+b")
         reader = asyncio.StreamReader()
+        reading: asyncio.ReadTransport | None = None
         try:
             reading, _ = await loop.connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), ours[0]
@@ -102,8 +103,11 @@ class Pipes:
                 asyncio.streams.FlowControlMixin, ours[1]
             )
         except BaseException:
-            for pipe in ours:
-                pipe.close()
+            # A file closed under its transport would stay in the selector, by a number that another
+            # file gets.
+            for pipe in (reading or ours[0], *ours[1:]):
+                with suppress(OSError):  # uvloop has closed its descriptor
+                    pipe.close()
             os.close(their_input)
             os.close(their_output)
             raise

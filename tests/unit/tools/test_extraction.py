@@ -153,6 +153,19 @@ async def test_process_that_answers_otherwise_than_it_should_has_read_nothing(
         assert liar.returncode is not None
 
 
+async def test_process_that_says_more_than_it_should_is_ended() -> None:
+    lie = f"import sys; sys.stdout.buffer.write({FRAME_HEAD.pack(2**31)!r} + bytes(1024 * 1024))"
+    liar = await asyncio.create_subprocess_exec(sys.executable, "-c", lie, stdin=PIPE, stdout=PIPE)
+    async with reading() as reader, asyncio.timeout(60):
+        reader._idle.append(liar)
+        pipe = liar._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+        while pipe.is_reading():  # noqa: ASYNC110  there is no event to wait for
+            await asyncio.sleep(0)
+        with pytest.raises(Unreadable, match="cannot be read"):
+            await reader.read(fetched("<p>one"))
+    assert liar.returncode == -signal.SIGKILL
+
+
 @pytest.mark.slow
 async def test_process_that_has_read_much_is_not_kept() -> None:
     async with reading() as reader:

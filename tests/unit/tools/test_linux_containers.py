@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import resource
@@ -13,7 +14,7 @@ import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ from tests.fakes.cases import each
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, SYSTEM_PYTHON
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from gateway.tools.python.worker_process import WorkerContainer
 
@@ -613,6 +614,37 @@ def test_a_bundle_whose_opening_is_cancelled_is_removed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asyncio.run(cancel())  # it waits for threads
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_pipes_whose_opening_is_cancelled_leave_nothing_open(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def cancel_after(steps: int) -> bool:
+        opening = asyncio.create_task(worker_process.Pipes.opened())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            return True
+        pipes, theirs = opening.result()
+        pipes.close()
+        for descriptor in theirs:
+            os.close(descriptor)
+        return False
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(cancel_after(1))  # libuv opens a descriptor of its own
+        before = os.listdir("/proc/self/fd")
+        steps = count()
+        while runner.run(cancel_after(next(steps))):
+            pass
+        for _ in range(4):
+            runner.run(asyncio.sleep(0))
+        gc.collect()
+        assert os.listdir("/proc/self/fd") == before
+    assert next(steps) > 3
 
 
 @pytest.mark.slow
