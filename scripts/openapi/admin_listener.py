@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 from openai.types.admin import organization as of_organization
 from openai.types.admin.organization import projects as of_projects
 from openai.types.admin.organization.projects import service_accounts as of_accounts
@@ -65,6 +66,7 @@ MADE: Final[dict[str, Any]] = {
     "/v1/organization/admin_api_keys": of_organization.AdminAPIKeyCreateResponse,
 }
 """What a POST of a list answers where that has more than the list: a secret, shown once."""
+_WHOLE: Final = {kind.__name__ for kind in (*LISTS.values(), *OBJECTS.values(), *MADE.values())}
 _VERBS: Final = {"GET": "Get", "POST": "Update", "DELETE": "Delete"}
 ACTIONS: Final = {
     **{name: name.capitalize() for name in ("archive", "rotate", "disable", "delete", "restore")},
@@ -141,8 +143,17 @@ def admin_document() -> Json:
     }
 
 
+def _admit_ours(kind: Any, schema: Json) -> None:
+    # Values that OpenAI's client lacks.
+    properties = schema.get("properties", {})
+    if kind is of_organization.AuditLogListResponse:
+        properties["type"] = {"type": "string", "description": "Of OpenAI's, or `harmony.…`."}
+    if kind is of_organization.OrganizationDataRetention:
+        properties["type"]["enum"].append("none")
+
+
 class _Schemas:
-    """Types by their names; one of each name."""
+    """Types by their names. A part that has the name of another is named after its whole, too."""
 
     def __init__(self) -> None:
         self._made: Json = {"Error": ERROR, "Object": {"type": "object"}}
@@ -150,14 +161,21 @@ class _Schemas:
     def of(self, kind: Any, *, is_closed: bool = False) -> Json:
         """Return a reference to the schema of a type; `is_closed` forbids other keys."""
         schema = TypeAdapter(kind).json_schema(ref_template=f"{REFERENCE}{{model}}")
-        for name, one in schema.pop("$defs", {}).items():
-            self._made.setdefault(name, one)
-        name = kind.__name__ if isinstance(kind, type) else "AuditLog"
+        _admit_ours(kind, schema)
+        name = kind.__name__
+        while part := next(
+            (part for part in schema.get("$defs", {}).items() if self._is_other(*part)), None
+        ):
+            schema = _renamed(schema, part[0], name + part[0])
+        self._made |= schema.pop("$defs", {})
         if is_closed:
             schema["additionalProperties"] = False
         if "$ref" not in schema:
             self._made[name] = schema
         return {"$ref": REFERENCE + name}
+
+    def _is_other(self, name: str, schema: Json) -> bool:
+        return name in _WHOLE or self._made.get(name, schema) != schema
 
     def page_of(self, kind: Any) -> Json:
         """Return a reference to the schema of a list page of this type."""
@@ -178,8 +196,17 @@ class _Schemas:
         return dict(sorted(self._made.items()))
 
 
+def _renamed(schema: Json, name: str, new: str) -> Json:
+    old, ours = (f'"{REFERENCE}{one}"'.encode() for one in (name, new))
+    renamed: Json = orjson.loads(orjson.dumps(schema).replace(old, ours))
+    renamed["$defs"][new] = renamed["$defs"].pop(name)
+    return renamed
+
+
 def _operation(route: AdminRoute, urls: Iterable[str], schemas: _Schemas) -> Json:
-    media = "application/zip" if route.url.endswith("/export") and route.body else None
+    media = None
+    if route.url.endswith("/export"):
+        media = "application/zip" if route.body else "application/jsonl"
     answer = {"type": "string"} if media else _answer(route, schemas)
     content = {media or "application/json": {"schema": answer}}
     refused = {"application/json": {"schema": {"$ref": f"{REFERENCE}Error"}}}

@@ -8,7 +8,7 @@ takes a second, so it is done once, by `make openapi`, and packaged.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
 from openai.types import (
@@ -50,6 +50,7 @@ from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.protocol.container_bodies import PURPOSES, SECONDS_MAX, SECONDS_MIN
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.hosted_tools import FAMILIES
+from gateway.protocol.items import InputItem
 from gateway.protocol.responses.create_request import CreateResponse
 from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 from scripts.openapi.operations import OPERATIONS, TAGS
@@ -98,14 +99,7 @@ UNSERVED_PROPERTIES: Final = frozenset(
 )
 """Of any object but a text completion, whose `prompt` is served: refused, or without any effect."""
 SERVED_ITEM_TYPES: Final = frozenset(
-    {
-        *("message", "reasoning", "item_reference", "compaction", "compaction_trigger"),
-        *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
-        *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
-        *("apply_patch_call", "apply_patch_call_output", "web_search_call"),
-        *("code_interpreter_call", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
-        *("mcp_approval_response", "tool_search_call", "tool_search_output", "additional_tools"),
-    }
+    item.model_fields["type"].default for item in get_args(InputItem)
 )
 SERVED_EVENT_TYPES: Final = frozenset(
     {
@@ -262,6 +256,21 @@ def _deleted(kind: str) -> Json:
     return {"type": "object", "properties": properties}
 
 
+_CUSTOM_CALL_DELTA: Final[Json] = {
+    "type": "object",
+    "required": ["index", "custom"],
+    "properties": {
+        "index": {"type": "integer"},
+        "id": {"type": "string"},
+        "type": {"const": "custom"},
+        "custom": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "input": {"type": "string"}},
+        },
+    },
+}
+
+
 _OWN: Final[Json] = {
     "Error": ERROR,
     "Object": {"type": "object"},
@@ -316,6 +325,14 @@ _OWN: Final[Json] = {
             "assertion": {"type": "string"},
             "identity_provider_id": {"type": "string"},
             "service_account_id": {"type": "string"},
+        },
+    },
+    "TokenError": {
+        "type": "object",
+        "required": ["error", "error_description"],
+        "properties": {
+            "error": {"type": "string"},
+            "error_description": {"type": "string"},
         },
     },
     "AccessToken": {
@@ -379,10 +396,10 @@ def _operation(operation: Operation) -> Json:
         form = {"multipart/form-data": {"schema": {"$ref": REFERENCE + operation.form}}}
         body = described.setdefault("requestBody", {"required": True, "content": {}})
         body["content"] |= form
-    if operation.needs_key:
-        refused = {"application/json": {"schema": {"$ref": REFERENCE + "Error"}}}
+    if operation.refusal is not None:
+        refused = {"application/json": {"schema": {"$ref": REFERENCE + operation.refusal}}}
         described["responses"]["default"] = {"description": "An error.", "content": refused}
-    else:
+    if not operation.needs_key:
         described["security"] = []
         described["servers"] = [SERVERS[0]]
     return described
@@ -394,8 +411,9 @@ def _answer(operation: Operation) -> Json:
         content[operation.media] = {"schema": {"$ref": REFERENCE + operation.answer}}
     elif operation.media != "application/json":
         content[operation.media] = {"schema": {"type": "string"}}
-    if operation.events is not None:
-        content["text/event-stream"] = {"schema": {"$ref": REFERENCE + operation.events}}
+    if operation.events:
+        kinds = [{"$ref": REFERENCE + name} for name in operation.events]
+        content["text/event-stream"] = {"schema": {"anyOf": kinds}}
     return {"description": operation.summary + ".", **({"content": content} if content else {})}
 
 
@@ -421,6 +439,7 @@ def schemas() -> Json:
     _extend(made["CreateResponse"])
     _admit_messages(made["CompactedResponse"])
     _admit_nulls(made)
+    _admit_ours(made)
     _leave_out(made)
     _merge(made)
     return _shorten_names({name: made[name] for name in sorted(_reachable_names(made, TYPES))})
@@ -451,6 +470,14 @@ def _admit_nulls(made: Json) -> None:
     for name, member in (("CompletionChoice", "finish_reason"), *ends):
         properties = made[name]["properties"]
         properties[member] = {"anyOf": [properties[member], {"type": "null"}]}
+
+
+def _admit_ours(made: Json) -> None:
+    # Values that OpenAI's client takes, though its types lack them.
+    made["ResponseError"]["properties"]["code"] = {"type": "string"}
+    made["File"]["properties"]["purpose"]["enum"] = list(PURPOSES)
+    delta = made["ChoiceDelta"]["properties"]["tool_calls"]["anyOf"][0]
+    delta["items"] = {"anyOf": [delta["items"], _CUSTOM_CALL_DELTA]}
 
 
 def _leave_out(made: Json) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.api.access.authentication import EXCHANGE_PATH
+from gateway.protocol.documented import INCLUDE_VALUES
 
 Tag = Literal[
     "Responses",
@@ -78,10 +79,10 @@ class Operation:
     """One method of one route, as in `GET /v1/models`.
 
     `parameters` are those of the query and of headers. `body` and `answer` name a schema that
-    `generate` makes; None: there is none. `events` is the schema of the data of a stream, where
-    `stream` can ask for one. `form` is the schema of a body that is a form. `media` is the type of
-    an answer that is no JSON. `statuses` are those of an answer that is no refusal; all are
-    answered alike.
+    `generate` makes; None: there is none. `events` are the schemas of the data of a stream,
+    where `stream` can ask for one. `form` is the schema of a body that is a form. `media` is the
+    type of an answer that is no JSON. `statuses` are those of an answer that is no refusal; all
+    are answered alike.
     """
 
     route: str
@@ -92,7 +93,7 @@ class Operation:
     body: str | None = None
     form: str | None = None
     answer: str | None = None
-    events: str | None = None
+    events: tuple[str, ...] = ()
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
 
@@ -114,6 +115,13 @@ class Operation:
         return self.tag != "Operation" and self.path != EXCHANGE_PATH
 
     @property
+    def refusal(self) -> str | None:
+        """Return the name of the schema of errors."""
+        if self.path == EXCHANGE_PATH:
+            return "TokenError"
+        return "Error" if self.needs_key else None
+
+    @property
     def all_parameters(self) -> tuple[Parameter, ...]:
         """Return all parameters, those of the path first."""
         in_path = [
@@ -128,7 +136,7 @@ _INCLUDE: Final = Parameter(
     "query",
     "What to show beside what the request asked for: `web_search_call.action.sources`, "
     "`code_interpreter_call.outputs`. Other values are known, and add nothing here.",
-    {"type": "array", "items": _TEXT},
+    {"type": "array", "items": {"type": "string", "enum": list(INCLUDE_VALUES)}},
 )
 _PAGE: Final = (
     Parameter(
@@ -163,7 +171,7 @@ OPERATIONS: Final = (
         parameters=(_IDEMPOTENCY,),
         body="CreateResponse",
         answer="Response",
-        events="ResponseStreamEvent",
+        events=("ResponseStreamEvent",),
     ),
     Operation(
         "POST /v1/responses/input_tokens",
@@ -198,7 +206,7 @@ OPERATIONS: Final = (
             Parameter("include_obfuscation", "query", "Pad the deltas.", _FLAG),
         ),
         answer="Response",
-        events="ResponseStreamEvent",
+        events=("ResponseStreamEvent",),
     ),
     Operation(
         "DELETE /v1/responses/{response_id}",
@@ -364,7 +372,7 @@ OPERATIONS: Final = (
         "Create a chat completion",
         body="CreateChatCompletion",
         answer="ChatCompletion",
-        events="ChatCompletionChunk",
+        events=("ChatCompletionChunk", "Error"),
     ),
     Operation(
         "POST /v1/completions",
@@ -373,7 +381,7 @@ OPERATIONS: Final = (
         "The prompt is one message of the user; the answer is the text.",
         body="CreateCompletion",
         answer="Completion",
-        events="Completion",
+        events=("Completion", "Error"),
     ),
     Operation(
         "POST /v1/embeddings",

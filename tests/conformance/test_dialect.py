@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from tests.fakes.gateway import new_key
-from tests.fakes.http_client import http_client
+from tests.fakes.http_client import NO_TLS, http_client
 from tests.fakes.stream import DONE
 from tests.integration.api.tools.toolbox import AGENTS, ALL, CLOCK, NOTE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import httpx2
 
     from gateway.tenancy import Dialect
     from tests.conformance.checking import Document, Json
@@ -287,7 +286,7 @@ async def test_a_key_can_be_made_for_the_dialect(
 ) -> None:
     key = await new_key(gateway.process.foundation.settings, "acme", dialect="openresponses")
     headers = {"authorization": f"Bearer {key}"}
-    async with http_client(gateway.url, headers=headers) as client:
+    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, verify=NO_TLS) as client:
         events = events_of((await created(client, stream=True)).text)
     checker.stream(events)
     assert "response.reasoning.delta" in {event["type"] for event in events}

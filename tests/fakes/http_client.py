@@ -5,10 +5,12 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
+from tests.fakes.documented import DocumentedClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import httpx2
 
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts nobody. A client reads all certificates of the system otherwise, which takes 20 ms."""
@@ -21,7 +23,7 @@ def http_client(
     timeout: float = 30,
     **more: Any,
 ) -> httpx2.AsyncClient:
-    """A client that only speaks plain HTTP; `timeout` is in seconds."""
-    return httpx2.AsyncClient(
+    """A client that only speaks plain HTTP and checks answers; `timeout` is in seconds."""
+    return DocumentedClient(
         base_url=base_url, headers=headers, timeout=timeout, verify=NO_TLS, **more
     )

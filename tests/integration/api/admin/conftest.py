@@ -43,6 +43,7 @@ class AdminSite:
             admin_api_key=admin_key or self.admin_key,
             base_url=f"{self.admin_url}/v1",
             max_retries=0,
+            http_client=http_client(timeout=600),
         )
 
     def user(self, api_key: str) -> httpx2.AsyncClient:

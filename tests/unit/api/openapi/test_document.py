@@ -142,7 +142,7 @@ def test_the_events_are_those_that_are_emitted() -> None:
 
 def test_what_is_not_served_is_not_documented() -> None:
     text = packaged().decode()
-    for word in ("file_search", "computer_use", "image_generation_call", "file_search_call"):
+    for word in ("file_search", "computer_use", "image_generation", "configuration_update"):
         assert f'"{word}"' not in text, word
 
 
