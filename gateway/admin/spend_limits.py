@@ -31,6 +31,7 @@ from gateway.admin.transactions import (
 from gateway.api.access.own_key import budget_body, limit_body
 from gateway.api.query import list_body
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
+from gateway.ledger.jobs import count_from_beginning
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import Budget, Terms
 from gateway.protocol.admin_bodies import Json, deleted_body
@@ -332,6 +333,7 @@ class SpendLimits:
                 param="unit",
             )
         budget = Budget(ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, cap)
+        await self._begin_to_count(owner, budget)
         async with self._transactions.changing(owner.tenant_id) as connection:
             for row in await connection.execute(_BUDGETS, {"tenant": owner.tenant_id}):
                 mode = mode or (row.mode if budget_of(row).meter == budget.meter else None)
@@ -379,9 +381,10 @@ class SpendLimits:
         channel: Mapping[str, Any],
     ) -> SpendAlert:
         """Add an alert at `threshold` nano-dollars a month."""
+        alert = _new_alert(owner, "usd", "month", threshold, channel)
+        await self._begin_to_count(owner, alert)
         async with self._transactions.changing(owner.tenant_id) as connection:
             _check_count(len(await _alerts_of(connection, owner)) + 1)
-            alert = _new_alert(owner, "usd", "month", threshold, channel)
             return await _add_alert(connection, owner, alert)
 
     async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
@@ -411,6 +414,14 @@ class SpendLimits:
         async with self._transactions.changing(owner.tenant_id) as connection:
             alert = await _ADMINISTRATORS_ALERTS.get(connection, alert_id, **owner.row)
             await _remove_alert(connection, owner, alert.id)
+
+    async def _begin_to_count(self, owner: LimitOwner, wanted: Budget | SpendAlert) -> None:
+        # Before replicas look it up: what they count from then on is added.
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            counted = {one.meter for one in await _alerts_of(connection, owner)}
+        counted |= {one.meter for one in await self.of(owner)}
+        if wanted.meter not in counted:
+            await count_from_beginning(self._database, owner.tenant_id, wanted)
 
     async def _state(self, tenant_id: TenantId, budget: Budget) -> BudgetState:
         starts_at = begins(budget.interval, datetime.now(UTC))

@@ -21,7 +21,7 @@ from gateway.store.ledger import cursors, rollup
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX
 from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
-from gateway.store.limits.key_terms import IN_SCOPE
+from gateway.store.limits.key_terms import IN_SCOPE, successors
 from gateway.store.periodic import run_periodically
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from gateway.limits.rules import Budget
+    from gateway.store.limits.alerts import SpendAlert
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.telemetry.metrics import Metrics
 
@@ -44,6 +46,8 @@ BACK_S: Final = 2 * 86_400.0
 """Age of what is compared. Lines are kept for as long, at least (`ledger.lines_s`)."""
 DIFFERENCES_MAX: Final = 1_000
 LOGGED_MAX: Final = 10
+DAYS_MAX: Final = 31
+"""Of an interval."""
 
 
 class Adding:
@@ -262,6 +266,19 @@ ON CONFLICT (tenant_id, meter, starts_at, replica)
 DO UPDATE SET amount = excluded.amount, at = excluded.at
 WHERE s.amount = CAST(:corrected AS bigint)
 """)
+# Replicas may have counted it before, under a budget that was removed. Nothing is given back.
+_BEGIN: Final = Statement("""
+INSERT INTO spend AS s (tenant_id, meter, starts_at, replica, amount, at)
+SELECT :tenant, CAST(:meter AS text), CAST(:starts_at AS timestamptz), '',
+       CAST(CAST(:amount AS bigint) - coalesce(sum(amount), 0) AS bigint), clock_timestamp()
+FROM spend
+WHERE tenant_id = :tenant AND meter = CAST(:meter AS text)
+  AND starts_at = CAST(:starts_at AS timestamptz) AND replica <> ''
+HAVING CAST(:amount AS bigint) > coalesce(sum(amount), 0)
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = excluded.amount, at = excluded.at
+WHERE s.amount < excluded.amount
+""")
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
 _FORGET_FIRINGS: Final = Statement("""
 DELETE FROM alert_firings AS one
@@ -384,6 +401,45 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
     if not is_done:
         return None
     return Correction(row.tenant_id, place["meter"], truth, is_.recorded)
+
+
+async def count_from_beginning(
+    database: Database, tenant_id: TenantId, wanted: Budget | SpendAlert
+) -> None:
+    """Add the usage of its interval to the spending of a meter that nobody counts yet.
+
+    Endless intervals count from now on.
+    """
+    if wanted.interval == "none":
+        return
+    starts_at = begins(wanted.interval, datetime.now(UTC))
+    ends_at = starts_at + timedelta(days=DAYS_MAX)
+    filters: dict[str, Sequence[UUID]] = {}
+    if wanted.scope == "project":
+        filters = {"project_id": [wanted.scope_id]}
+    elif wanted.scope == "key":
+        filters = {"key_id": await successors(database, tenant_id, wanted.scope_id)}
+    question = rollup.Question(
+        span=rollup.LineSpan(
+            start=starts_at, end=ends_at, inner_start=starts_at, inner_end=ends_at
+        ),
+        unit="day",
+        filters=filters,
+        sums=("input_tokens", "output_tokens", "cost_nano"),
+    )
+    days = await rollup.read_usage(database, tenant_id, question, rows_max=DAYS_MAX)
+    amounts = {
+        "usd": sum(day.cost_nano for day in days),
+        "tokens": sum(day.input_tokens + day.output_tokens for day in days),
+    }
+    parameters = {
+        "tenant": tenant_id,
+        "meter": wanted.meter,
+        "starts_at": starts_at,
+        "amount": amounts[wanted.unit],
+    }
+    async with database.runs_transaction() as connection:
+        await connection.execute(_BEGIN, parameters)
 
 
 async def forget_spending(database: Database, now: datetime) -> None:

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from gateway.limits.money import Component
     from gateway.limits.rules import Scope
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import Principal
+    from gateway.tenancy import Principal, TenantId
 
-IN_SCOPE: Final[Mapping[Scope, str]] = {
-    **dict.fromkeys(("tenant", "organization"), "CAST(:scope_id AS uuid) IS NOT NULL"),
-    "project": "coalesce(one.project_id, one.tenant_id) = CAST(:scope_id AS uuid)",
-    "key": """one.key_id IN (
+_SUCCESSORS: Final = """
         WITH RECURSIVE line AS (
             SELECT CAST(:scope_id AS uuid) AS id
             UNION
@@ -27,10 +24,15 @@ IN_SCOPE: Final[Mapping[Scope, str]] = {
                 ON k.tenant_id = :tenant AND k.id = line.id AND k.replaced_by IS NOT NULL
         )
         SELECT id FROM line
-    )""",
+"""
+IN_SCOPE: Final[Mapping[Scope, str]] = {
+    **dict.fromkeys(("tenant", "organization"), "CAST(:scope_id AS uuid) IS NOT NULL"),
+    "project": "coalesce(one.project_id, one.tenant_id) = CAST(:scope_id AS uuid)",
+    "key": f"one.key_id IN ({_SUCCESSORS})",
 }
 """Conditions on a row `one`: it counts for this scope. A key and the keys that replace it share
 limits, buckets and meters."""
+_KEY_LINE: Final = Statement(_SUCCESSORS)
 # Raw SQL: recursive, and run at each look-up of a key.
 _OWN: Final = """
     tenant_id = :tenant AND (
@@ -60,6 +62,13 @@ _BUDGETS: Final = Statement(f"SELECT * FROM budgets WHERE {_OWN} ORDER BY id")  
 _METERS: Final = Statement(f"""
 SELECT DISTINCT scope, scope_id, unit, span FROM spend_alerts WHERE {_OWN}
 """)  # noqa: S608 - constants only
+
+
+async def successors(database: Database, tenant_id: TenantId, key_id: UUID) -> list[UUID]:
+    """Return a key and the keys that replace it."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_KEY_LINE, {"tenant": tenant_id, "scope_id": key_id})
+    return [row.id for row in rows]
 
 
 async def terms_of(database: Database, principal: Principal) -> Terms:

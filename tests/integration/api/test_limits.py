@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.limits.money import Component, Price
-    from gateway.limits.rules import What
+    from gateway.limits.rules import Scope, What
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from tests.fakes.gateway import RunningGateway
@@ -57,6 +57,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock'
   AND query LIKE '%WITH standing AS MATERIALIZED%'
 """)
+KEY = Statement("SELECT id FROM api_keys WHERE tenant_id = :tenant")
 DUE = Statement("UPDATE stored_bytes SET due_at = clock_timestamp() WHERE tenant_id = :tenant")
 DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :tenant")
 DRAINED = Statement(
@@ -770,6 +771,32 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     state = await limited.budgets.budget(limited.owner, "usd", "month")
     assert state is not None
     assert state.spent == cost
+
+
+@pytest.mark.parametrize("scope", ["tenant", "project", "key"])
+async def test_a_budget_counts_what_its_interval_had_before_it(
+    limited: Limited, scope: Scope
+) -> None:
+    tenant = limited.owner.tenant_id
+    tokens = await post(limited, "/v1/responses", input="Hello there")
+    async with limited.gateway.process.foundation.database.transaction(tenant) as connection:
+        key_id = await connection.scalar(KEY, {"tenant": tenant})
+    scope_id = key_id if scope == "key" else tenant
+    owner = LimitOwner(tenant, scope, scope_id)
+    await limited.budgets.set_budget(owner, tokens, unit="tokens", interval="day")
+    reconciliation = Reconciliation(limited.gateway.process.foundation.counters, metrics=Metrics())
+    corrected = (await reconciliation.round()).corrected
+    assert tenant not in {one.tenant_id for one in corrected}
+    for spent in (tokens, tokens):
+        state = await limited.budgets.budget(owner, "tokens", "day")
+        assert state is not None
+        assert state.spent == spent
+        await limited.budgets.remove_budget(owner, "tokens", "day")
+        await limited.budgets.set_budget(owner, tokens, unit="tokens", interval="day")
+    limited.gateway.process.access.forget()
+    async with limited.openai() as client:
+        with pytest.raises(RateLimitError, match="daily token budget"):
+            await client.responses.create(model=MODEL, input="x")
 
 
 async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> None:
