@@ -172,8 +172,8 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Limit
         server = Smtp(host="127.0.0.1", port=port, sender="gateway@example.com", starttls=False)
         assert await AlertDelivery(database, [Mail(server)], interval_s=1).round() == 1
     text = b"".join(said)
-    assert b"TO:<ops@example.com>" in text
-    assert b"TO:<cfo@example.com>" in text
+    assert b"to:<ops@example.com>" in text.lower()
+    assert b"to:<cfo@example.com>" in text.lower()
     begin = text.index(b"\r\n", text.lower().index(b"\r\ndata") + 2) + 2
     subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
     assert subject.startswith("[acme] ")
@@ -206,7 +206,7 @@ async def test_a_tenant_has_a_number_of_mails_a_day(
             await again(database)
             await delivery.round()
         assert len(told) == 4
-        assert b"".join(said).count(b"rcpt TO") == 2
+        assert b"".join(said).lower().count(b"rcpt to") == 2
         assert [one["event"] for one in lines] == [
             "a tenant had all its mails of alerts for today, others are not sent"
         ]
@@ -214,7 +214,7 @@ async def test_a_tenant_has_a_number_of_mails_a_day(
         await spend(database, place.tenant_id, NANO, at=tomorrow)
         await limits.add_alert(place, NANO, channel)
         await AlertDelivery(database, channels, now=lambda: tomorrow).round()
-    assert b"".join(said).count(b"rcpt TO") == 3
+    assert b"".join(said).lower().count(b"rcpt to") == 3
 
 
 async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are_not(
