@@ -413,7 +413,8 @@ def _answer(operation: Operation) -> Json:
         content[operation.media] = {"schema": {"type": "string"}}
     if operation.events:
         kinds = [{"$ref": REFERENCE + name} for name in operation.events]
-        content["text/event-stream"] = {"schema": {"anyOf": kinds}}
+        schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
+        content["text/event-stream"] = {"schema": schema}
     return {"description": operation.summary + ".", **({"content": content} if content else {})}
 
 
