@@ -91,8 +91,8 @@ class Actor:
     email: str | None = None
 
     def json(self) -> bytes:
-        known = {name: value for name, value in asdict(self).items() if value is not None}
-        return orjson.dumps(known, option=orjson.OPT_SORT_KEYS)
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
