@@ -240,10 +240,9 @@ class _Session:
         return start
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        refusal = self._refusal(call)
-        if refusal is not None:
-            return await self._shorten(call, refusal)
-        result = await self._run_bounded(call, lambda session: session.run(call, on_handle))
+        result = self._refusal(call) or await self._run_bounded(
+            call, lambda session: session.run(call, on_handle)
+        )
         assert result is not None, "a call that was run has a result"
         return await self._shorten(call, result)
 

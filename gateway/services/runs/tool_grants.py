@@ -322,7 +322,6 @@ async def _servers(
 def _browser(
     policy: TenantPolicy, request: CreateResponse, history: History, state: ToolState
 ) -> BrowserGrant | None:
-    # Cursors continue after those of earlier responses, which their answers cite.
     tool = next((one for one in request.tools if isinstance(one, WebSearchTool)), None)
     if tool is None:
         return None
@@ -341,7 +340,6 @@ def _browser(
         country=country.upper() if country and len(country) == _COUNTRY_CHARS else None,
         location=place.in_words if place else None,
         is_live=tool.external_web_access and policy.egress == "allowed",
-        first_cursor=state.first_cursor,
         pages=state.pages,
         opens="any" if urls is None else "known",
         urls=urls or (),
