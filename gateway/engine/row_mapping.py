@@ -379,7 +379,7 @@ def _finished_row(
         epoch=epoch,
         status=finished.status,
         completed_at=datetime_of(finished.at),
-        body=fold.encoded_response(),
+        body=fold.shown.encoded_response(),
         recoveries=orjson.dumps(fold.recoveries),
         tokens=booked(finished.status, fold),
         # A request that failed before any output may be repeated under its key.

@@ -269,9 +269,9 @@ class _Session:
         # None: the call is run.
         limits = self.executor.limits
         if self._session(call) is None:
-            return _refused_result("This tool is not available now. Answer without it.")
+            return ToolResult("This tool is not available now. Answer without it.", "refused")
         if (fault := _arguments_fault(call, limits)) is not None:
-            return _refused_result(fault)
+            return ToolResult(fault, "refused")
         made = (call.name, call.arguments)
         self.repeats = self.repeats + 1 if made == self.last else 1
         self.last = made
@@ -313,7 +313,9 @@ class _Session:
                 result = await self._result(call, work(session))
         except TooManyCalls:
             self.executor.metrics.tool_budget_hit("running")
-            return _refused_result("Too many tools run now. Try again later, or answer without it.")
+            return ToolResult(
+                "Too many tools run now. Try again later, or answer without it.", "refused"
+            )
         self.time_s += clock() - began
         if result is not None:
             self._judge_server(call, result.outcome)
@@ -394,10 +396,6 @@ def _truncate(
 def _returned_bytes(state: Mapping[str, Any]) -> int:
     size = state.get(RESULT_BYTES, 0)
     return size if isinstance(size, int) else 0
-
-
-def _refused_result(why: str) -> ToolResult:
-    return ToolResult(why, "refused")
 
 
 def _arguments_fault(call: ToolCall, limits: ToolLimits) -> str | None:

@@ -160,14 +160,8 @@ class ToolGrants:
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
         """Return the families that requests may offer, without I/O: parsing drops others."""
-        if self._sources is None:
-            return NO_FAMILIES
-        may: dict[HostedFamily, str] = {
-            "web_search": policy.web_search,
-            "code_interpreter": policy.code_interpreter,
-            "mcp": policy.mcp,
-        }
-        return frozenset(one for one in self._sources.families() if may[one] == "allowed")
+        families = NO_FAMILIES if self._sources is None else self._sources.families()
+        return frozenset(one for one in families if getattr(policy, one) == "allowed")
 
     async def decide(
         self,
