@@ -28,7 +28,14 @@ from gateway.entries import ToolOutcome
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
 from gateway.tools.result_text import truncated
-from gateway.tools.tool_contract import ToolKind, ToolResult, ToolStart, kind_of, server_of
+from gateway.tools.tool_contract import (
+    INLINE_RESULT_CHARS,
+    ToolKind,
+    ToolResult,
+    ToolStart,
+    kind_of,
+    server_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
@@ -141,8 +148,6 @@ class Breaker:
 
 RESULT_BYTES: Final = "bytes"
 """Key in `state`: bytes of the result before the cut."""
-INLINE_RESULT_CHARS: Final = 4096
-"""More is counted in a thread."""
 SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "browser": frozenset({"transport_error"}),
     "python": frozenset({"transport_error"}),
@@ -209,24 +214,21 @@ class ToolExecutor:
 
     def session(self, scope: ToolScope) -> ToolSession:
         # Creates the sessions of the tools only when a call needs them.
-        return _Session(self, scope)
+        returned = sum(map(_returned_bytes, scope.states))
+        return _Session(self, scope, result_ids=scope.result_ids, result_bytes=returned)
 
 
 @dataclass(slots=True)
 class _Session:
     executor: ToolExecutor
     scope: ToolScope
+    result_ids: int
+    result_bytes: int
     sessions: dict[ToolKind, ToolSession] = field(default_factory=dict)
     repeatable: dict[int, bool] = field(default_factory=dict)
     last: tuple[str, str] = ("", "")
     repeats: int = 0
     time_s: float = 0.0
-    result_ids: int = 0
-    result_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.result_ids = self.scope.result_ids
-        self.result_bytes = sum(map(_returned_bytes, self.scope.states))
 
     def start(self, call: ToolCall) -> ToolStart:
         session = self._session(call)
