@@ -112,7 +112,7 @@ class AdminGateway(RequestContext):
         # In front of the keys of the admin API: it has sessions of its own.
         if not process.foundation.settings.console.enabled:
             return app
-        from gateway.wiring.console import console
+        from gateway.wiring.admin import console
 
         return console(
             app,

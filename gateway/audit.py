@@ -91,7 +91,8 @@ class Actor:
     email: str | None = None
 
     def json(self) -> bytes:
-        return _json({name: value for name, value in asdict(self).items() if value is not None})
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
@@ -195,7 +196,7 @@ def entry_of(
         project_id=event.project_id,
         address=event.address,
         request_id=event.request_id,
-        details=_json(event.details),
+        details=orjson.dumps(event.details, option=orjson.OPT_SORT_KEYS),
         previous=previous,
     )
     return replace(entry, hash=entry.digest())
@@ -326,7 +327,3 @@ def _shown_actor(actor: Actor, address: str | None) -> dict[str, Any]:
     elif actor.owner_type == "user":
         key |= {"type": "user", "user": {**owner, "email": actor.email}}
     return {"type": "api_key", "api_key": key}
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -1,23 +1,11 @@
-"""A cache of bounded size, and JSON to be kept."""
-
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
 from typing import Generic, TypeVar
 
-import orjson
-
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-def lasting_json(value: object) -> bytes:
-    """Return `value` as JSON to be kept.
-
-    It is a copy, because the bytes that orjson returns hold 4 KiB, however short they are.
-    """
-    return b"%b" % orjson.dumps(value)
 
 
 class LruCache(Generic[K, V]):

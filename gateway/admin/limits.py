@@ -82,7 +82,7 @@ class RateLimitEndpoints:
             call.principal.tenant_id,
             call.path["project_id"],
             is_active=True,
-            author=call.caller.author,
+            author=call.author,
         )
         model = id_.removeprefix(RATE_LIMIT_PREFIX)
         models = {*await self._limits.by_model(owner), ALL_MODELS}

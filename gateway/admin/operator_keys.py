@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.admin.routes import AdminRoute
-    from gateway.api.access.authentication import Credentials
     from gateway.audit import Author
     from gateway.services.access import Access, Peppers
     from gateway.store.postgres.database import Database, Row
@@ -211,17 +210,14 @@ class AdminAuthentication:
             if scope["path"].startswith(f"{OPERATOR_BASE}/"):
                 scope["operator"] = await self._operators.authenticate(credentials.secret)
             else:
-                await self._admit(scope, credentials, credentials.secret)
+                secret = credentials.secret
+                principal = self._access.cached(secret) or await self._access.authenticate(secret)
+                if scope["path"].startswith(ADMIN_PATHS):
+                    require_admin(principal)
+                check_named(principal, credentials)
+                if principal.key.networks:
+                    check_address(principal, scope, self._trusted_proxies)
+                scope["principal"], scope["dialect"] = principal, "openai"
             if (connection := connection_of(scope)) is not None:
                 connection.trust()
         await self._app(scope, receive, send)
-
-    async def _admit(self, scope: Scope, credentials: Credentials, secret: str) -> None:
-        principal = self._access.cached(secret) or await self._access.authenticate(secret)
-        if scope["path"].startswith(ADMIN_PATHS):
-            require_admin(principal)
-        check_named(principal, credentials)
-        if principal.key.networks:
-            check_address(principal, scope, self._trusted_proxies)
-        scope["principal"] = principal
-        scope["dialect"] = "openai"

@@ -96,9 +96,6 @@ class ProjectCreate(NullableModel):
     geography: ShortText | None = None
     residency: dict[str, Any] | None = None
 
-    def check_supported(self) -> None:
-        _check_absent(self, "external_key_id", "geography", "residency")
-
 
 class ProjectUpdate(NullableModel):
     """`POST /organization/projects/{id}`: omitted fields stay."""
@@ -106,9 +103,6 @@ class ProjectUpdate(NullableModel):
     name: Annotated[DisplayName | None, AuditedAs("title")] = None
     external_key_id: ShortText | None = None
     geography: ShortText | None = None
-
-    def check_supported(self) -> None:
-        _check_absent(self, "external_key_id", "geography")
 
 
 class ModelPermissionsUpdate(WireModel):
@@ -169,9 +163,9 @@ class ServiceTiersUpdate(NullableModel):
         return {"service_tiers": listed_once, "service_tier_default": default}
 
 
-def _check_absent(body: WireModel, *names: str) -> None:
-    for name in names:
-        if getattr(body, name) is not None:
+def check_supported(body: ProjectCreate | ProjectUpdate) -> None:
+    for name in ("external_key_id", "geography", "residency"):
+        if getattr(body, name, None) is not None:
             raise unsupported(name, "Leave it out: all projects are kept in this server's database")
 
 
@@ -292,7 +286,7 @@ class Projects:
         self._transactions = transactions
 
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
-        body.check_supported()
+        check_supported(body)
         tenant_id = caller.tenant_id
         async with self._transactions.in_turn(tenant_id) as connection:
             await _add_default(connection, tenant_id)
@@ -325,7 +319,7 @@ class Projects:
             )
 
     async def rename(self, caller: AdminCaller, project_id: str, body: ProjectUpdate) -> Project:
-        body.check_supported()
+        check_supported(body)
         if body.name is None:
             async with self._transactions.reading(caller.tenant_id) as connection:
                 return await required_project(

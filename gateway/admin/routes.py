@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway import ids
 from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
 from gateway.api.query import boolean, list_body, page_query, without_index
@@ -86,23 +87,22 @@ class AdminCall:
 
     @property
     def caller(self) -> AdminCaller:
-        return AdminCaller(self.principal.tenant_id, self.principal.key_id, *self._origin)
+        return AdminCaller(self.principal.tenant_id, self.author, self.principal.key_id)
 
     @property
     def author(self) -> Author:
-        operator: Operator = self.request.scope["operator"]
-        actor = Actor("operator", str(operator.key_id), None, operator.name)
-        return Author(actor, *self._origin)
+        scope = self.request.scope
+        operator: Operator | None = scope.get("operator")
+        if operator is None:
+            actor = Actor("api_key", ids.api_key_id(self.principal.key_id), "user")
+        else:
+            actor = Actor("operator", str(operator.key_id), None, operator.name)
+        address = client_address(scope, self.trusted_proxies)
+        return Author(actor, None if address is None else str(address), scope["record"].request_id)
 
     @property
     def changer(self) -> AdminCaller | Author:
-        return self.author if self.route.plane == "operator" else self.caller
-
-    @property
-    def _origin(self) -> tuple[str | None, str | None]:
-        scope = self.request.scope
-        address = client_address(scope, self.trusted_proxies)
-        return None if address is None else str(address), scope["record"].request_id
+        return self.author if "operator" in self.request.scope else self.caller
 
     @property
     def path(self) -> Mapping[str, str]:
@@ -270,8 +270,8 @@ def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str =
     for key in sorted(document):
         if key not in model.model_fields:
             return f"{within}{key}"
-        inner, value = _model_of(model.model_fields[key].annotation), document[key]
-        if inner is not None and isinstance(value, dict):
+        value = document[key]
+        if isinstance(value, dict) and (inner := _model_of(model.model_fields[key].annotation)):
             strange = _strange_key(inner, value, f"{within}{key}.")
             if strange is not None:
                 return strange
@@ -323,39 +323,31 @@ class _Dispatch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         route = self._routes["GET" if request.method == "HEAD" else request.method]
-        check_permission(scope, route.permission, route.plane)
-        _check_text(request)
-        _check_query(request, route)
+        check_permission(scope, route.permission)
+        _check_names(request, route)
         call = AdminCall(request, self._bodies, route, self._trusted_proxies)
-        answer = await route.endpoint(call)
-        response = answer
+        response = await route.endpoint(call)
         if not isinstance(response, Response):
-            response = Response(orjson.dumps(answer), media_type="application/json")
+            response = Response(orjson.dumps(response), media_type="application/json")
         response.headers["cache-control"] = "no-store"
         await response(scope, receive, send)
 
 
-def _check_text(request: Request) -> None:
-    # PostgreSQL's text cannot hold a NUL.
+def _check_names(request: Request, route: AdminRoute) -> None:
+    # PostgreSQL's text cannot hold a NUL, and a misspelt filter would let everything pass.
     pairs = [*request.path_params.items(), *request.query_params.multi_items()]
     for name, value in pairs:
         if "\0" in name or "\0" in value:
             raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
-
-
-def _check_query(request: Request, route: AdminRoute) -> None:
-    # A misspelt filter would let everything pass.
-    if route.refuses:
-        return
     for name in sorted(request.query_params.keys()):
-        if without_index(name) not in route.query:
+        if not (route.refuses or without_index(name) in route.query):
             raise unknown(shown(name))
 
 
-def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
+def check_permission(scope: Mapping[str, Any], permission: AnyPermission) -> None:
     role: Role | OperatorRole
-    if plane == "operator":
-        operator: Operator = scope["operator"]
+    operator: Operator | None = scope.get("operator")
+    if operator is not None:
         role, granted = operator.role, OPERATOR_ROLES[operator.role]
         remedy = "Use a key of another operator."
     else:

@@ -219,7 +219,7 @@ class SpendEndpoints:
         }
 
     async def _owner_of(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
-        tenant_id, author = call.principal.tenant_id, call.caller.author
+        tenant_id, author = call.principal.tenant_id, call.author
         if self._kind == "project":
             return await self._owners.of_project(
                 tenant_id, call.path["project_id"], is_active=is_active, author=author

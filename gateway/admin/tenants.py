@@ -71,7 +71,7 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
         # A zip file. With content it needs the permission `content.read`, too.
         body = await call.body(Export)
         if body.content:
-            check_permission(call.request.scope, "content.read", "operator")
+            check_permission(call.request.scope, "content.read")
         name = call.path["name"]
         archive = await tenants.export(call.author, name, body)
         return TimedResponse(

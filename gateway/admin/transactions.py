@@ -15,8 +15,7 @@ from sqlalchemy import Integer, bindparam, func, insert, select, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
-from gateway import ids
-from gateway.audit import OPERATOR, Actor, Author
+from gateway.audit import COMMAND_LINE, Author
 from gateway.errors import PermissionDenied, StoreError
 from gateway.protocol.pages import Page
 from gateway.protocol.request_errors import unknown_place
@@ -45,17 +44,8 @@ class AdminCaller:
     """Caller that changes something of a tenant: an admin key, or an `operator`."""
 
     tenant_id: TenantId
+    author: Author = COMMAND_LINE
     key_id: UUID | None = None
-    address: str | None = None
-    request_id: str | None = None
-    operator: Actor = OPERATOR
-
-    @property
-    def author(self) -> Author:
-        actor = self.operator
-        if self.key_id is not None:
-            actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
-        return Author(actor, self.address, self.request_id)
 
     async def note(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 from gateway.protocol.responses import open_responses
 from gateway.protocol.stream_events import TERMINAL_TYPES
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +19,6 @@ from gateway.cli.reload import Reloads, hangups
 from gateway.console import BASE as CONSOLE
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
-from gateway.server.service_manager import READY, STOPPING, notify
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.settings.sections import PORT_MAX
@@ -25,7 +26,6 @@ from gateway.telemetry.logs import EventLog, configure_logging
 from gateway.wiring.foundation import load_vocabulary
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp
@@ -155,6 +155,17 @@ async def _simulate(app: ASGIApp, host: str, port: int) -> None:
 
 
 async def _until_stopped(*servers: Server) -> None:
-    notify(READY)
+    _notify(b"READY=1")
     await until_stopped(*servers)
-    notify(STOPPING)
+    _notify(b"STOPPING=1")
+
+
+def _notify(state: bytes) -> None:
+    # Tells the service manager, as of systemd's `Type=notify`: its variable is no setting.
+    address = os.environ.get("NOTIFY_SOCKET", "")  # noqa: TID251
+    if not address:
+        return
+    # An address in the abstract namespace begins with a null byte.
+    address = "\0" + address[1:] if address.startswith("@") else address
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.sendto(state, address)

@@ -67,13 +67,7 @@ class Call:
         return Author(self.session.actor, self.visitor.address, self.visitor.request_id)
 
     def caller(self, tenant_id: TenantId) -> AdminCaller:
-        return AdminCaller(
-            tenant_id,
-            None,
-            self.visitor.address,
-            self.visitor.request_id,
-            operator=self.session.actor,
-        )
+        return AdminCaller(tenant_id, self.author)
 
     @property
     def api_url(self) -> str:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import ids
-from gateway.cache import lasting_json
 from gateway.context.shortening import compaction_item, summary_message
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.json_output import lasting_json
 from gateway.protocol.call_items import approval_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.items import (

@@ -13,9 +13,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gateway.cache import lasting_json
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
+from gateway.json_output import lasting_json
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.responses.response_object import compaction_body

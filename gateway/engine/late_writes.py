@@ -151,8 +151,15 @@ class LateWriter(ABC, Generic[Row]):
     async def _try_write(
         self, rows: list[_Waiting[Row]], wait_again: Callable[[list[_Waiting[Row]]], None]
     ) -> bool:
+        if not rows:
+            return True
         try:
-            await self._write([(one.tenant_id, one.row) for one in rows])
+            # A defective row must not cost the others.
+            await commit_but_defects(
+                [(one.tenant_id, one.row) for one in rows],
+                self._record,
+                lambda one, error: self._give_up(one[1], error),
+            )
         except StoreUnavailable as error:
             now = asyncio.get_running_loop().time()
             self._expire([one for one in rows if one.until <= now], error)
@@ -173,13 +180,6 @@ class LateWriter(ABC, Generic[Row]):
     def _size_of(self, row: Row) -> int:
         del row
         return 1
-
-    async def _write(self, rows: Sequence[tuple[TenantId, Row]]) -> None:
-        # A defective row must not cost the others. Raises `StoreUnavailable`.
-        if rows:
-            await commit_but_defects(
-                rows, self._record, lambda one, error: self._give_up(one[1], error)
-            )
 
     @abstractmethod
     def _log_loss(self, row: Row, error: Exception) -> None: ...

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
-from gateway.cache import lasting_json
 from gateway.engine.outcome import booked
 from gateway.engine.run_spec import (
     compacted_of,
@@ -29,6 +28,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.hosted_calls import NO_CALLS
 from gateway.eventlog.fold_slices import check_complete, fold_rows
+from gateway.json_output import lasting_json
 from gateway.protocol.call_items import approval_request_of, approval_tool, call_of
 from gateway.protocol.context_item import CALL_KINDS, ContextItem, Kind, StoredItem
 from gateway.protocol.responses.response_object import Outcome, response_body
@@ -379,7 +379,7 @@ def _finished_row(
         epoch=epoch,
         status=finished.status,
         completed_at=datetime_of(finished.at),
-        body=fold.encoded_response(),
+        body=fold.shown.encoded_response(),
         recoveries=orjson.dumps(fold.recoveries),
         tokens=booked(finished.status, fold),
         # A request that failed before any output may be repeated under its key.

@@ -41,6 +41,7 @@ from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
 from gateway.telemetry.trace_context import recorded
 from gateway.tools.tool_contract import (
+    INLINE_RESULT_CHARS,
     REACHED,
     ToolCall,
     ToolResult,
@@ -66,8 +67,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX: Final = 2
 """Attempts of a call that may be repeated."""
-INLINE_RESULT_CHARS: Final = 4096
-"""Characters of a result that is tokenised without a thread."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "

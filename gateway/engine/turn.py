@@ -162,7 +162,10 @@ class TurnRunner:
                 self._journal.append(listing)
             if not self._fold.turns:
                 await self._run_hosted_call(tools)
-            self._append_approved_result()
+            # The prompt ends with the approved call and the opening of a message.
+            if result := self._fold.approved_result:
+                self._prompt_ids = self._format.with_result(self._prompt_ids, result)
+                self._first_sampling = self._sampling_behind_prompt()
             await self._complete_turns()
             await tools.ask_approval()
 
@@ -193,12 +196,6 @@ class TurnRunner:
         if self._fold.rules.grammars:
             await self._translate()
         return True
-
-    def _append_approved_result(self) -> None:
-        # The prompt ends with the approved call and the opening of a message; its result follows.
-        if result := self._fold.approved_result:
-            self._prompt_ids = self._format.with_result(self._prompt_ids, result)
-            self._first_sampling = self._sampling_behind_prompt()
 
     def void_excess_reasoning(self) -> None:
         """Take back reasoning beyond the budget: the response ends here. Raises `ClaimLost`."""

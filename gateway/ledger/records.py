@@ -16,7 +16,7 @@ import orjson
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import LINE_COLUMNS, LinePosition
 

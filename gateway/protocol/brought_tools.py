@@ -69,9 +69,6 @@ class BroughtTools:
         spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
         return len(self.tools) + sum(map(len, spaces))
 
-    def named(self) -> Iterator[NamedTool]:
-        return named(self.tools)
-
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
     kept: list[BroughtTools] = []
@@ -114,7 +111,9 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
+    paths = {
+        tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in named(each.tools)
+    }
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 
 
@@ -123,7 +122,7 @@ def _loaded(brought: Iterable[BroughtTools]) -> dict[str, NamedTool]:
     by_name: dict[str, NamedTool] = {}
     for each in brought:
         if each.loaded:
-            by_name |= {tool.name: tool for tool in each.named()}
+            by_name |= {tool.name: tool for tool in named(each.tools)}
     return dict([*by_name.items()][-LOADED_TOOLS_MAX:])
 
 

@@ -71,9 +71,9 @@ class ShownPage:
 class BrowserGrant:
     """Grant of `browser.search`, `browser.open` and `browser.find`.
 
-    `pages` are those of earlier responses; new cursors begin at `first_cursor`. If `opens` is
-    `known`, a URL that the model writes is opened only if it is in `urls`, those of the user's
-    input, or on a shown page.
+    `pages` are those of earlier responses, which their answers cite: new cursors begin behind
+    theirs. If `opens` is `known`, a URL that the model writes is opened only if it is in `urls`,
+    those of the user's input, or on a shown page.
     """
 
     type: str
@@ -82,7 +82,6 @@ class BrowserGrant:
     country: str | None = None
     location: str | None = None
     is_live: bool = True
-    first_cursor: int = 0
     pages: tuple[ShownPage, ...] = ()
     opens: Literal["any", "known"] = "any"
     urls: tuple[str, ...] = ()
@@ -223,11 +222,6 @@ def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes
 class ToolState:
     pages: tuple[ShownPage, ...] = ()
     container_id: str | None = None
-
-    @property
-    def first_cursor(self) -> int:
-        # Cursors of earlier answers must not come to mean another page.
-        return max((page.cursor + 1 for page in self.pages), default=0)
 
 
 NO_TOOL_STATE: Final = ToolState()

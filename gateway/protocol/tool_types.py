@@ -162,23 +162,27 @@ def _is_hosted(kind: str, tool: object) -> bool:
             return kind in HOSTED_TOOL_TYPES
 
 
-def _check_type(value: object, kinds: tuple[str, ...], served: tuple[str, ...]) -> object:
+def _tool(value: object, info: ValidationInfo) -> object:
+    # `info.context` holds the hosted families that the gateway runs for this caller.
     match value:
-        case {"type": str(kind)} if kind not in kinds:
-            raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
+        case {"type": str(kind)} if kind not in TOOL_TYPES:
+            families = info.context or ()
+            run = tuple(kind for kind, family in FAMILIES.items() if family in families)
+            raise _unknown_type(SERVED_TOOL_TYPES + run)
         case _:
             return value
 
 
-def _tool(value: object, info: ValidationInfo) -> object:
-    # `info.context` holds the hosted families that the gateway runs for this caller.
-    families = info.context or ()
-    run = tuple(kind for kind, family in FAMILIES.items() if family in families)
-    return _check_type(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
-
-
 def _member(value: object) -> object:
-    return _check_type(value, MEMBER_TYPES, MEMBER_TYPES)
+    match value:
+        case {"type": str(kind)} if kind not in MEMBER_TYPES:
+            raise _unknown_type(MEMBER_TYPES)
+        case _:
+            return value
+
+
+def _unknown_type(served: tuple[str, ...]) -> PydanticCustomError:
+    return PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
 
 
 NamespaceMember = Annotated[

@@ -14,7 +14,7 @@ import orjson
 from typing_extensions import override
 
 from gateway.errors import ContentSealed
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 from gateway.store import audit_log
 from gateway.store.content import BOUND_BY, CONTENT, pages_by_key, place_of
 from gateway.store.postgres.database import turn_to

@@ -195,7 +195,7 @@ class ForegroundGeneration(Generation):
         await self._run.live.closed.wait()
         if self._run.live.failure is not None:
             raise self._run.live.failure
-        return self._run.live.fold.encoded_response()
+        return self._run.live.fold.shown.encoded_response()
 
 
 class AcceptedGeneration(Generation):

@@ -21,7 +21,7 @@ import orjson
 from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError, UpstreamError
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 from gateway.telemetry.trace_context import recorded
 
 if TYPE_CHECKING:

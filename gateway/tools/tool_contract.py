@@ -25,6 +25,8 @@ ToolKind = Literal["browser", "python", "mcp"]
 _BROWSER: Final = f"{BUILTIN_PREFIX}browser."
 
 
+INLINE_RESULT_CHARS: Final = 4096
+"""Characters of a result that is tokenised without a thread."""
 HOSTS_MAX: Final = 32
 REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
 """Hosts that the current call sent something to, for the audit."""

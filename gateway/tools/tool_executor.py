@@ -28,7 +28,14 @@ from gateway.entries import ToolOutcome
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
 from gateway.tools.result_text import truncated
-from gateway.tools.tool_contract import ToolKind, ToolResult, ToolStart, kind_of, server_of
+from gateway.tools.tool_contract import (
+    INLINE_RESULT_CHARS,
+    ToolKind,
+    ToolResult,
+    ToolStart,
+    kind_of,
+    server_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
@@ -141,8 +148,6 @@ class Breaker:
 
 RESULT_BYTES: Final = "bytes"
 """Key in `state`: bytes of the result before the cut."""
-INLINE_RESULT_CHARS: Final = 4096
-"""More is counted in a thread."""
 SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
     "browser": frozenset({"transport_error"}),
     "python": frozenset({"transport_error"}),
@@ -209,24 +214,21 @@ class ToolExecutor:
 
     def session(self, scope: ToolScope) -> ToolSession:
         # Creates the sessions of the tools only when a call needs them.
-        return _Session(self, scope)
+        returned = sum(map(_returned_bytes, scope.states))
+        return _Session(self, scope, result_ids=scope.result_ids, result_bytes=returned)
 
 
 @dataclass(slots=True)
 class _Session:
     executor: ToolExecutor
     scope: ToolScope
+    result_ids: int
+    result_bytes: int
     sessions: dict[ToolKind, ToolSession] = field(default_factory=dict)
     repeatable: dict[int, bool] = field(default_factory=dict)
     last: tuple[str, str] = ("", "")
     repeats: int = 0
     time_s: float = 0.0
-    result_ids: int = 0
-    result_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.result_ids = self.scope.result_ids
-        self.result_bytes = sum(map(_returned_bytes, self.scope.states))
 
     def start(self, call: ToolCall) -> ToolStart:
         session = self._session(call)
@@ -240,10 +242,9 @@ class _Session:
         return start
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        refusal = self._refusal(call)
-        if refusal is not None:
-            return await self._shorten(call, refusal)
-        result = await self._run_bounded(call, lambda session: session.run(call, on_handle))
+        result = self._refusal(call) or await self._run_bounded(
+            call, lambda session: session.run(call, on_handle)
+        )
         assert result is not None, "a call that was run has a result"
         return await self._shorten(call, result)
 
@@ -270,9 +271,9 @@ class _Session:
         # None: the call is run.
         limits = self.executor.limits
         if self._session(call) is None:
-            return _refused_result("This tool is not available now. Answer without it.")
+            return ToolResult("This tool is not available now. Answer without it.", "refused")
         if (fault := _arguments_fault(call, limits)) is not None:
-            return _refused_result(fault)
+            return ToolResult(fault, "refused")
         made = (call.name, call.arguments)
         self.repeats = self.repeats + 1 if made == self.last else 1
         self.last = made
@@ -314,7 +315,9 @@ class _Session:
                 result = await self._result(call, work(session))
         except TooManyCalls:
             self.executor.metrics.tool_budget_hit("running")
-            return _refused_result("Too many tools run now. Try again later, or answer without it.")
+            return ToolResult(
+                "Too many tools run now. Try again later, or answer without it.", "refused"
+            )
         self.time_s += clock() - began
         if result is not None:
             self._judge_server(call, result.outcome)
@@ -395,10 +398,6 @@ def _truncate(
 def _returned_bytes(state: Mapping[str, Any]) -> int:
     size = state.get(RESULT_BYTES, 0)
     return size if isinstance(size, int) else 0
-
-
-def _refused_result(why: str) -> ToolResult:
-    return ToolResult(why, "refused")
 
 
 def _arguments_fault(call: ToolCall, limits: ToolLimits) -> str | None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from gateway.admin.data_controls import DataControls
 from gateway.admin.federation_rules import FederationRules
@@ -19,19 +21,25 @@ from gateway.admin.responses import StoredResponses
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.spend_limits import LimitStates, SpendLimits
 from gateway.admin.tenants import Tenants
-from gateway.admin.transactions import Transactions
+from gateway.admin.transactions import Ownership, Transactions
 from gateway.admin.usage import UsageReports
+from gateway.errors import StartupError, installation
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
 from gateway.services.runs.regeneration import Regenerator
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.api.request_body import BodyReader
+    from gateway.console.application import Console
     from gateway.services.access import Access
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
+    from gateway.tenancy import Network
     from gateway.wiring.process import Process
 
 
@@ -122,4 +130,50 @@ def operator_services(process: Process) -> OperatorServices:
             executor=foundation.executor,
         ),
         audit=AuditLogs(database),
+    )
+
+
+def console(
+    app: Any,
+    process: Process,
+    services: OperatorServices,
+    bodies: BodyReader,
+    *,
+    public: Any,
+    trusted_proxies: Sequence[Network],
+) -> Console:
+    """Build the console in front of `app`; `public` is the application that clients reach."""
+    if find_spec("jinja2") is None:
+        raise StartupError(
+            "the console needs what is not installed: jinja2",
+            remedy=f"Install it, in a checkout: {installation('console')}. Or set console.enabled "
+            "to false.",
+        )
+    from gateway.console.application import FORM_BYTES_MAX, Console
+    from gateway.console.login_sessions import Sessions
+    from gateway.console.page import Services
+    from gateway.console.playground import Playground, PlaygroundKeys
+    from gateway.services.sign_in import SignIn
+
+    base = process.foundation
+    chosen = base.settings.console.sign_in
+    tenant = admin_services(base.settings, base.database, process.access, process.models)
+    sessions = Sessions(base.database, process.access.peppers)
+    return Console(
+        app,
+        Services(
+            services,
+            tenant,
+            sessions,
+            Ownership(base.database),
+            api_port=base.settings.server.port,
+            models=lambda: [model.id for model in process.models.list()],
+            is_ending=lambda: process.replica.dependencies.supervisor.is_draining,
+            playground=Playground(public, PlaygroundKeys(tenant.keys), process.tool_grants.served),
+        ),
+        replace(bodies, own_bytes_max=FORM_BYTES_MAX),
+        name=base.settings.console.name,
+        public_url=base.settings.console.public_url,
+        sign_in=None if chosen.issuer is None else SignIn(chosen, process.federation.key_sets),
+        trusted_proxies=trusted_proxies,
     )

@@ -92,7 +92,7 @@ PAGES: Final = (
 FILES: Final = {"/mnt/data/a.csv": "cfile_1", "/mnt/data/a.csv.gz": "cfile_2"}
 SERVER: Final = ServerGrant("srv", "https://mcp.example/", tools=())
 GRANTS: Final = Grants(
-    browser=BrowserGrant("web_search", first_cursor=3, pages=PAGES),
+    browser=BrowserGrant("web_search", pages=PAGES),
     python=PythonGrant("cntr_1", "linux", 1 << 30),
     servers=(SERVER,),
 )

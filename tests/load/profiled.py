@@ -29,7 +29,9 @@ from weakref import WeakSet
 import uvloop
 
 SENT: Final = -1
-JOBS: Final = frozenset({"run_periodically", "Snapshots.run"})
+JOBS: Final = frozenset(
+    {"run_periodically", "Snapshots.run", "Pool._describe_until_left", "Listener.run"}
+)
 """Coroutines of tasks that repeat their work at intervals."""
 _SENDS: Final = {"send", "sendmsg", "sendto"}
 

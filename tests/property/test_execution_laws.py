@@ -41,7 +41,7 @@ def test_marks_change_no_event(drawn: tuple[list[Entry], list[Entry]]) -> None:
     plain, marked = drawn
     one, other = new_fold(background=True), new_fold(background=True)
     assert apply_all(one, marked) == apply_all(other, plain)
-    assert one.encoded_response() == other.encoded_response()
+    assert one.shown.encoded_response() == other.shown.encoded_response()
 
 
 @given(marked_logs(), st.booleans())

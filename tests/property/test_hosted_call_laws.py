@@ -276,13 +276,13 @@ def test_what_a_reader_asks_for_is_what_the_request_could_have_asked_for(
 
     created, _ = fold_with(head(first))
     asked, events = fold_with(head(first | later))
-    body = created.encoded_response()
+    body = created.shown.encoded_response()
     includable = {
         str(one.item["id"]): orjson.dumps(one.includable)
         for one in created.items()
         if one.includable is not None
     }
-    assert included_body(body, includable, later) == asked.encoded_response()
+    assert included_body(body, includable, later) == asked.shown.encoded_response()
     shown = ResponseHead(UUID(int=0), 0, background=False, echo={}, grants=head(first))
     grants = shown.including(later).grants
     assert grants is not None

@@ -4,7 +4,8 @@ import tracemalloc
 
 import orjson
 
-from gateway.cache import LruCache, lasting_json
+from gateway.cache import LruCache
+from gateway.json_output import lasting_json
 
 
 def cache_of(*keys: str, size_max: int = 4) -> LruCache[str, str]:

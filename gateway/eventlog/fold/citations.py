@@ -58,43 +58,39 @@ class Citation:
 class CitationReader:
     """Reader that splits streamed text into text and citations, regardless of chunk boundaries."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self._held = ""
-
-    @property
-    def held(self) -> str:
-        return self._held
+        self.held = ""
 
     def feed(self, text: str) -> Sequence[str | Citation]:
         """Return the decided pieces of more text; texts are never empty, and never adjacent."""
-        if not self._held and OPENING not in text:
+        if not self.held and OPENING not in text:
             return (text,) if text else ()
         pieces: list[str | Citation] = []
         plain: list[str] = []
         for char in text:
-            if char == CLOSING and DAGGER in self._held:
+            if char == CLOSING and DAGGER in self.held:
                 _keep(pieces, plain)
-                pieces.append(_parse_marker(self._held))
-                self._held = ""
+                pieces.append(_parse_marker(self.held))
+                self.held = ""
             elif char == OPENING:
-                plain.append(self._held)
-                self._held = OPENING
-            elif self._held and self._may_go_on(char):
-                self._held += char
+                plain.append(self.held)
+                self.held = OPENING
+            elif self.held and self._may_go_on(char):
+                self.held += char
             else:
-                plain += (self._held, char)
-                self._held = ""
+                plain += (self.held, char)
+                self.held = ""
         _keep(pieces, plain)
         return pieces
 
     def end(self) -> str:
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
     def _may_go_on(self, char: str) -> bool:
-        held = self._held
+        held = self.held
         if DAGGER in held:
             return len(held) < MARKER_CHARS_MAX - 1 and char != "\n"
         if char == DAGGER:

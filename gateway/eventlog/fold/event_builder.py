@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.cache import lasting_json
 from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles
 from gateway.eventlog.fold.hosted_calls import UnapprovedCall
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, spelled_units
@@ -50,6 +49,7 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
+from gateway.json_output import lasting_json
 from gateway.protocol.call_items import call_fields
 from gateway.protocol.responses.response_object import (
     Outcome,

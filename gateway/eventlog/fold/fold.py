@@ -339,9 +339,6 @@ class Fold:
         # At the end, the one of the terminal event.
         return self.shown.response()
 
-    def encoded_response(self) -> bytes:
-        return self.shown.encoded_response()
-
     def _open_stream(self) -> list[Event]:
         return self.shown.start() if self.shown.is_waiting else []
 

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from gateway.constraints.output_rules import WHOLE_KINDS
-from gateway.eventlog.fold.custom_input import CustomInput
+from gateway.eventlog.fold.call_inputs import CustomInput, PythonCode
 from gateway.eventlog.fold.items import is_boundary
 from gateway.eventlog.fold.lifecycle import GATEWAY_KINDS
-from gateway.eventlog.fold.python_code import PythonCode
 from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 
 if TYPE_CHECKING:

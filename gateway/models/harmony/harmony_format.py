@@ -247,11 +247,6 @@ class _WrittenMessage:
     def is_call(self) -> bool:
         return self.begun.kind is SegmentKind.FUNCTION_CALL
 
-    @property
-    def is_kept(self) -> bool:
-        # A call that was cut off cannot have an output.
-        return not self.is_call or (self.ended.complete and not self.ended.broken)
-
 
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     """Insert a result into ids that end with a call and the opening of another message.
@@ -397,7 +392,8 @@ class HarmonyFormat(Renderer, FixedFormat):
         rerendered: list[int] = []
         for ids, finish in turns:
             for message in _written_messages(new_parser(), ids, finish):
-                if message.is_kept:
+                # A call that was cut off cannot have an output.
+                if not message.is_call or (message.ended.complete and not message.ended.broken):
                     rerendered += (*self._written_ids(message, ids), *OPENING)
         return rerendered
 

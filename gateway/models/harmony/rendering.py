@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import orjson
 
-from gateway.cache import LruCache, lasting_json
+from gateway.cache import LruCache
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
+from gateway.json_output import lasting_json
 from gateway.models.harmony.message_headers import (
     CALL_CHANNEL,
     NAMESPACE,

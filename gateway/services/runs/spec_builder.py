@@ -326,7 +326,9 @@ class SpecBuilder:
         request, system = run_input.command.request, self._system_message
         day = run_input.history.root_created_at // DAY_S
         tools, grants = request.offered_tools, run_input.granted.grants
-        servers = server_tools(request.tools, grants) if tools and grants else ServerTools()
+        servers = ServerTools()
+        if tools and grants and grants.servers:
+            servers = server_tools(request.tools, grants)
         paths = request.tool_paths if tools else {}
         return RenderOptions(
             instructions=request.instructions,

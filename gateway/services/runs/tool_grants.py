@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gateway.entries import ToolsListed
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.grants import McpTool, PythonGrant, ServerGrant, ToolState
-    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.items import AnyHostedItem, InputItem
     from gateway.protocol.parameters import ToolName
     from gateway.protocol.responses.create_request import CreateResponse
@@ -160,14 +160,8 @@ class ToolGrants:
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
         """Return the families that requests may offer, without I/O: parsing drops others."""
-        if self._sources is None:
-            return NO_FAMILIES
-        may: dict[HostedFamily, str] = {
-            "web_search": policy.web_search,
-            "code_interpreter": policy.code_interpreter,
-            "mcp": policy.mcp,
-        }
-        return frozenset(one for one in self._sources.families() if may[one] == "allowed")
+        families = NO_FAMILIES if self._sources is None else self._sources.families()
+        return frozenset(one for one in families if getattr(policy, one) == "allowed")
 
     async def decide(
         self,
@@ -200,10 +194,40 @@ class ToolGrants:
                 param="input",
             )
         python = None
-        listings: Sequence[Listing] = ()
         if request.tool_choice != "none":
-            used = _last_container(request, history) or state.container_id
-            python = await _grant_python(sources, principal, request, response, inherited=used)
+            python = await _grant_python(sources, principal, request, history, response)
+        servers = NOTHING_GRANTED
+        listings: Sequence[Listing] = ()
+        if answers or any(isinstance(tool, McpServerTool) for tool in offered):
+            servers, listings = await self._grant_servers(
+                sources, principal, request, history, stored, answers
+            )
+        if not offered:
+            return _grant_citations(state)
+        browser = _browser(principal.policy, request, history, state)
+        grants = replace(
+            servers.grants or Grants(),
+            browser=browser,
+            python=python,
+            budget=self._lesser(principal.policy, request.max_tool_calls),
+            include=tuple(value for value in request.include if value in INCLUDED),
+            unused_pages=state.pages if browser is None else (),
+            unused_container=state.container_id if python is None else None,
+            cites_unused=browser is None and bool(state.pages),
+        )
+        _check_forced(request, grants, listings)
+        return replace(servers, grants=grants)
+
+    async def _grant_servers(
+        self,
+        sources: ToolSources,
+        principal: Principal,
+        request: CreateResponse,
+        history: History,
+        stored: Mapping[str, ContextItem],
+        answers: Sequence[McpApprovalResponse],
+    ) -> tuple[Granted, Sequence[Listing]]:
+        listings: Sequence[Listing] = ()
         if request.tool_choice != "none" or answers:
             # An approval applies to the tools that the server has now, not to a cached list.
             anew = any(answer.approve for answer in answers)
@@ -212,30 +236,16 @@ class ToolGrants:
         _check_listed(listings if self._needs_listings else _approved(listings, answers, questions))
         servers = _with_required_approvals(principal.policy, listings)
         decided = decisions(answers, questions, servers)
-        if not offered:
-            return _grant_citations(state)
+        _check_names(request, servers)
         approved = next((one.call for one in decided if one.call is not None), None)
         shown = _shown_tool_lists(request, stored, history.items)
-        browser = _browser(principal.policy, offered, state, _urls(request, history))
-        grants = Grants(
-            browser=browser,
-            python=python,
-            servers=servers,
-            approved=approved,
-            budget=self._lesser(principal.policy, request.max_tool_calls),
-            include=tuple(value for value in request.include if value in INCLUDED),
-            unused_pages=state.pages if browser is None else (),
-            unused_container=state.container_id if python is None else None,
-            cites_unused=browser is None and bool(state.pages),
-        )
-        _check_names(request, grants)
-        _check_forced(request, grants, listings)
-        return Granted(
-            grants,
+        granted = Granted(
+            Grants(servers=servers, approved=approved),
             tuple(listing.entry() for listing in listings if _is_unshown(listing, shown)),
             {one.grant.label: one.secrets for one in listings if one.secrets},
             tuple((one.request_id, one.digest) for one in decided),
         )
+        return granted, listings
 
     def _lesser(self, policy: TenantPolicy, calls_max: int | None) -> ToolBudget:
         calls = policy.tool_calls_max
@@ -261,27 +271,23 @@ async def _grant_python(
     sources: ToolSources,
     principal: Principal,
     request: CreateResponse,
+    history: History,
     response: UUID,
-    *,
-    inherited: str | None,
 ) -> PythonGrant | None:
     for index, tool in enumerate(request.tools):
         if isinstance(tool, CodeInterpreterTool):
+            # Programs that the history has were sent again.
+            sent = [item for item in request.input if item.type == "code_interpreter_call"]
+            programs = _without_repeated(sent, history)
+            last = programs[-1].container_id if programs else None
             return await sources.container(
                 principal,
                 response,
                 tool,
-                inherited=inherited,
+                inherited=last or tool_state_of(history.tool_state).container_id,
                 param=f"tools[{index}].container",
             )
     return None
-
-
-def _last_container(request: CreateResponse, history: History) -> str | None:
-    # Programs that the history has were sent again.
-    sent = [item for item in request.input if item.type == "code_interpreter_call"]
-    programs = _without_repeated(sent, history)
-    return programs[-1].container_id if programs else None
 
 
 def _without_repeated(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
@@ -303,35 +309,24 @@ async def _servers(
         return ()
     policy = principal.policy
     allowed = "registry" if policy.egress == "refused" else policy.mcp_servers
-    domains = _domains(policy)
+    domains = DomainRules.from_policy(policy.egress_domains, policy.egress_denied_domains)
     return await sources.servers(principal.tenant_id, declared, allowed, domains, anew=anew)
 
 
-def _domains(policy: TenantPolicy) -> DomainRules:
-    return DomainRules.from_policy(policy.egress_domains, policy.egress_denied_domains)
-
-
-def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
-    # The browser may open these and what its pages link to. None: any URL.
-    if not combines(request):
-        return None
-    earlier = (item.item() for item in history.items if item.role in ASKING and item.json)
-    return urls_of(request.instructions, (*earlier, *request.input))
-
-
 def _browser(
-    policy: TenantPolicy,
-    offered: Iterable[RunTool],
-    state: ToolState,
-    urls: tuple[str, ...] | None,
+    policy: TenantPolicy, request: CreateResponse, history: History, state: ToolState
 ) -> BrowserGrant | None:
-    # Cursors continue after those of earlier responses, which their answers cite.
-    tool = next((one for one in offered if isinstance(one, WebSearchTool)), None)
+    tool = next((one for one in request.tools if isinstance(one, WebSearchTool)), None)
     if tool is None:
         return None
+    urls: tuple[str, ...] | None = None
+    if combines(request):
+        # The browser may open these and what its pages link to.
+        earlier = (item.item() for item in history.items if item.role in ASKING and item.json)
+        urls = urls_of(request.instructions, (*earlier, *request.input))
     place = tool.user_location
     country = place.country if place else None
-    domains = _domains(policy)
+    domains = DomainRules.from_policy(policy.egress_domains, policy.egress_denied_domains)
     return BrowserGrant(
         type=tool.type,
         context_size=tool.context_size,
@@ -339,7 +334,6 @@ def _browser(
         country=country.upper() if country and len(country) == _COUNTRY_CHARS else None,
         location=place.in_words if place else None,
         is_live=tool.external_web_access and policy.egress == "allowed",
-        first_cursor=state.first_cursor,
         pages=state.pages,
         opens="any" if urls is None else "known",
         urls=urls or (),
@@ -407,7 +401,8 @@ def rule_key(grants: Grants | None) -> object:
         return None
     servers = [
         [server.label, tool.name, tool.parameters, tool.needs_approval]
-        for server, tool in _mcp_tools(grants.servers)
+        for server in grants.servers
+        for tool in server.tools
     ]
     return [grants.browser is not None, grants.python is not None, servers]
 
@@ -446,10 +441,6 @@ def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
     return ServerTools(declared(spaces), tuple(paths))
 
 
-def _mcp_tools(servers: Iterable[ServerGrant]) -> Iterator[tuple[ServerGrant, McpTool]]:
-    return ((server, tool) for server in servers for tool in server.tools)
-
-
 def _approved(
     listings: Sequence[Listing],
     answers: Sequence[McpApprovalResponse],
@@ -472,14 +463,15 @@ def _check_listed(listings: Sequence[Listing]) -> None:
             )
 
 
-def _check_names(request: CreateResponse, grants: Grants) -> None:
+def _check_names(request: CreateResponse, servers: Iterable[ServerGrant]) -> None:
     # The model could not tell a tool of a server from a function of the same name.
     functions = {tool.name for tool in named(request.visible_tools)}
     where = _server_paths(request.tools)
-    for server, tool in _mcp_tools(grants.servers):
-        name = flat_name(server.label, tool.name)
-        if name in functions:
-            raise duplicate_name(f"{where[server.label]}.server_label", name)
+    for server in servers:
+        for tool in server.tools:
+            name = flat_name(server.label, tool.name)
+            if name in functions:
+                raise duplicate_name(f"{where[server.label]}.server_label", name)
 
 
 def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Listing]) -> None:
@@ -498,7 +490,7 @@ def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Li
         return  # something else can be called, which is known since the request was parsed
     if not wanted and (grants.browser or grants.python or any(named(request.visible_tools))):
         return
-    if any(_is_one(server, tool, of_servers) for server, tool in _mcp_tools(grants.servers)):
+    if any(_is_one(server, tool, of_servers) for server in grants.servers for tool in server.tools):
         return
     failures = [listing.error for listing in listings if listing.error]
     why = failures[0] if failures else "The MCP server offers no such tool to this request."
@@ -571,7 +563,7 @@ def decisions(
     unknown request, and for an approved call that has changed.
     """
     decided: list[ApprovalDecision] = []
-    tools = {(one[0].label, one[1].name): one for one in _mcp_tools(servers)}
+    tools = {(one.label, tool.name): (one, tool) for one in servers for tool in one.tools}
     for answer in answers:
         request_id = answer.approval_request_id
         request = requests.get(request_id)

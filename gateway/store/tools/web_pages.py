@@ -11,6 +11,7 @@ thousands of pages, not for the web.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredPage:
     """A page. `url` is empty for results of a search; no link has a line end. The text of a
     document is as the browser shows it, without NUL and surrogates.
@@ -43,7 +44,7 @@ class StoredPage:
     text: str
     links: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):

@@ -127,10 +127,9 @@ class Browser:
         web: Web,
         store: PageStore,
         options: BrowserOptions,
-        first_cursor: int = 0,
     ) -> None:
         self._pages = {page.cursor: page for page in pages}
-        self._next = max(first_cursor, 1 + max(self._pages, default=-1))
+        self._next = 1 + max(self._pages, default=-1)
         self._web = web
         self._store = store
         self._options = options
@@ -466,7 +465,7 @@ class BrowserTools:
 
 class BrowserSession(ToolSession):
     def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache) -> None:
-        self._grant = grant = scope.grants.browser or BrowserGrant("web_search")
+        grant = scope.grants.browser or BrowserGrant("web_search")
         self._earlier = (*grant.pages, *_pages_of(scope.states))
         self._shown: dict[int, ShownPage] = {}
         """By the ordinal of the call."""
@@ -520,13 +519,8 @@ class BrowserSession(ToolSession):
     def _browser(self, call: ToolCall) -> Browser:
         # With the pages that were shown before this call; the call may be one that runs again.
         own = [page for ordinal, page in self._shown.items() if ordinal < call.ordinal]
-        return Browser(
-            (*self._earlier, *own),
-            web=self._web,
-            store=self._store,
-            options=self._options,
-            first_cursor=self._grant.first_cursor,
-        )
+        pages = (*self._earlier, *own)
+        return Browser(pages, web=self._web, store=self._store, options=self._options)
 
 
 def _function(call: ToolCall) -> Function:

@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from gateway.cache import LruCache, lasting_json
+from gateway.cache import LruCache
 from gateway.entries import ToolsListed
+from gateway.json_output import lasting_json
 from gateway.protocol.grants import McpTool, ServerGrant
 from gateway.protocol.hosted_tools import ApprovalFilters, ToolFilter
 from gateway.protocol.tool_types import FUNCTION_NAME

@@ -106,7 +106,7 @@ class Browsing:
         """The model and the server were last at the same page."""
         for state in states:
             self._remember(state)
-        self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
+        self._next = 1 + max(self._pages, default=-1)
 
     def refusal(self, arguments: Mapping[str, Any]) -> str | None:
         """Return why a call must not be made."""

@@ -86,8 +86,7 @@ class Browsing:
         shown = (ShownPage(**state["page"]) for state in self.states)
         pages = (*self.grant.pages, *shown)
         pages = tuple(replace(page, links=tuple(page.links)) for page in pages)
-        first = max((page.cursor for page in pages), default=-1) + 1
-        self.grant = replace(self.grant, pages=pages, first_cursor=first, **changes)
+        self.grant = replace(self.grant, pages=pages, **changes)
         self.states, self.ordinal = [], 0
         self.session = self.new_session()
 

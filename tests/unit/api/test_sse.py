@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ OF_THE_LIST = {
     "gateway.cli.commands",
     "gateway.cli.terminal",
     "gateway.errors",
-    "gateway.json_lines",
+    "gateway.json_output",
     "gateway.telemetry",
     "gateway.telemetry.logs",
     "gateway.telemetry.trace_context",

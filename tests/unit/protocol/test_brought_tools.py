@@ -47,7 +47,7 @@ def test_of_what_stands_before_a_request_the_last_tools_count(kind: Kind) -> Non
         ContextItem(kind=kind, item_id=f"i{at}", json=orjson.dumps({**item, "id": f"i{at}"}))
         for at, item in enumerate(items(kind, ITEMS + 2))
     ]
-    names = [next(each.named()).name for each in brought_before(before)]
+    names = [next(named(each.tools)).name for each in brought_before(before)]
     assert names == [f"f{at}_0" for at in range(2, ITEMS + 2)]
 
 

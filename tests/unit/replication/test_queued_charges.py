@@ -13,7 +13,7 @@ from gateway.errors import StoreUnavailable
 from gateway.limits.accounting import Charge, SpendCharge
 from gateway.limits.money import SpendMeter
 from gateway.limits.rules import Meter
-from gateway.replication.queued_charges import LOOKED_AT_MAX, UNSEEN_MAX_S, QueuedCharges
+from gateway.replication.durable_runs import LOOKED_AT_MAX, UNSEEN_MAX_S, QueuedCharges
 from gateway.store.claims import LogHead
 from gateway.tenancy import TenantId
 

@@ -211,7 +211,6 @@ async def test_a_search_is_granted_as_the_request_has_it_and_goes_on_with_its_cu
         country="FR",
         location="Paris, fr",
         is_live=False,
-        first_cursor=5,
         pages=(PAGE,),
     )
     assert (granted.grants.python, granted.grants.servers) == (None, ())
@@ -608,5 +607,5 @@ def test_rules_are_kept_by_all_that_they_depend_on() -> None:
     ]
     keys = {orjson.dumps(rule_key(grants)) for grants in (base, *others)}
     assert len(keys) == 1 + len(others)
-    pages = replace(base, browser=BrowserGrant("web_search", pages=(PAGE,), first_cursor=5))
+    pages = replace(base, browser=BrowserGrant("web_search", pages=(PAGE,)))
     assert rule_key(pages) == rule_key(base)

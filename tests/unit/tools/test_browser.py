@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.cache import LruCache
-from gateway.protocol.grants import DomainRules
+from gateway.protocol.grants import DomainRules, ShownPage
 from gateway.tools.browser.browser import CHANGED_NOTE, Browser, BrowserOptions, Function, Shown
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.html import page_of
 from gateway.tools.browser.page import Page
 from gateway.tools.browser.page_access import KeptPages, SessionPages
 from gateway.tools.browser.search import Hit, Query, SearchFailed, SearXNG
-
-if TYPE_CHECKING:
-    from gateway.protocol.grants import ShownPage
 
 HOME, OTHER = "https://site.example/", "https://site.example/other"
 HTML = {
@@ -79,22 +76,15 @@ def words(text: str) -> int:
 class Session:
     """Calls of one response, one after the other."""
 
-    def __init__(self, base: int = 0, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.shown: list[ShownPage] = []
         self.web = SmallWeb()
         self.pages = MemoryPages()
         self._options = BrowserOptions(words, **options)
-        self._base = base
 
     async def call(self, function: Function, arguments: object = None, **named: Any) -> Shown:
         passed = arguments if isinstance(arguments, str) else json.dumps(named)
-        browser = Browser(
-            self.shown,
-            web=self.web,
-            store=self.pages,
-            options=self._options,
-            first_cursor=self._base,
-        )
+        browser = Browser(self.shown, web=self.web, store=self.pages, options=self._options)
         before = browser.action(function, passed)
         assert before["type"] == {"open": "open_page", "find": "find_in_page"}.get(
             function, function
@@ -140,10 +130,11 @@ async def test_search_open_find() -> None:
 
 
 async def test_cursors_go_on_from_earlier_responses() -> None:
-    session = Session(base=7)
+    session = Session()
+    session.shown.append(ShownPage(6, "k6", "page", HOME, "Old"))
     assert (await session.call("search", query="x")).text.startswith("[7] x")
     assert (await session.call("open", id="1", cursor="7")).text.startswith("[8] Other")
-    assert "no cursor 3; those shown: 7 to 8" in (await session.call("open", cursor=3)).text
+    assert "no cursor 3; those shown: 6 to 8" in (await session.call("open", cursor=3)).text
 
 
 @pytest.mark.parametrize(

@@ -568,7 +568,7 @@ async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Proce
         ShownPage(3, "", "search", "", "cats"),
         ShownPage(4, "", "page", "https://example.org/old", "Old"),
     )
-    grant = BrowserGrant("web_search", first_cursor=5, pages=earlier)
+    grant = BrowserGrant("web_search", pages=earlier)
 
     def scope(response: UUID, *states: Any, **fields: Any) -> ToolScope:
         granted = replace(grant, **fields)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.eventlog.fold.custom_input import CustomInput
+from gateway.eventlog.fold.call_inputs import CustomInput
 
 laws = settings(deadline=None)
 

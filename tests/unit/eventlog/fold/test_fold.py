@@ -425,7 +425,7 @@ def test_messages_are_shown_at_the_end_with_what_was_taken_back() -> None:
         {"said": [REASONING, A, END], "taken_back": [["R1", [BROKEN, B]]]},
         {"said": [FINAL, A, RETURN], "taken_back": []},
     ]
-    assert orjson.loads(fold.encoded_response()) == response
+    assert orjson.loads(fold.shown.encoded_response()) == response
 
 
 def _logprobs(fold: Fold) -> list[list[float]]:

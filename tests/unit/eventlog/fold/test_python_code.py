@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.eventlog.fold.custom_input import BEFORE_CHARS_MAX
-from gateway.eventlog.fold.python_code import PythonCode
+from gateway.eventlog.fold.call_inputs import BEFORE_CHARS_MAX, PythonCode
 from tests.fakes.cases import each
 
 WRAPPED = '{"code": "print(1)\\nx"}'

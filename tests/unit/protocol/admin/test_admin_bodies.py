@@ -25,7 +25,7 @@ from gateway.admin.keys import (
 )
 from gateway.admin.limits import RateLimitUpdate
 from gateway.admin.prices import PriceCreate, PriceEnd
-from gateway.admin.projects import ProjectCreate, ProjectUpdate
+from gateway.admin.projects import ProjectCreate, ProjectUpdate, check_supported
 from gateway.admin.spend_limits import SpendLimitUpdate
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import deleted_body
@@ -110,9 +110,9 @@ def test_good_bodies_are_good(model: type[WireModel]) -> None:
 def test_where_the_data_of_a_project_is_kept_cannot_be_chosen(field: str) -> None:
     asked = ProjectCreate.model_validate({"name": "p", field: {} if field == "residency" else "eu"})
     with pytest.raises(InvalidRequest, match="all projects are kept in this server's database"):
-        asked.check_supported()
-    ProjectCreate(name="p").check_supported()
-    ProjectUpdate(name="p").check_supported()
+        check_supported(asked)
+    check_supported(ProjectCreate(name="p"))
+    check_supported(ProjectUpdate(name="p"))
 
 
 @pytest.mark.parametrize(

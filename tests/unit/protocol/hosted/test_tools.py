@@ -435,15 +435,13 @@ def test_families_have_all_types() -> None:
     assert McpServerTool(server_label="a").require_approval is None
 
 
-def test_the_state_of_tools_goes_on_behind_its_last_cursor() -> None:
+def test_the_state_of_tools_is_read() -> None:
     page = {"cursor": 6, "key": "k", "kind": "page", "url": "https://a.example", "title": "A"}
     state = tool_state_of(
         b'{"pages":[%b],"container_id":"cntr_1"}' % str(page).replace("'", '"').encode()
     )
     shown = ShownPage(6, "k", "page", "https://a.example", "A")
     assert state == ToolState((shown,), "cntr_1")
-    assert state.first_cursor == 7
-    assert NO_TOOL_STATE.first_cursor == 0
 
 
 @pytest.mark.parametrize("packed", [None, b"", b"{", b"[]", b'{"pages":3}'])

@@ -1,14 +1,12 @@
-r"""The input of a custom tool, read from the streamed JSON of the model's call.
-
-The model sees a function with one string, so it writes `{"input": "…"}`. Other text is itself the
-input. Escapes that JSON lacks are kept, and so is a quote that did not end the string.
+"""Inputs of calls, unwrapped from the streamed JSON that models write them in: of custom tools, and
+the code of Python.
 """
 
 from __future__ import annotations
 
 import re
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -34,6 +32,11 @@ class _Phase(Enum):
 
 
 class CustomInput:
+    """The model sees a function with one string, so it writes `{"input": "…"}`. Other text is
+    itself the input. Escapes that JSON lacks are kept, and so is a quote that did not end the
+    string.
+    """
+
     def __init__(self) -> None:
         self._phase = _Phase.BEFORE
         self._held = ""
@@ -120,3 +123,52 @@ def _ends_string(after: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_FRONT: Final = re.compile(r'\s*(?:\{\s*(?:"(?:c(?:o(?:d(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?)?')
+_WRAPPED: Final = re.compile(r'\s*\{\s*"code"\s*:\s*"')
+
+
+class PythonCode:
+    """Plain code streams. Text that begins like `{"code": "…"}` waits for its end, which shows
+    whether it is JSON.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_wrapped = False
+        self._is_plain = False
+        self._rest: list[str] = []
+
+    def feed(self, text: str) -> str:
+        if self._is_plain:
+            return text
+        if self._is_wrapped:
+            self._rest.append(text)
+            return ""
+        self._held += text
+        wrapped = _WRAPPED.match(self._held)
+        if wrapped is not None and wrapped.end() <= BEFORE_CHARS_MAX:
+            self._is_wrapped = True
+            return ""
+        if _FRONT.fullmatch(self._held) and len(self._held) <= BEFORE_CHARS_MAX:
+            return ""
+        self._is_plain = True
+        held, self._held = self._held, ""
+        return held
+
+    def finish(self, *, is_complete: bool) -> str:
+        held = self._held + "".join(self._rest)
+        self._held = ""
+        self._rest = []
+        code = _code_in(held) if is_complete and self._is_wrapped else None
+        return held if code is None else code
+
+
+def _code_in(text: str) -> str | None:
+    try:
+        wrapped: Any = orjson.loads(text)
+    except ValueError:
+        return None
+    is_code = isinstance(wrapped, dict) and isinstance(wrapped.get("code"), str)
+    return wrapped["code"] if is_code and len(wrapped) == 1 else None

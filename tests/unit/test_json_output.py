@@ -6,7 +6,7 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.json_lines import one_line
+from gateway.json_output import one_line
 
 LINE_ENDS = "\u2028\u2029\x85"
 # Neighbours of the three, whose bytes are nearly theirs.

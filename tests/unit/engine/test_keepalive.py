@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.engine.runner import KeepAliveTimer
 from gateway.entries import Alive, Queued
 from gateway.eventlog.journal import Journal, MemoryJournal
-from gateway.eventlog.keep_alive import KeepAliveTimer
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import following
 from tests.fakes.toy_logs import new_fold
