@@ -130,6 +130,7 @@ def admin_document() -> Json:
             "description": "OpenAI's admin API for the administrators of one tenant, and the plane "
             "of operators.",
         },
+        "servers": [{"url": "/"}],
         "tags": [
             {"name": "tenant", "description": "With an admin key of the tenant, `sk-admin-…`."},
             {"name": "operator", "description": "With a key of an operator, `sk-op-…`."},
